@@ -104,6 +104,7 @@ def _joined(name: str, seen: WorkerView) -> WorkerJoined:
         holdings=seen.holdings,
         volume=seen.volume,
         devices=seen.devices,
+        device=seen.device,
     )
 
 

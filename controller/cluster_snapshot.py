@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from cerebro.contract.records import QUEUE_DEPTH, Holding, PodRef, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import FailureKind
+from cerebro.contract.trials import DeviceKind
 from controller.arbiter import Place
 from controller.orchestrator import Exit, Fleet
 
@@ -47,6 +48,8 @@ class WorkerView:
     holdings: tuple[Holding, ...]
     volume: str | None = None
     devices: int = 1
+    device: DeviceKind | None = None
+    """What they are; `None`: not known, or not alike."""
     absence: Absence | None = None
     """`None`: it can be given tasks."""
     before: Exit = STARTED_ANEW
@@ -126,6 +129,7 @@ def worker_view(
         holdings=record.holdings,
         volume=record.volume,
         devices=max(1, len(record.devices)),
+        device=DeviceKind.of(record),
         absence=absence,
         before=_before(record.pod, fleet) if record.pod and fleet else STARTED_ANEW,
         free_bytes=status.checkpoint_free_bytes,

@@ -22,6 +22,7 @@ from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.records import Holding, Locators
 from cerebro.contract.runs import Plan, PlannedUnit, Priority, Project, Request, TakenSpan
 from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskResult
+from cerebro.contract.trials import DeviceKind, TrialOutcome
 from cerebro.contract.ways import Way
 
 
@@ -226,6 +227,16 @@ class DevicesTaken(_Event):
     spans: tuple[TakenSpan, ...]
 
 
+class TrialsRecalled(_Event):
+    """Outcomes of earlier runs' trials that hold for this run, too: their trials need not be done. Told once, after the
+    run's models were inspected; there may be none."""
+
+    type: Literal["TrialsRecalled"] = "TrialsRecalled"
+    run: Name
+    outcomes: dict[str, TrialOutcome] = Field(default_factory=dict)
+    """``GROUP/WAY``, as in the key of the trial's task -> outcome."""
+
+
 class WorkerJoined(_Event):
     """A worker (or its next incarnation) can be given tasks; `holdings` replaces what was known of it."""
 
@@ -239,6 +250,8 @@ class WorkerJoined(_Event):
     """The shard volume, where workers share one, as in `WorkerRecord`."""
     devices: int = Field(default=1, ge=1)
     """So many devices, numbered from 0."""
+    device: DeviceKind | None = Field(None, exclude_if=lambda value: value is None)
+    """What they are. Absent where an older version registered or noted the worker, or where they are not alike."""
 
 
 class WorkerLost(_Event):
@@ -362,6 +375,7 @@ Event = Annotated[
     | EpochCompleted
     | SchedulePlanned
     | DevicesTaken
+    | TrialsRecalled
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved
@@ -384,6 +398,7 @@ ControllerEvent = Annotated[
     | EpochCompleted
     | SchedulePlanned
     | DevicesTaken
+    | TrialsRecalled
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved,

@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from cerebro.contract.base import Contract, Devices, Sha256, Split
 from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.texts import cleaned, first_line
-from cerebro.contract.ways import MemoryPlace, Way
+from cerebro.contract.trials import DeviceKind, DevicePlace, GroupId, Inspection, TrialOutcome, WayId
+from cerebro.contract.ways import MemoryPlace, TechniqueChoice, Way
 
 MAX_MESSAGE, MAX_TRACEBACK = 8_000, 20_000
 """Characters that are kept of what a failure says."""
@@ -145,6 +146,10 @@ class TaskResult(Contract):
     peak_gpu_bytes: int = Field(0, exclude_if=lambda number: number == 0)
     """Most memory of its GPUs, in bytes, that torch had reserved at once, with what it kept of the process's tasks
     before. 0: it used none, or that is not known. Absent then."""
+    inspection: Inspection | None = Field(None, exclude_if=lambda value: value is None)
+    """Of `inspect` alone."""
+    trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)
+    """Of `trial` alone."""
 
 
 class EtlTask(Contract):
@@ -241,9 +246,54 @@ class PredictTask(ModelTask):
     """File to write, relative to the shared volume."""
 
 
-TaskBody = Annotated[EtlTask | TrainTask | EvaluateTask | PredictTask, Field(discriminator="kind")]
+class InspectTask(Contract):
+    """Make all models of a fit without memory for their weights, group those that are alike, and say which ways each
+    group has."""
 
-KINDS = ("etl", "train", "valid", "test", "predict")
+    kind: Literal["inspect"] = "inspect"
+    key: str
+    experiment: str
+    run: str
+    code: Sha256
+    archive: Sha256 | None = None
+    misc: tuple[str, ...] = ()
+    dataset: str
+    seed: int
+    models: dict[str, Hyperparameters]
+    techniques: tuple[TechniqueChoice, ...] | None = None
+    """To consider; `None`: all that are built in."""
+    gpus: tuple[int, ...] = ()
+    """Numbers of devices to consider; none: 1, 2, 4 and so on, up to all of a worker."""
+    places: tuple[DevicePlace, ...]
+    ignore: tuple[str, ...] = ()
+    """Hyper-parameters that neither time nor memory depend on, beside those that are known not to matter."""
+
+
+class TrialTask(ModelTask):
+    """Some batches of a model by one way: how long they take, how much memory, whether the gradient is that of one
+    device. Nothing that it trains is kept. As many rank processes as `way` says, always fresh ones.
+
+    `hang_timeout_s` is for the trial as a whole: it tells of no progress.
+    """
+
+    kind: Literal["trial"] = "trial"
+    group: GroupId
+    id: WayId
+    """Of the way in its group."""
+    way: Way
+    device: DeviceKind
+    partition: int
+    """Of the training data, held by the worker."""
+
+
+TaskBody = Annotated[
+    EtlTask | TrainTask | EvaluateTask | PredictTask | InspectTask | TrialTask, Field(discriminator="kind")
+]
+
+KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial")
+
+MEASURING = frozenset({"inspect", "trial"})
+"""Kinds of tasks that only tell something: what becomes of them ends neither a model nor a run."""
 
 
 class InboxItem(Contract):

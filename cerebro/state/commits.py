@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import TaskResult
+from cerebro.state import measured
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
 from cerebro.state.tasks import Task, TaskState
@@ -31,6 +32,8 @@ def commit(
             model.validate(task.key.epoch or 0, result.metrics)
         case "etl":
             _make(result, run, task, worker, datasets)
+        case "inspect" | "trial":
+            measured.commit(result, run, task)
         case _:
             task.result = result
     if model:

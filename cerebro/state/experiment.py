@@ -41,6 +41,7 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskRevoked,
     TaskStarted,
+    TrialsRecalled,
     UnitSaved,
     WorkerJoined,
     WorkerLost,
@@ -48,7 +49,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import IllegalEventError
-from cerebro.state import attempts, beside, breaks, commands, plans, taken, workers
+from cerebro.state import attempts, beside, breaks, commands, measured, plans, taken, workers
 from cerebro.state.commands import CommandRecord, RunCommand
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.workers import Worker
@@ -169,7 +170,7 @@ class ExperimentState:
                 run.reason, run.needs_bytes = event.reason, event.needs_bytes
             case RunFinished():
                 self._finish(event)
-            case EpochCompleted() | SchedulePlanned() | DevicesTaken():
+            case EpochCompleted() | SchedulePlanned() | DevicesTaken() | TrialsRecalled():
                 self._note(event)
             case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
                 self._see(event)
@@ -241,7 +242,7 @@ class ExperimentState:
             raise IllegalEventError(f"RunFinished of {run.id} while tasks are open")
         run.state, run.error, run.ended = RunState(event.outcome), event.error, event.time
 
-    def _note(self, event: EpochCompleted | SchedulePlanned | DevicesTaken) -> None:
+    def _note(self, event: EpochCompleted | SchedulePlanned | DevicesTaken | TrialsRecalled) -> None:
         run = self._run(event.run)
         if not run.is_open or run.kind != "fit":
             raise IllegalEventError(f"{event.type} of {run.id}, a {run.kind} run that is {run.state}")
@@ -249,6 +250,8 @@ class ExperimentState:
             run.planned = event
         elif isinstance(event, DevicesTaken):
             taken.take(run, event)
+        elif isinstance(event, TrialsRecalled):
+            measured.recall(event, run)
         elif event.epoch != len(run.epochs) + 1:
             raise IllegalEventError(
                 f"epoch {event.epoch} of {run.id} completed after {len(run.epochs)} epochs"

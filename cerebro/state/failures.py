@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cerebro.contract.events import TaskFailed, TaskRevoked
-from cerebro.contract.tasks import FAILS_RUN, Failure, FailureKind
+from cerebro.contract.tasks import FAILS_RUN, MEASURING, Failure, FailureKind
+from cerebro.state import measured
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task, TaskState
@@ -44,7 +45,9 @@ def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
 
 def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     """An attempt of `task` has failed, as the task knows already; `model` is the one it trains or validates, if any."""
-    if task.key.kind == "etl" and run.kind != "etl":
+    if task.key.kind in MEASURING and failure.kind is not FailureKind.STORAGE_FULL:
+        measured.fail(failure, run, task)
+    elif task.key.kind == "etl" and run.kind != "etl":
         _fail_making(failure, run, task)
     elif failure.kind is FailureKind.STORAGE_FULL:
         run.storage_full = failure

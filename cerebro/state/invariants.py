@@ -51,6 +51,8 @@ def check_assignment(
         _check_partition(run, key, dataset)
     elif key.kind == "train" and model is not None:
         _check_unit(event, key, run, worker, model)
+    elif key.kind == "trial":
+        _check_trial(event, key, run)
 
 
 def check_start(event: TaskStarted, worker: Worker) -> None:
@@ -73,6 +75,17 @@ def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, worker: Worker, mod
         raise IllegalEventError(f"completeness: {event.task} assigned, but {model.id} does not need it now")
     if isinstance(run.plan, FitPlan) and (run.plan.dataset, partition) not in worker.holdings:
         raise IllegalEventError(f"{event.task} assigned to {worker.name}, which does not hold the partition")
+
+
+def _check_trial(event: TaskAssigned, key: TaskKey, run: Run) -> None:
+    group = run.inspection.group(key.group or "") if run.inspection else None
+    known = group.way(key.way or "") if group else None
+    if known is None:
+        raise IllegalEventError(f"{event.task} assigned, but {run.id} knows no such way")
+    if len(event.devices) != known.way.size:
+        raise IllegalEventError(
+            f"{event.task} assigned to devices {event.devices}, but takes {known.way.size}"
+        )
 
 
 def _check_partition(run: Run, key: TaskKey, dataset: Dataset | None) -> None:

@@ -12,7 +12,8 @@ class TaskKey(NamedTuple):
     """One task of a run; fields that its kind lacks are `None`.
 
     ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1``, ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of
-    one partition, ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``.
+    one partition, ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``,
+    ``fit-1/trial/g03/fsdp-2``.
     """
 
     run: str
@@ -21,6 +22,10 @@ class TaskKey(NamedTuple):
     model: str | None = None
     epoch: int | None = None
     partition: int | None = None
+    group: str | None = None
+    """Of models that are alike, whose way a trial measures."""
+    way: str | None = None
+    """Of a trial: id of a way in its group."""
 
     def __str__(self) -> str:
         parts = [self.run, self.kind]
@@ -32,6 +37,8 @@ class TaskKey(NamedTuple):
             parts.append(f"e{self.epoch}")
         if self.partition is not None:
             parts.append(f"p{self.partition}")
+        if self.group is not None and self.way is not None:
+            parts += [self.group, self.way]
         return "/".join(parts)
 
     @classmethod
@@ -55,6 +62,11 @@ class TaskKey(NamedTuple):
         if kind in ("test", "predict"):
             model, partition = rest
             return cls(run=run, kind=kind, model=model, partition=_number("p", partition))
+        if kind == "inspect" and not rest:
+            return cls(run=run, kind=kind)
+        if kind == "trial":
+            group, way = rest
+            return cls(run=run, kind=kind, group=group, way=way)
         raise ValueError(f"{text!r} is no task key")
 
 

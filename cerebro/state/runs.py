@@ -20,6 +20,7 @@ from cerebro.contract.runs import (
     TakenSpan,
 )
 from cerebro.contract.tasks import Failure
+from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
 from cerebro.state.run_counts import RunCounts
@@ -119,6 +120,13 @@ class Run:
     """Whether the run may follow a plan; the newest choice of a user."""
     planned: SchedulePlanned | None = None
     """The newest plan, followed where it still applies."""
+    inspection: Inspection | None = None
+    """Which of its models are alike, and the ways that there are; `None`: nobody has looked, because there was no
+    choice."""
+    trials: dict[tuple[str, str], TrialOutcome] = field(default_factory=dict)
+    """(group, way), as ids in `inspection` -> what a trial has shown, of this run or an earlier one."""
+    has_recalled: bool = False
+    """Whether it is told which trials of earlier runs hold for it."""
     requested: float = 0.0
     started: float = 0.0
     ended: float = 0.0

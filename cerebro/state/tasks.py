@@ -19,7 +19,7 @@ from cerebro.contract.events import (
     TaskStarted,
     UnitSaved,
 )
-from cerebro.contract.tasks import RETRYABLE, Failure, FailureKind, TaskResult
+from cerebro.contract.tasks import MEASURING, RETRYABLE, Failure, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state.keys import TaskKey
 
@@ -200,6 +200,10 @@ class Task:
 
     def _fail(self, failure: Failure, max_attempts: int, *, is_worth_another: bool = False) -> None:
         self.failure = failure
+        if self.key.kind in MEASURING and failure.kind not in UNCOUNTED:
+            # That it came to nothing is what there was to find out.
+            self.failures, self.state = self.failures + 1, TaskState.FAILED
+            return
         if failure.kind is FailureKind.OUT_OF_MEMORY:
             self.exhausted |= {self.attempts[-1].worker}
         if failure.kind in UNCOUNTED:

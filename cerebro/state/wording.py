@@ -72,4 +72,8 @@ def task(key: TaskKey) -> str:
         return f"validates {key.model}, epoch {key.epoch}"
     if key.kind == "test":
         return f"tests {key.model}, {where}" if where else f"tests {key.model}"
+    if key.kind == "inspect":
+        return "inspects the models"
+    if key.kind == "trial":
+        return f"tries {key.way} with the models of {key.group}"
     return f"predicts with {key.model}, {where}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined, WorkerLost, WorkerRemoved
 from cerebro.contract.records import Holding
+from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 
 NO_DEVICE = -1
@@ -41,6 +42,8 @@ class Worker:
     """When it joined or was lost."""
     devices: int = 1
     """How many: each runs one task at a time, and has one in its queue."""
+    device: DeviceKind | None = None
+    """What they are; `None`: not known, or not alike."""
     most_devices: int = 1
     """The most that any incarnation of it had."""
     open_tasks: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -129,6 +132,7 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
         holdings=holdings,
         since=event.time,
         devices=event.devices,
+        device=event.device,
         most_devices=max(event.devices, known.most_devices if known else 1),
         open_tasks=known.open_tasks if known else {},
         left=(known.left if is_same else {*known.open_tasks}) if known else set(),

@@ -68,6 +68,14 @@ class MemoryGroup:
         found = number(self.limit)
         return found if found is not None and found < _UNLIMITED else None
 
+    def usable_bytes(self) -> int | None:
+        """The group's limit or, if that is none or more than there is, the machine's memory."""
+        machine, limit = fields(self.meminfo).get("MemTotal:"), self.limit_bytes()
+        found = [
+            each for each in (limit, machine * 1024 if machine is not None else None) if each is not None
+        ]
+        return min(found, default=None)
+
 
 def container_group(mount: Path) -> MemoryGroup:
     """The group of a container, whose mount point begins at its own group."""

@@ -21,6 +21,7 @@ from cerebro.runtime import health, logs
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.gpus import Gpus
+from cerebro.runtime.usage.memory import own_group
 from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import process_hardening
@@ -65,6 +66,7 @@ def main() -> None:
         # A pod's limit is its own, the cores of its node are for all; what bounds a local cluster bounds all of it.
         machine_cores=cores.of_machine() if settings.pod else cores.available(),
         pid=os.getpid(),
+        memory_bytes=own_group().usable_bytes(),
     )
     metrics = Metrics({name: getattr(settings.volumes, name) for name in ("shards", "checkpoints")})
     # Ten minutes: a store that is away for longer is a reason to start anew.

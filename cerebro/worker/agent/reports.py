@@ -49,6 +49,8 @@ class Resources:
     machine_cores: int = 0
     """Cores that it shares with other workers; 0: not known."""
     pid: int
+    memory_bytes: int | None = None
+    """For all of its processes; `None`: not known."""
 
 
 @dataclass(kw_only=True)
@@ -111,6 +113,7 @@ class Reports:
             pod=self._settings.pod,
             host=self._resources.host,
             pid=self._resources.pid,
+            memory_bytes=self._resources.memory_bytes,
         )
         self._kvs.register(record)
         log.info("registered %s with %d partitions", record.worker, len(record.holdings))

@@ -1,0 +1,52 @@
+"""What is known of a run's models and of the ways to train them: results of `inspect` and `trial`.
+
+A trial that fails is a result, too: its way is struck off, with the reason.
+"""
+
+from __future__ import annotations
+
+from cerebro.contract.events import TrialsRecalled
+from cerebro.contract.tasks import Failure, TaskResult
+from cerebro.contract.trials import Inspection, TrialOutcome
+from cerebro.errors import IllegalEventError
+from cerebro.state.runs import Run
+from cerebro.state.tasks import Task, TaskState
+
+
+def commit(result: TaskResult, run: Run, task: Task) -> None:
+    """An inspection or a trial was committed."""
+    if task.key.kind == "inspect":
+        run.inspection = result.inspection or Inspection(problem="the worker told nothing")
+    elif task.key.group is not None and task.key.way is not None:
+        outcome = result.trial or TrialOutcome(reason="the worker told nothing")
+        run.trials[task.key.group, task.key.way] = outcome
+
+
+def fail(failure: Failure, run: Run, task: Task) -> None:
+    """An attempt at one has failed, as the task knows already. The run goes on without."""
+    if task.state is not TaskState.FAILED:
+        return
+    reason = f"its trial came to nothing: {failure.line}"
+    if task.key.kind == "inspect":
+        run.inspection = Inspection(problem=failure.line)
+    elif task.key.group is not None and task.key.way is not None:
+        run.trials[task.key.group, task.key.way] = TrialOutcome(reason=reason)
+
+
+def recall(event: TrialsRecalled, run: Run) -> None:
+    """Take over what earlier runs' trials have shown.
+
+    Raises:
+        IllegalEventError: the models were not inspected, or there is no such way.
+    """
+    if run.inspection is None:
+        raise IllegalEventError(f"TrialsRecalled of {run.id}, whose models nobody has inspected")
+    found: dict[tuple[str, str], TrialOutcome] = {}
+    for name, outcome in event.outcomes.items():
+        group, _, way = name.partition("/")
+        known = run.inspection.group(group)
+        if known is None or known.way(way) is None:
+            raise IllegalEventError(f"TrialsRecalled of {run.id} names the way {name!r}, which is not known")
+        found[group, way] = outcome.model_copy(update={"is_recalled": True})
+    run.trials = {**found, **run.trials}
+    run.has_recalled = True
