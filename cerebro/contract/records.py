@@ -143,7 +143,7 @@ class WorkerRecord(Contract):
     devices: tuple[Device, ...] = Field(default=(), max_length=MAX_DEVICES)
     """Where units of training run side by side. Empty if an older version registered: it runs one unit at a time."""
     memory_bytes: int | None = Field(None, ge=0, exclude_if=lambda value: value is None)
-    """For its processes together: the limit of its container, or all there is. Absent if an older version registered."""
+    """For its processes together: the limit of its container, or all there is. Absent: an older version registered."""
     kinds: tuple[str, ...]
     """Task kinds it has handlers for."""
     holdings: tuple[Holding, ...] = ()

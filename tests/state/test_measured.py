@@ -1,0 +1,138 @@
+"""Inspections and trials tell something, and end nothing: what becomes of them is known of the run."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import (
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+    TrialsRecalled,
+    WorkerLost,
+)
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.trials import Inspection, KnownWay, ModelGroup, TrialOutcome
+from cerebro.contract.ways import SINGLE, Way
+from cerebro.errors import IllegalEventError
+from cerebro.state import RunState, TaskKey, TaskState
+from cerebro.state.experiment import fold
+from tests.state.stories import Story
+
+INSPECT = TaskKey(run="fit-1", kind="inspect")
+DDP = TaskKey(run="fit-1", kind="trial", group="g00", way="ddp-2")
+FOUND = Inspection(
+    groups=(
+        ModelGroup(
+            id="g00",
+            models=("m00", "m01"),
+            ways=(
+                KnownWay(id="single", way=SINGLE),
+                KnownWay(id="ddp-2", way=Way(technique="ddp", size=2)),
+            ),
+        ),
+    ),
+    torch="2.13.0",
+)
+OUTCOME = TrialOutcome(batch_s=0.5, sigma=0.03, batches=10, is_verified=True)
+
+
+def started(story: Story, key: TaskKey, devices: tuple[int, ...] = ()) -> dict[str, object]:
+    """An attempt of it runs at worker 0; what names it."""
+    named = {"task": str(key), "attempt": story.run.task(key).attempt + 1, "worker": "worker-0"}
+    story.tell(TaskAssigned.model_validate({**named, "devices": devices}), TaskStarted.model_validate(named))
+    return named
+
+
+def inspected() -> Story:
+    """A fit on workers of two devices, whose models were inspected."""
+    story = Story(devices=2)
+    story.fit()
+    named = started(story, INSPECT)
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=FOUND)}))
+    return story
+
+
+@pytest.mark.parametrize("key", [INSPECT, DDP])
+def test_the_key_of_a_task_that_measures_is_read_as_it_is_written(key: TaskKey) -> None:
+    """Of one to inspect models, and of one for each group and way."""
+    assert TaskKey.parse(str(key)) == key
+    assert str(DDP) == "fit-1/trial/g00/ddp-2"
+
+
+def test_what_was_found_is_known_of_the_run_and_again_after_a_replay_of_its_log() -> None:
+    """Groups and ways after the inspection, the outcome after the trial."""
+    story = inspected()
+    named = started(story, DDP, (0, 1))
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=OUTCOME)}))
+    assert story.run.inspection == FOUND
+    assert story.run.trials == {("g00", "ddp-2"): OUTCOME}
+    assert fold("one", story.log).runs["fit-1"] == story.run
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in FailureKind if k not in ("preempted", "storage_full", "checkpoint")]
+)
+def test_a_trial_that_fails_strikes_its_way_off_at_once_and_ends_no_run(kind: FailureKind) -> None:
+    """Whatever the failure is: there is no second attempt, no model and no run fails of it, no worker is kept free."""
+    story = inspected()
+    named = started(story, DDP, (0, 1))
+    story.tell(TaskFailed.model_validate({**named, "failure": Failure(kind=kind, message="no memory")}))
+    run = story.run
+    assert "no memory" in run.trials["g00", "ddp-2"].reason
+    assert run.task(DDP).state is TaskState.FAILED
+    assert (run.state, run.fatal, run.exhausted) == (RunState.RUNNING, None, set())
+    assert all(model.failure is None for model in run.models.values())
+
+
+def test_an_inspection_that_fails_leaves_the_run_without_a_choice() -> None:
+    """It is not tried again, and why is known."""
+    story = Story(devices=2)
+    story.fit()
+    named = started(story, INSPECT)
+    story.tell(
+        TaskFailed.model_validate({**named, "failure": Failure(kind=FailureKind.CRASH, message="died")})
+    )
+    assert story.run.inspection == Inspection(problem="died")
+    assert story.run.state is RunState.RUNNING
+
+
+def test_a_trial_whose_worker_is_lost_is_to_be_done_elsewhere() -> None:
+    """Nothing is known of its way by that."""
+    story = inspected()
+    named = started(story, DDP, (0, 1))
+    story.tell(
+        WorkerLost(worker="worker-0", incarnation="a", reason="silent"),
+        TaskRevoked.model_validate({**named, "reason": "silent", "loss": FailureKind.CRASH}),
+    )
+    assert story.run.task(DDP).state is TaskState.PENDING
+    assert not story.run.trials
+
+
+def test_no_trial_is_assigned_of_a_way_that_is_not_known_or_to_other_devices_than_it_takes() -> None:
+    """A group that the inspection does not name, a way that its group lacks, one device for a way of two."""
+    story = inspected()
+    other = DDP._replace(group="g01")
+    for key, devices in ((other, (0, 1)), (DDP._replace(way="fsdp-2"), (0, 1)), (DDP, (0,))):
+        with pytest.raises(IllegalEventError):
+            story.tell(TaskAssigned(task=str(key), attempt=1, worker="worker-0", devices=devices))
+
+
+def test_outcomes_of_earlier_runs_are_taken_over_and_own_ones_stay() -> None:
+    """They are marked as such; a way that is not known is refused, and so is telling before the inspection."""
+    story = inspected()
+    named = started(story, DDP, (0, 1))
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=OUTCOME)}))
+    earlier = TrialOutcome(batch_s=1.0)
+    story.tell(TrialsRecalled(run="fit-1", outcomes={"g00/single": earlier, "g00/ddp-2": earlier}))
+    assert story.run.trials["g00", "ddp-2"] == OUTCOME
+    assert story.run.trials["g00", "single"] == earlier.model_copy(update={"is_recalled": True})
+    assert story.run.has_recalled
+    with pytest.raises(IllegalEventError, match="not known"):
+        story.tell(TrialsRecalled(run="fit-1", outcomes={"g00/fsdp-2": earlier}))
+    fresh = Story(devices=2)
+    fresh.fit()
+    with pytest.raises(IllegalEventError, match="nobody has inspected"):
+        fresh.tell(TrialsRecalled(run="fit-1"))
