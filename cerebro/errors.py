@@ -44,6 +44,10 @@ class SpecError(PermanentError):
     """An ETLSpec or SubEpochSpec cannot be used, sent to a worker or restored there."""
 
 
+class NotApplicableError(PermanentError):
+    """A technique cannot train this model here; the message is the reason, for people. Another one may."""
+
+
 class SearchSpaceError(PermanentError):
     """A search space is empty, has a value of a wrong type, or lacks ``batch_size``."""
 

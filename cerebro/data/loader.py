@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cerebro.data.mapped import MappedRows
+from cerebro.data.mapped import MappedRows, share_of
 from cerebro.data.prefetch import prefetched
 from cerebro.data.trees import RowId, rebuild
 from cerebro.errors import DataError
@@ -47,6 +47,8 @@ class PartitionLoader:
         on_batch: called before each batch with (its index in the pass, rows handed out before it); what it
             raises ends the pass.
         first: batch that the first pass begins with; those before it are not read.
+        share: (which, of so many) of the ranks that read the same batches together: only its rows of each. A batch
+            without a row for it gives it one that others have, too: `counts` tells.
 
     Raises:
         DataError: there are fewer rows than ``batch_size``, a partition is incomplete, or partitions do not
@@ -64,6 +66,7 @@ class PartitionLoader:
         drop_last: bool = False,
         on_batch: Callable[[int, int], None] | None = None,
         first: int = 0,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         self._rows = source if isinstance(source, MappedRows) else MappedRows.open(source)
         self._names = [field.name for field in self._rows.fields]
@@ -78,6 +81,9 @@ class PartitionLoader:
         self.batch_size = batch_size
         self.on_batch = on_batch
         self.first = first
+        self.share = share
+        self.counts = (0, 0)
+        """Of the batch that was yielded last: rows of this share, and of all shares."""
         if batch_size < 1:
             raise DataError(f"batch_size is {batch_size!r}, expected a whole number from 1")
         if not 0 <= first <= len(self):
@@ -94,6 +100,25 @@ class PartitionLoader:
     def num_rows(self) -> int:
         """Rows of all partitions together."""
         return self._rows.num_rows
+
+    @property
+    def own_rows(self) -> int:
+        """Rows that a pass hands out: of this share, and those that it was lent."""
+        return sum(times * max(1, self._share_of(rows)) for times, rows in self._sizes())
+
+    @property
+    def shared_rows(self) -> int:
+        """Rows of a pass that are of this share. Over all shares they add up to those of the pass."""
+        return sum(times * self._share_of(rows) for times, rows in self._sizes())
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        """How many batches of a pass have how many rows."""
+        full, rest = divmod(self.num_rows, self.batch_size)
+        return [(full, self.batch_size)] + ([(1, rest)] if rest and not self._drop_last else [])
+
+    def _share_of(self, rows: int) -> int:
+        begin, end = share_of(rows, *self.share)
+        return end - begin
 
     @property
     def ids(self) -> list[RowId]:
@@ -119,6 +144,8 @@ class PartitionLoader:
                 if self.on_batch is not None:
                     self.on_batch(index, index * self.batch_size)
                 self._latest = rows
+                whole = min(self.batch_size, self.num_rows - index * self.batch_size)
+                self.counts = self._share_of(whole), whole
                 batch = self._batch(columns)
                 columns.clear()
                 yield batch
@@ -141,7 +168,7 @@ class PartitionLoader:
     def _gathered(self, order: NDArray[np.int64]) -> Generator[_HostBatch, None, None]:
         """Batches in host memory: the rows' positions, and their columns, which the consumer removes."""
         pin = self._device.type == "cuda"
-        for rows, arrays in self._rows.batches(order, self.batch_size):
+        for rows, arrays in self._rows.batches(order, self.batch_size, self.share):
             columns = [torch.from_numpy(array) for array in arrays]
             arrays.clear()
             yield rows, [column.pin_memory() for column in columns] if pin else columns

@@ -129,12 +129,15 @@ class MappedRows:
         return () if self.layout is None else self.layout.fields
 
     def batches(
-        self, order: NDArray[np.int64], batch_size: int
+        self, order: NDArray[np.int64], batch_size: int, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[NDArray[np.int64], list[Array]]]:
         """Copies of the rows of ``order`` (positions in stored order), ``batch_size`` at a time.
 
         Yields their positions, and per field an array of shape (rows, *field shape) and its `storage` dtype,
         which is the caller's.
+
+        Args:
+            share: (which, of so many): only these rows of each batch, as `share_of` has it; one row where that is none.
         """
         step = batch_size * _PLANNED
         for first in range(0, len(order), step):
@@ -143,7 +146,8 @@ class MappedRows:
             local = rows - self._edges[chunk]
             plan = [(column.gather, column.indices(chunk, local)) for column in self._columns]
             for start in range(0, len(rows), batch_size):
-                part = slice(start, start + batch_size)
+                begin, end = share_of(min(batch_size, len(rows) - start), *share)
+                part = slice(start + begin, start + max(end, begin + 1))
                 yield rows[part], [gather(indices[part]) for gather, indices in plan]
 
     def ids(self, rows: NDArray[np.int64] | None = None) -> list[RowId]:
@@ -153,6 +157,12 @@ class MappedRows:
         ids = pa.chunked_array(self._ids)
         found: list[RowId] = (ids if rows is None else ids.take(pa.array(rows))).to_pylist()
         return found
+
+
+def share_of(rows: int, index: int, of: int) -> tuple[int, int]:
+    """Where the ``index``-th of ``of`` parts of so many rows begins and ends: in order, with sizes that differ by one
+    at most. Empty parts begin at a row."""
+    return rows * index // of, rows * (index + 1) // of
 
 
 def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[_Chunk]:

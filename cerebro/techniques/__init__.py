@@ -1,7 +1,8 @@
 """Techniques: how one unit of training uses the devices of its worker.
 
 A technique never changes what is trained: batch size, order of rows, number of steps and precision are the model's.
-What a user's loop computes on one device, it computes by every technique, up to rounding.
+What a user's loop computes on one device, it computes by every technique, up to rounding. Importing this needs no
+torch.
 """
 
 from cerebro.spec import Hints
@@ -14,5 +15,20 @@ from cerebro.techniques.base import (
     Share,
     Technique,
 )
+from cerebro.techniques.ddp import Ddp
+from cerebro.techniques.named import resolve
+from cerebro.techniques.single import Single
 
-__all__ = ["Group", "Hints", "Memory", "ModelFacts", "Params", "Place", "Share", "Technique"]
+__all__ = [
+    "Ddp",
+    "Group",
+    "Hints",
+    "Memory",
+    "ModelFacts",
+    "Params",
+    "Place",
+    "Share",
+    "Single",
+    "Technique",
+    "resolve",
+]

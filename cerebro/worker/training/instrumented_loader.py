@@ -41,7 +41,10 @@ class InstrumentedLoader:
         self._savepoints = savepoints or Savepoints()
         self._latest: dict[str, Any] = {}
         self._batches = loader.first
-        self.num_rows = loader.num_rows
+        self.num_rows = loader.own_rows
+        self.rank, self.ranks = loader.share
+        self.on_handed: Callable[[Batch, int, int], None] = lambda batch, own, rows: None
+        """Called with each batch before it is handed out, the rows of it that are this rank's, and those of all."""
         self.batch_size = loader.batch_size
         position = position or Position(epochs=epoch, units=unit + 1, total_steps=len(loader))
         self.epoch, self.epochs = epoch, position.epochs
@@ -53,6 +56,11 @@ class InstrumentedLoader:
     def ids(self) -> list[RowId]:
         """Ids of the rows of the current batch; looked up when asked for."""
         return self._loader.ids
+
+    @property
+    def shared_rows(self) -> int:
+        """Rows of a pass that are this rank's: without those that it was lent."""
+        return self._loader.shared_rows
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -67,9 +75,10 @@ class InstrumentedLoader:
             # Counted from the unit's first in every pass: where the next unit goes on is not for this one to say.
             self.step = self._first_step + index
             self._savepoints.begin_loop(self)
+            self.on_handed(batch, *self._loader.counts)
             yield batch
         self.step = self._first_step + len(self)
-        self._tell(self.num_rows)
+        self._tell(self._loader.num_rows)
 
     def report(self, **values: Any) -> None:
         """Show numbers of the batch at hand while the unit runs: kept at most once a second, by name."""

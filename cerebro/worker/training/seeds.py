@@ -21,6 +21,11 @@ def unit_seed(seed: int, model: str, epoch: int, partition: int) -> int:
     return _derive(seed, model, epoch, partition)
 
 
+def rank_seed(seed: int, rank: int) -> int:
+    """Seed of what one rank draws on its device in a unit with this seed."""
+    return _derive(seed, "rank", rank)
+
+
 def seed_everything(seed: int) -> None:
     """Seed Python's, NumPy's and torch's generators, on every device."""
     random.seed(seed)

@@ -43,6 +43,15 @@ class Trainee:
             "made": self.checkpoint.made,
         }
 
+    @contextmanager
+    def running(self, feed: DataLoader, seed: int) -> Iterator[None]:
+        """Around the user's `train`: nothing, unless ranks train it together."""
+        yield
+
+    def agreed(self, metrics: Mapping[str, float], feed: DataLoader) -> dict[str, float]:
+        """Metrics of the unit from what `train` returned here."""
+        return dict(metrics)
+
 
 def default_device() -> torch.device:
     """The GPU of this process, or the CPU."""
@@ -106,13 +115,15 @@ def train_unit(
         MetricError, NonFiniteMetricError: of what `train` returned.
         SpecError: a hyper-parameter was changed without effect: see `tracking`.
     """
-    seed_everything(unit_seed(seed, model, epoch, partition))
+    drawn = unit_seed(seed, model, epoch, partition)
+    seed_everything(drawn)
     for module in trainee.modules:
         module.train()
-    returned = spec.train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+    with trainee.running(loader, drawn):
+        returned = spec.train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
     metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
     trainee.checkpoint.settle()
-    return metrics
+    return trainee.agreed(metrics, loader)
 
 
 def evaluate(

@@ -1,0 +1,51 @@
+"""Techniques of one device that change nothing: what a unit without a way runs by."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+from cerebro.spec import Hints
+from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Single(Technique):
+    """One process on one device, as user code is written."""
+
+    name = "single"
+    most = 1
+    parameters: ClassVar = MappingProxyType({})
+    processes = "one"
+
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        """It needs the model's state to fit the device."""
+        return not_one(place) or too_large(self.memory(facts, place, params), place)
+
+    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+        """Parameters, gradients and the optimizer's state."""
+        state = facts.param_bytes + facts.buffer_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
+        return Memory(device=state)
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        """Nothing to do."""
+
+
+def not_one(place: Place) -> str:
+    """Why a technique of one device cannot be used; empty if it can."""
+    return "" if place.size == 1 else f"it uses one device, not {place.size}"
+
+
+def too_large(memory: Memory, place: Place) -> str:
+    """Why a state does not fit the devices or their host; empty if it does, or if that is not known."""
+    if place.memory_bytes is not None and memory.device > place.memory_bytes:
+        return f"the model's state alone takes {_gib(memory.device)} of a device, which has {_gib(place.memory_bytes)}"
+    if place.host_bytes is not None and memory.host > place.host_bytes:
+        return f"it takes {_gib(memory.host)} of the host's memory, which has {_gib(place.host_bytes)}"
+    return ""
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"

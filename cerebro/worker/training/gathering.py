@@ -1,0 +1,97 @@
+"""The state of a rank group made whole: what its ranks have parts of is put together, all else must be equal.
+
+A checkpoint is the same file whatever wrote it. So what is no part of a tensor must be the same on every rank, or
+nobody could say what belongs into the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import xxhash
+from torch.distributed.tensor import DTensor
+
+from cerebro.errors import SpecError
+from cerebro.techniques.base import Group
+
+_NAMED = 3
+
+
+def whole(state: Any, group: Group, name: str = "") -> Any:
+    """A tree of tensors, numbers and texts with its DTensors as full tensors. Collective.
+
+    Rank 0 takes so much more host memory as the full tensors have bytes, and the others that of one of them at a time.
+
+    Args:
+        name: of the tree, for people.
+
+    Returns:
+        On rank 0 the tree. On other ranks `None`.
+
+    Raises:
+        SpecError: ranks differ in something else; on all of them.
+    """
+    leaves = dict(_leaves(state, name))
+    parts: dict[str, DTensor] = {path: value for path, value in leaves.items() if isinstance(value, DTensor)}
+    if group.size > 1:
+        _require_equal({path: _mark(value) for path, value in leaves.items()}, group)
+    full: dict[str, torch.Tensor] = {}
+    for path in sorted(parts):  # in the same order on all ranks
+        tensor: torch.Tensor = parts[path].full_tensor().detach()
+        if group.rank == 0:
+            full[path] = tensor.cpu() if group.size > 1 else tensor
+        del tensor
+    return _with(state, full, name) if group.rank == 0 else None
+
+
+def _require_equal(marks: Mapping[str, str], group: Group) -> None:
+    """Raise SpecError unless all ranks have the same ones. First by their digest: they are many."""
+    digest = xxhash.xxh3_128_hexdigest("\0".join(f"{path}\0{marks[path]}" for path in sorted(marks)).encode())
+    if len(set(group.gathered(digest))) == 1:
+        return
+    found = group.gathered(dict(marks))
+    for rank, other in enumerate(found):
+        names = [path for path in {**found[0], **other} if found[0].get(path) != other.get(path)]
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            first = names[0]
+            raise SpecError(
+                f"ranks 0 and {rank} differ in {', '.join(names[:_NAMED])}{more}: rank 0 has "
+                f"{found[0].get(first, 'nothing')}, rank {rank} {other.get(first, 'nothing')}. A model on several "
+                "devices has one state: keep there only what does not depend on the rows that a rank read"
+            )
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def _mark(value: Any) -> str:
+    """What is equal where a value is, to the bit."""
+    if isinstance(value, DTensor):
+        return f"a part of a tensor of shape {tuple(value.shape)} and {value.dtype}"
+    if isinstance(value, torch.Tensor):
+        content = value.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+        digest = xxhash.xxh3_64_hexdigest(content.data)
+        return f"a tensor of shape {tuple(value.shape)} and {value.dtype}, digest {digest}"
+    plain = isinstance(value, (bool, int, float, complex, str, bytes)) or value is None
+    return repr(value) if plain else f"a {type(value).__qualname__}"
+
+
+def _with(value: Any, full: Mapping[str, torch.Tensor], path: str) -> Any:
+    if isinstance(value, Mapping):
+        pairs = ((key, _with(item, full, f"{path}[{key!r}]")) for key, item in value.items())
+        return dict(pairs) if type(value) is dict else type(value)(pairs)  # type: ignore[call-arg]
+    if isinstance(value, (list, tuple)):
+        items = [_with(item, full, f"{path}[{number}]") for number, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    return full.get(path, value)

@@ -1,0 +1,163 @@
+"""A model that a unit trains by a way: the user's own loop, made right where a rank reads its share of the rows.
+
+All that is collective happens in the same order on all ranks: `prepare`, then `train_unit`, then `Trainee.state`::
+
+    group = RankGroup.join(folder, rank=rank, size=size, device=device)      # or kept from the unit before
+    technique = resolve(way)
+    device = technique.made_on(group, way.params)
+    trainee = create(spec, hyperparams, seed=seed, model=model, device=device)
+    restore(trainee, state)                                                  # of a file that was loaded to `device`
+    trainee = prepare(spec, trainee, technique, way.params, group)
+    loader = PartitionLoader(rows, ..., device=group.device, share=trainee.share)
+    feed = InstrumentedLoader(loader, ...)                                   # `loader.num_rows` are the unit's rows
+    metrics = train_unit(spec, trainee, feed, ...)                           # of the group: the same on every rank
+    state = trainee.state()                                                  # on every rank; of use on rank 0 only
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from cerebro.errors import MetricError, SpecError
+from cerebro.spec import DataLoader, Hints, SubEpochSpec
+from cerebro.techniques.base import Group, Params, Technique
+from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.gathering import whole
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.seeds import rank_seed
+from cerebro.worker.training.unit import Trainee
+from cerebro.worker.training.weights import weight, weighted
+
+
+@dataclass(kw_only=True)
+class GroupTrainee(Trainee):
+    """A model as one rank of a group has it. Made by `prepare`.
+
+    Attributes:
+        share: (which, of so many) of the rows of each batch this rank reads.
+    """
+
+    technique: Technique
+    params: Params
+    group: Group
+    hints: Hints = field(default_factory=Hints)
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """What `PartitionLoader` takes."""
+        share = self.technique.share(self.group)
+        return share.index, share.of
+
+    def state(self) -> State:
+        """What is saved of it, with full tensors, on rank 0; nothing on the others. Collective.
+
+        Raises:
+            SpecError: ranks differ in what is kept: on all of them.
+        """
+        return self.whole(super().state())
+
+    def whole(self, state: State) -> State:
+        """A state of this rank made whole, on rank 0; nothing on the others. Collective."""
+        return whole(state, self.group) or {}
+
+    @contextmanager
+    def running(self, feed: DataLoader, seed: int) -> Iterator[None]:
+        """Around the user's `train`."""
+        with ExitStack() as stack:
+            index, of = self.share
+            if of > 1:
+                if not isinstance(feed, InstrumentedLoader):
+                    raise SpecError("a rank reads its share of the rows from an InstrumentedLoader")
+                _seed_rank(seed, index, self.group)
+                stack.enter_context(self._shared(feed))
+            stack.enter_context(self.technique.running(self.modules, feed, self.group, self.params))
+            yield
+
+    def agreed(self, metrics: Mapping[str, float], feed: DataLoader) -> dict[str, float]:
+        """Metrics of the group from those of its ranks: averaged by the rows that each has read. Collective.
+
+        Raises:
+            MetricError: the ranks do not name the same ones: on all of them.
+        """
+        if self.group.size == 1:
+            return dict(metrics)
+        rows = feed.shared_rows if isinstance(feed, InstrumentedLoader) else feed.num_rows
+        return averaged(self.group.gathered((dict(metrics), rows)))
+
+    @contextmanager
+    def _shared(self, feed: InstrumentedLoader) -> Iterator[None]:
+        """Weigh what backward passes start from by the batch at hand."""
+        factor = 1.0
+
+        def handed(batch: tuple[Any, Any], own: int, rows: int) -> None:
+            nonlocal factor
+            terms: tuple[float, float] = own, rows
+            if self.hints.terms is not None and self.hints.loss == "mean":
+                counted = float(self.hints.terms(*batch)) if own else 0.0
+                terms = counted, self.group.summed(counted)
+            factor = weight(*terms, self.group.size, self.hints.loss)
+
+        feed.on_handed = handed
+        with weighted(lambda: factor):
+            yield
+
+
+def prepare(
+    spec: SubEpochSpec, trainee: Trainee, technique: Technique, params: Params, group: Group
+) -> GroupTrainee:
+    """Make a created and restored model ready to train by a way. Collective; changes its modules in place.
+
+    Raises:
+        NotApplicableError: the technique cannot train it, with the reason.
+    """
+    hints: object = spec.hints(trainee.modules, dict(trainee.hyperparams))
+    if not isinstance(hints, Hints):
+        raise SpecError(f"hints() returned a {type(hints).__name__}, expected cerebro.Hints(...)")
+    technique.prepare(trainee.modules, group, params, hints)
+    return GroupTrainee(
+        modules=trainee.modules,
+        checkpoint=trainee.checkpoint,
+        hyperparams=trainee.hyperparams,
+        technique=technique,
+        params=params,
+        group=group,
+        hints=hints,
+    )
+
+
+def averaged(found: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
+    """The mean of each metric over the ranks, by their rows.
+
+    Args:
+        found: metrics and rows of each rank, in their order.
+
+    Raises:
+        MetricError: the ranks do not name the same ones.
+    """
+    first = found[0][0]
+    for rank, (metrics, _) in enumerate(found):
+        for name in {**first, **metrics}:
+            if name not in first or name not in metrics:
+                values = [f"rank {n} {one[name]!r}" for n, (one, _) in enumerate(found) if name in one]
+                raise MetricError(
+                    f"train() returned {name!r} on some ranks only ({', '.join(values)}, nothing on rank "
+                    f"{rank if name in first else 0}): return the same metrics on each"
+                )
+    total = sum(rows for _, rows in found)
+    return {name: sum(metrics[name] * rows for metrics, rows in found) / total for name in first}
+
+
+def _seed_rank(seed: int, rank: int, group: Group) -> None:
+    """Have a rank draw its own numbers on its device, as for dropout. Python's and NumPy's stay the same on all: what
+    user code decides by them must not differ."""
+    if rank == 0:
+        return
+    if group.device.startswith("cuda"):
+        torch.cuda.manual_seed(rank_seed(seed, rank))
+    else:
+        torch.manual_seed(rank_seed(seed, rank))

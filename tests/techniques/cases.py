@@ -1,0 +1,346 @@
+"""Small random training configurations, and units of them by any way: what techniques are compared on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.ways import Way
+from cerebro.data.loader import PartitionLoader
+from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
+from cerebro.techniques import Group, resolve
+from cerebro.techniques.ranks import Alone
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.grouped import prepare
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import Trainee, create, restore, train_unit
+
+CPU = torch.device("cpu")
+ROWS = 46
+TOKENS, LONG, WIDE = 11, 6, 8
+
+
+class Mlp(nn.Sequential):
+    """Two layers, or more."""
+
+    def __init__(self, depth: int) -> None:
+        hidden = [layer for _ in range(depth) for layer in (nn.Linear(WIDE, WIDE), nn.Tanh())]
+        super().__init__(nn.Linear(WIDE, WIDE), nn.Tanh(), *hidden, nn.Linear(WIDE, TOKENS))
+
+
+class Cnn(nn.Module):
+    """Convolutions over a picture of 4 x 2."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 3, 2, padding=1)
+        self.blocks = nn.ModuleList(nn.Conv2d(3, 3, 3, padding=1) for _ in range(depth))
+        self.head = nn.Linear(3 * 5 * 3, TOKENS)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(pixels.reshape(-1, 1, 4, 2)).tanh()
+        for block in self.blocks:
+            hidden = block(hidden).tanh()
+        return cast(torch.Tensor, self.head(hidden.flatten(1)))
+
+
+class Block(nn.Module):
+    """Attention and a small network; heads are counted by the tensor, so they may be split."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.norm2 = nn.LayerNorm(WIDE), nn.LayerNorm(WIDE)
+        # A key's bias changes no attention: its gradient is rounding alone, of which Adam makes whole steps.
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDE, WIDE, bias=False) for _ in range(4))
+        self.up, self.down = nn.Linear(WIDE, 2 * WIDE), nn.Linear(2 * WIDE, WIDE)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        rows, length, _ = hidden.shape
+        normed = self.norm(hidden)
+        query, key, value = (
+            part(normed).reshape(rows, length, -1, 2).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        hidden = hidden + self.out(mixed.transpose(1, 2).reshape(rows, length, -1))
+        return cast(torch.Tensor, hidden + self.down(self.up(self.norm2(hidden)).tanh()))
+
+
+class Gpt(nn.Module):
+    """A language model whose head has the weights of its embedding."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, WIDE)
+        self.blocks = nn.ModuleList(Block() for _ in range(depth))
+        self.norm = nn.LayerNorm(WIDE)
+        self.head = nn.Linear(WIDE, TOKENS, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embedding(tokens)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return cast(torch.Tensor, self.head(self.norm(hidden)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What a user's model and loop might be.
+
+    Attributes:
+        depth: repeated blocks.
+        accumulate: batches whose gradients are added up for a step.
+        clip: largest norm of a gradient; 0: not clipped.
+        schedule: whether the learning rate falls.
+        two: whether the head has an optimizer of its own.
+        tracked: whether the optimizers are tracked, or saved and loaded by the user's own code.
+        average: whether a moving average of the weights is kept.
+    """
+
+    model: str = "mlp"
+    depth: int = 2
+    optimizer: str = "Adam"
+    dtype: str = "float64"
+    batch_size: int = 8
+    accumulate: int = 1
+    clip: float = 0.0
+    schedule: bool = False
+    two: bool = False
+    tracked: bool = True
+    average: bool = False
+    hyperparams: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Hyperparameters:
+        return {"batch_size": self.batch_size, **self.hyperparams}
+
+
+class CaseSpec(SubEpochSpec):
+    """A user's spec for a case, as a user would write it."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        case = self.case
+        kind = {"mlp": Mlp, "cnn": Cnn, "gpt": Gpt}[case.model]
+        return [kind(case.depth).to(getattr(torch, case.dtype))]
+
+    def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
+        if self.case.model != "gpt":
+            return Hints()
+        return Hints(
+            blocks=(Block,),
+            terms=lambda inputs, outputs: (self._examples(inputs, outputs)[1] != -100).sum(),
+            tensor_plan={
+                "blocks.*.query": "colwise",
+                "blocks.*.key": "colwise",
+                "blocks.*.value": "colwise",
+                "blocks.*.out": "rowwise",
+                "blocks.*.up": "colwise",
+                "blocks.*.down": "rowwise",
+            },
+        )
+
+    def _examples(self, inputs: Any, outputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = outputs.reshape(-1, 1)
+        if self.case.model == "gpt":
+            tokens = (rows * 7 + torch.arange(LONG) * (rows % 5 + 1)) % TOKENS
+            labels = tokens.roll(-1, 1).masked_fill(torch.arange(LONG) > rows % LONG, -100)
+            labels[:, 0] = tokens[:, 1]
+            return tokens, labels
+        features = torch.sin(rows * torch.arange(1, WIDE + 1) * 0.37)
+        return features.to(getattr(torch, self.case.dtype)), rows[:, 0] % TOKENS
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        case, (network,) = self.case, models
+        made = getattr(torch.optim, case.optimizer)
+        options: dict[str, Any] = {"lr": 0.01} | ({"momentum": 0.9} if case.optimizer == "SGD" else {})
+        groups = [list(network.parameters())]
+        if case.two:
+            groups = [groups[0][:-1], groups[0][-1:]]
+        optimizers = {f"optimizer{number}": made(group, **options) for number, group in enumerate(groups)}
+        if case.tracked:
+            checkpoint.track(**optimizers)
+        else:
+            for name, optimizer in optimizers.items():
+                if name in checkpoint:
+                    optimizer.load_state_dict(checkpoint[name])
+        average = checkpoint.get("average")
+        if case.average and average is None:
+            average = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
+        total = 0.0
+        for number, (inputs, outputs) in enumerate(dataloader, 1):
+            examples, labels = self._examples(inputs, outputs)
+            loss = functional.cross_entropy(network(examples).reshape(-1, TOKENS), labels.reshape(-1))
+            (loss / case.accumulate).backward()  # type: ignore[no-untyped-call]
+            total += loss.item() * len(outputs)
+            if number % case.accumulate == 0 or number == len(dataloader):
+                if case.clip:
+                    torch.nn.utils.clip_grad_norm_(network.parameters(), case.clip)
+                for optimizer in optimizers.values():
+                    if case.schedule:
+                        for group in optimizer.param_groups:
+                            group["lr"] = 0.01 * (1 - dataloader.step / dataloader.total_steps)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                if average:
+                    with torch.no_grad():
+                        for name, tensor in network.named_parameters():
+                            average[name].lerp_(tensor, 0.1)
+        if not case.tracked:
+            checkpoint.update({name: optimizer.state_dict() for name, optimizer in optimizers.items()})
+        if average:
+            checkpoint["average"] = average
+        return {"loss": total / dataloader.num_rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """One unit of a case, from a file (or new) to a file.
+
+    Attributes:
+        partition: folder of its rows.
+        root: folder of checkpoints, in which its own has the name `written`.
+    """
+
+    case: Case
+    way: Way | None
+    number: int
+    partition: Path
+    root: Path
+    read: CheckpointRef | None
+    written: str
+
+
+def trained(group: Group | None, unit: Unit) -> tuple[CheckpointRef | None, dict[str, float]]:
+    """Train it as a handler does: on every rank, or alone without a way.
+
+    Returns:
+        What identifies the file, on rank 0; metrics of the unit.
+    """
+    spec, case = CaseSpec(unit.case), unit.case
+    technique = None if unit.way is None else resolve(unit.way)
+    group = group or Alone(("cpu",) * (unit.way.size if unit.way else 1))
+    try:
+        device = (
+            CPU
+            if technique is None or unit.way is None
+            else torch.device(technique.made_on(group, unit.way.params))
+        )
+        trainee: Trainee = create(spec, case.given, seed=1, model="m00", device=device)
+        if unit.read is not None:
+            restore(trainee, checkpoints.load(unit.root, unit.read, device))
+        share = (0, 1)
+        if technique is not None and unit.way is not None:
+            trainee = prepare(spec, trainee, technique, unit.way.params, group)
+            share = trainee.share
+        seed = unit_seed(1, "m00", 1, unit.number)
+        loader = PartitionLoader([unit.partition], batch_size=case.batch_size, seed=seed, share=share)
+        metrics = train_unit(
+            spec,
+            trainee,
+            InstrumentedLoader(loader),
+            case.given,
+            seed=1,
+            model="m00",
+            epoch=1,
+            partition=unit.number,
+        )
+        state = trainee.state()
+        reference = checkpoints.save(unit.root, unit.written, state) if group.rank == 0 else None
+        return reference, metrics
+    finally:
+        if isinstance(group, Alone):
+            group.leave()
+
+
+def content(root: Path, reference: CheckpointRef) -> State:
+    """Of a checkpoint's file."""
+    return checkpoints.load(root, reference, CPU)
+
+
+def distance(one: State, other: State) -> float:
+    """The largest relative difference between tensors of two states; infinite where anything else differs."""
+    return max((_distance(*pair) for pair in _pairs(one, other)), default=0.0)
+
+
+def _distance(one: Any, other: Any) -> float:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape:
+        first, second = one.double(), other.double()
+        return float((first - second).norm() / max(float(second.norm()), 1e-30)) if one.numel() else 0.0
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) / max(abs(other), 1e-30)
+    return 0.0 if type(one) is type(other) and one == other else float("inf")
+
+
+def _pairs(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(one, dict) and isinstance(other, dict) and list(one) == list(other):
+        for key in one:
+            yield from _pairs(one[key], other[key])
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        for pair in zip(one, other, strict=True):
+            yield from _pairs(*pair)
+    else:
+        yield one, other
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """As many as a rank has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    yield
+    torch.set_num_threads(before)
+
+
+def chain(
+    ways: Sequence[Way | None], case: Case, partition: Path, root: Path, ranks: Any
+) -> tuple[CheckpointRef, list[dict[str, float]]]:
+    """Units one after another, each by its way.
+
+    Args:
+        ranks: `tests.techniques.ranks.Ranks`.
+
+    Returns:
+        The last one's file, and metrics of each.
+    """
+    reference, found = None, []
+    for number, way in enumerate(ways):
+        names = "-".join("none" if each is None else each.label for each in ways[: number + 1])
+        unit = Unit(
+            case=case,
+            way=way,
+            number=number,
+            partition=partition,
+            root=root,
+            read=reference,
+            written=f"{names}.pt",
+        )
+        if way is not None and resolve(way).processes == "ranks":
+            answers = ranks.run(way.size, trained, unit)
+            assert all(metrics == answers[0][1] for _, metrics in answers)
+            reference, metrics = answers[0]
+        else:
+            reference, metrics = trained(None, unit)
+        found.append(metrics)
+    assert reference is not None
+    return reference, found
