@@ -65,7 +65,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             "devices": ",".join(map(str, step.devices)),
             "depth": QUEUE_DEPTH,
             "body": step.body.model_dump_json(),
-            "event": _json(TaskAssigned(**named, devices=step.devices)),
+            "event": _json(TaskAssigned(**named, devices=step.devices, way=step.way)),
         }
     if isinstance(step, api.Ask):
         return table | {"event": _json(TaskAsked(**named, reason=step.reason))}

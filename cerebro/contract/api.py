@@ -28,6 +28,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.runs import Priority, Project
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, Savepoint, TaskBody, TaskResult
+from cerebro.contract.ways import Way
 
 MAX_LEASE_S = 86_400.0
 """Longest time for which a lease or the leadership is given."""
@@ -59,6 +60,11 @@ class Assign(Contract):
     devices: Devices = (0,)
     """Of the worker, that the attempt takes; none: it takes its turn in the lane of the tasks without a device."""
     body: TaskBody
+
+    @property
+    def way(self) -> Way | None:
+        """How it uses them, as the body says; `None`: on one, as user code is written."""
+        return getattr(self.body, "way", None)
 
 
 class Revoke(Contract):

@@ -96,6 +96,8 @@ class Failure(Contract):
     """Of lack of memory: whose. Absent where that is not known."""
     rank: int | None = Field(None, exclude_if=lambda rank: rank is None)
     """Of a unit on several devices: which rank failed first. Absent of all others."""
+    peak_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
+    """Of lack of memory: the most that the process, or the rank, had of it at once. 0: not known; absent then."""
 
     @property
     def text(self) -> str:

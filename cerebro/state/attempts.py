@@ -17,9 +17,9 @@ from cerebro.contract.events import (
     TaskStarted,
     UnitSaved,
 )
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import commits, failures, invariants
+from cerebro.state import commits, failures, invariants, ways
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
 from cerebro.state.tasks import Task, TaskEvent, TaskState
@@ -106,6 +106,7 @@ def _close(
     run, task, worker, model = concerned
     # Before the task knows: what never ran has met no savepoint.
     is_running = task.state is TaskState.RUNNING
+    trainee = model if task.key.kind == "train" else None
     del worker.open_tasks[event.task]
     worker.left.discard(event.task)
     del run.open[event.task]
@@ -120,7 +121,8 @@ def _close(
             commits.commit(event, run, task, worker=worker, model=model, datasets=datasets)
         case TaskFailed():
             again = model is not None and is_running and failures.judge_savepoint(event, model)
-            task.fail(event, run.max_attempts, is_worth_another=again)
+            goes_on = trainee is not None and ways.judge(event.failure, run, task, trainee)
+            task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
             _see_work(run, task)
             is_given_back = event.failure.kind is FailureKind.PREEMPTED
             worker.is_ending |= is_given_back and task.attempts[-1].asked is None
@@ -128,7 +130,11 @@ def _close(
         case TaskRevoked():
             if model is not None and is_running:
                 failures.judge_savepoint(event, model)
-            task.revoke(event, run.max_attempts)
+            goes_on = False
+            if is_running and event.loss is FailureKind.OUT_OF_MEMORY and trainee is not None:
+                killed = Failure(kind=event.loss, message=event.reason, place="host")
+                goes_on = ways.judge(killed, run, task, trainee)
+            task.revoke(event, run.max_attempts, goes_another_way=goes_on)
             _see_work(run, task)
             if task.state is TaskState.FAILED and task.failure is not None:
                 failures.fail(task.failure, run, task, model)

@@ -24,7 +24,7 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulerChanged,
 )
-from cerebro.state import breaks, models
+from cerebro.state import breaks, models, ways
 from cerebro.state.models import ModelState
 from cerebro.state.runs import TRANSITIONS, Run, RunState
 
@@ -164,6 +164,9 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
         model.failure = None
         model.reopened.clear()
         model.unvalidated.clear()
+        if next(ways.left(run, model), None) is None:
+            # Workers, or what they have, may have changed since.
+            model.struck.clear()
         for task in run.tasks.values():
             if task.key.model == model.id:
                 task.retry()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cerebro.contract.events import TaskFailed, TaskRevoked
 from cerebro.contract.tasks import FAILS_RUN, MEASURING, Failure, FailureKind
-from cerebro.state import measured
+from cerebro.state import measured, ways
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task, TaskState
@@ -59,7 +59,7 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     elif failure.kind in FAILS_RUN:
         run.fatal = failure
     elif task.state is TaskState.FAILED and model:
-        model.give_up(failure)
+        model.give_up(ways.final(failure, run, model))
 
 
 def _fail_making(failure: Failure, run: Run, task: Task) -> None:

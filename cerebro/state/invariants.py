@@ -68,6 +68,8 @@ def check_start(event: TaskStarted, worker: Worker) -> None:
 
 
 def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, worker: Worker, model: Model) -> None:
+    if event.way is not None and event.way.size != len(event.devices):
+        raise IllegalEventError(f"{event.task} assigned to devices {event.devices} by {event.way.label}")
     if model.busy:
         raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")
     partition = -1 if key.partition is None else key.partition

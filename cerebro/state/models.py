@@ -10,10 +10,14 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
 from cerebro.state.visits import Visit, mean
+
+if TYPE_CHECKING:
+    from cerebro.state.ways import StruckOff
 
 
 class ModelState(StrEnum):
@@ -77,6 +81,8 @@ class Model:
     saved: Saved | None = None
     """Of the unit that comes next, if that was left in its middle. Any unit that is committed makes it worthless."""
     failure: Failure | None = None
+    struck: dict[str, StruckOff] = field(default_factory=dict)
+    """Label of each way that it cannot be trained by -> why (`cerebro.state.ways`)."""
     redone: int = 0
     """Attempts at its units that began, and not at a savepoint, although an earlier one had begun: work done again."""
     reopened: Counter[int] = field(default_factory=Counter)

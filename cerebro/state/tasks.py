@@ -20,6 +20,7 @@ from cerebro.contract.events import (
     UnitSaved,
 )
 from cerebro.contract.tasks import MEASURING, RETRYABLE, Failure, FailureKind, TaskResult
+from cerebro.contract.ways import Way
 from cerebro.errors import IllegalEventError
 from cerebro.state.keys import TaskKey
 
@@ -71,6 +72,11 @@ def _shared(devices: tuple[int, ...]) -> tuple[int, ...]:
     return devices
 
 
+@lru_cache(maxsize=256)
+def _shared_way(text: str) -> Way:
+    return Way.model_validate_json(text)
+
+
 @dataclass(kw_only=True, slots=True)
 class Attempt:
     """One attempt of a task at a worker; times are the store's clock in seconds, 0 while unknown."""
@@ -90,6 +96,8 @@ class Attempt:
     """Seconds of it before its own work began, at most all of it; known once it is committed."""
     devices: tuple[int, ...] = (0,)
     """Of the worker, that it takes or took."""
+    way: Way | None = None
+    """How it uses them; `None`: on one, as user code is written."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -145,9 +153,14 @@ class Task:
 
     def assign(self, event: TaskAssigned, worker: str) -> None:
         """Open an attempt at `worker`."""
-        devices = _shared(event.devices)
         self.attempts.append(
-            Attempt(number=event.attempt, worker=worker, assigned=event.time, devices=devices)
+            Attempt(
+                number=event.attempt,
+                worker=worker,
+                assigned=event.time,
+                devices=_shared(event.devices),
+                way=_shared_way(event.way.model_dump_json()) if event.way else None,
+            )
         )
         self.state = TaskState.ASSIGNED
 
@@ -164,8 +177,20 @@ class Task:
         newest.start_s = min(max(0.0, event.result.timings.start_s), newest.ended - newest.started)
         self.state = TaskState.COMMITTED
 
-    def fail(self, event: TaskFailed, max_attempts: int, *, is_worth_another: bool = False) -> None:
-        """The open attempt came to nothing; `is_worth_another` of whatever kind the failure is."""
+    def fail(
+        self,
+        event: TaskFailed,
+        max_attempts: int,
+        *,
+        is_worth_another: bool = False,
+        goes_another_way: bool = False,
+    ) -> None:
+        """The open attempt came to nothing.
+
+        Args:
+            is_worth_another: of whatever kind the failure is.
+            goes_another_way: it was for the way, and another one is left: the attempt does not count.
+        """
         newest = self.attempts[-1]
         newest.ended, newest.outcome = event.time, event.failure.kind
         is_running = self.state is TaskState.RUNNING
@@ -175,17 +200,22 @@ class Task:
             self.state, self.is_interrupted = TaskState.PENDING, is_running
             return
         self.is_interrupted &= not is_running
+        if goes_another_way:
+            self.state, self.failure = TaskState.PENDING, event.failure
+            return
         self._fail(event.failure, max_attempts, is_worth_another=is_worth_another)
 
-    def revoke(self, event: TaskRevoked, max_attempts: int) -> None:
-        """The open attempt was taken back."""
+    def revoke(self, event: TaskRevoked, max_attempts: int, *, goes_another_way: bool = False) -> None:
+        """The open attempt was taken back; `goes_another_way` as of `fail`."""
         newest = self.attempts[-1]
         newest.ended, newest.outcome = event.time, f"revoked: {event.reason}"
         is_running, self.state = self.state is TaskState.RUNNING, TaskState.PENDING
         if not is_running or event.loss is None:
             return
         if event.loss is FailureKind.OUT_OF_MEMORY:
-            self._fail(Failure(kind=event.loss, message=event.reason), max_attempts)
+            self.failure = Failure(kind=event.loss, message=event.reason)
+            if not goes_another_way:
+                self._fail(self.failure, max_attempts)
             return
         self.is_interrupted = True
         if event.loss is FailureKind.PREEMPTED:

@@ -8,6 +8,7 @@ from operator import mul
 from typing import NamedTuple
 
 from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.ways import Way
 from cerebro.state.tasks import Attempt
 
 
@@ -45,6 +46,8 @@ class Visit(NamedTuple):
     peak_bytes: int = 0
     peak_gpu_bytes: int = 0
     """Most memory that its process, and torch on its GPUs, had at once; 0 if that is not known."""
+    way: Way | None = None
+    """How it used its devices; `None`: one, as user code is written."""
 
     @classmethod
     def of(
@@ -74,6 +77,7 @@ class Visit(NamedTuple):
             attempt.devices,
             result.peak_bytes,
             result.peak_gpu_bytes,
+            attempt.way,
         )
 
     def as_attempt(self) -> Attempt:
@@ -88,6 +92,7 @@ class Visit(NamedTuple):
             has_run=True,
             start_s=self.start_s,
             devices=self.devices,
+            way=self.way,
         )
 
     @property

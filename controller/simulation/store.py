@@ -301,7 +301,7 @@ class VirtualStore(VirtualWorkerStore):
         )
         self._post(worker, experiment, step)
         named = step.model_dump(include={"task", "attempt", "worker", "devices"})
-        self._append(experiment, TaskAssigned(**named))
+        self._append(experiment, TaskAssigned(**named, way=step.way))
         return DONE
 
     def _ask(self, experiment: str, step: api.Ask, task: TaskRow) -> api.StepOutcome:

@@ -40,6 +40,7 @@ from cerebro.contract.tasks import (
     FailureKind,
     InboxItem,
     Savepoint,
+    TaskBody,
     TaskResult,
 )
 
@@ -149,6 +150,7 @@ class Bench:
         incarnation: str = "a",
         name: str = "worker-0",
         devices: tuple[int, ...] = (0,),
+        given: TaskBody | None = None,
     ) -> str:
         """One assignment; its outcome."""
         step = api.Assign(
@@ -157,7 +159,7 @@ class Bench:
             worker=name,
             incarnation=incarnation,
             devices=devices,
-            body=body(task),
+            body=given or body(task),
         )
         return self.decide(step)[0]
 

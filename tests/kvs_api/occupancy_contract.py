@@ -9,9 +9,31 @@ import pytest
 
 from cerebro.contract.events import DeletionRequested, TaskAssigned
 from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.contract.tasks import TrainTask
+from cerebro.contract.ways import Way
 from tests.kvs_api.bench import Bench, worker
 
 A, B, C, D = (f"etl-1/etl/train/p{number}" for number in range(4))
+
+
+def unit_body(key: str, way: Way | None) -> TrainTask:
+    """A unit that runs by a way."""
+    return TrainTask(
+        key=key,
+        experiment="one",
+        run="fit-1",
+        model=key.split("/")[2],
+        hyperparams={"batch_size": 1},
+        code="0" * 64,
+        dataset="one-d",
+        seed=0,
+        hang_timeout_s=1.0,
+        epoch=1,
+        partition=0,
+        unit=0,
+        checkpoint=None,
+        way=way,
+    )
 
 
 class OccupancyContract:
@@ -25,6 +47,18 @@ class OccupancyContract:
             assert bench.assign(task=task, devices=devices) == "done"
         assert {e.task: e.devices for e in bench.log() if isinstance(e, TaskAssigned)} == given
         assert {i.task: i.devices for i in bench.store.inbox("worker-0", "a", 0, wait_s=0)} == given
+
+    def test_event_and_inbox_name_the_way(self, bench: Bench) -> None:
+        """As the body does; of one device without a way neither names one."""
+        bench.store.register(worker("a", devices=2))
+        ddp = Way(technique="ddp", params={"static": True}, size=2)
+        for model, way, devices in (("m00", ddp, (0, 1)), ("m01", None, (0,))):
+            key = f"fit-1/train/{model}/e1/p0"
+            assert bench.assign(task=key, devices=devices, given=unit_body(key, way)) == "done"
+        ways = {e.task: e.way for e in bench.log() if isinstance(e, TaskAssigned)}
+        assert ways == {"fit-1/train/m00/e1/p0": ddp, "fit-1/train/m01/e1/p0": None}
+        items = bench.store.inbox("worker-0", "a", 0, wait_s=0)
+        assert {i.task: i.body.way for i in items if isinstance(i.body, TrainTask)} == ways
 
     def test_each_device_runs_one_and_has_one_in_its_queue(self, bench: Bench) -> None:
         """What is full on one device is not on the other, and the lane without a device is beside both."""

@@ -20,7 +20,9 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, Timings
+from cerebro.contract.ways import SINGLE, Way
 from cerebro.state import Model, ModelState, RunState, TaskKey, TaskState
+from cerebro.state.ways import left
 from tests.state.stories import Story, joined, lost, unit, validation
 
 FAILURES = (
@@ -30,7 +32,9 @@ FAILURES = (
     FailureKind.CHECKPOINT,
     FailureKind.PREEMPTED,
     FailureKind.OUT_OF_MEMORY,
+    FailureKind.NOT_APPLICABLE,
 )
+WAYS = (SINGLE, Way(technique="offload"), Way(technique="ddp", size=2), Way(technique="fsdp", size=2))
 STARTS = (0.0, 0.0, 0.5, 1e9, -1.0, float("nan"))
 """Seconds that a process took to start, as a worker may tell them."""
 
@@ -40,11 +44,19 @@ class History(Story):
     has one device or several, and joins again with as many as chance has it."""
 
     def __init__(
-        self, random: Random, *, validated: bool, epochs: int, devices: int = 1, models: int = 3
+        self,
+        random: Random,
+        *,
+        validated: bool,
+        epochs: int,
+        devices: int = 1,
+        models: int = 3,
+        has_ways: bool = False,
     ) -> None:
         super().__init__(devices=devices)
         self.random, self._devices = random, devices
-        self.fit(models=models, epochs=epochs, validated=validated, max_attempts=2)
+        ways = WAYS if has_ways else ()
+        self.fit(models=models, epochs=epochs, validated=validated, max_attempts=2, ways=ways)
         self._files = 0
 
     def step(self) -> None:
@@ -92,7 +104,10 @@ class History(Story):
         if not keys:
             return False
         key, number = self.random.choice(keys)
-        self.assign(key, number, self.random.choice(self._free(number)))
+        devices = self.random.choice(self._free(number))
+        found = left(self.run, self.model(key.model or "")) if key.kind == "train" else ()
+        ways = [way for way in found if way.size == len(devices)]
+        self.assign(key, number, devices, self.random.choice(ways) if ways else None)
         return True
 
     def _is_free(self, number: int) -> bool:
@@ -127,7 +142,10 @@ class History(Story):
             return False
         task = self.random.choice(self.run.open_tasks())
         named = {"task": str(task.key), "attempt": task.attempt, "worker": task.worker or ""}
-        failure = Failure(kind=self.random.choice(FAILURES), message="boom")
+        place = self.random.choice([None, "device", "host"])
+        failure = Failure.model_validate(
+            {"kind": self.random.choice(FAILURES), "message": "boom", "place": place}
+        )
         loss = self.random.choice([None, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY])
         events: list[Event] = [
             TaskFailed.model_validate({**named, "failure": failure}),

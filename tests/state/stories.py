@@ -20,6 +20,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import Holding, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, Timings
+from cerebro.contract.ways import Way
 from cerebro.state import ExperimentState, Model, Run, TaskKey
 
 DATASET = "one-d"
@@ -106,6 +107,7 @@ class Story:
         mode: Literal["min", "max"] = "min",
         hyperparams: Mapping[str, Hyperparameters] | None = None,
         max_attempts: int = 3,
+        ways: tuple[Way, ...] = (),
     ) -> Run:
         """A started fit run, ``fit-1``."""
         given = hyperparams or {f"m{n:02}": {"batch_size": 1, "lr": 0.1 * (n + 1)} for n in range(models)}
@@ -128,6 +130,7 @@ class Story:
                     models=dict(given),
                     partitions=dict.fromkeys(range(partitions), 10),
                     valid_partitions=(0,) if validated else (),
+                    ways=ways,
                 ),
             ),
         )
@@ -180,15 +183,22 @@ class Story:
         """Number of the next attempt."""
         return self.state.runs[key.run].task(key).attempt + 1
 
-    def assign(self, key: TaskKey, worker: int, devices: tuple[int, ...] = (0,)) -> int:
+    def assign(
+        self, key: TaskKey, worker: int, devices: tuple[int, ...] = (0,), way: Way | None = None
+    ) -> int:
         """Give a task to a worker; returns the attempt."""
         attempt = self.attempt(key)
-        self.tell(TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}", devices=devices))
+        event = TaskAssigned(
+            task=str(key), attempt=attempt, worker=f"worker-{worker}", devices=devices, way=way
+        )
+        self.tell(event)
         return attempt
 
-    def start(self, key: TaskKey, worker: int, devices: tuple[int, ...] = (0,)) -> int:
+    def start(
+        self, key: TaskKey, worker: int, devices: tuple[int, ...] = (0,), way: Way | None = None
+    ) -> int:
         """Assign and start; returns the attempt."""
-        attempt = self.assign(key, worker, devices)
+        attempt = self.assign(key, worker, devices, way)
         self.tell(TaskStarted(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
         return attempt
 

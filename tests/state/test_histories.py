@@ -21,13 +21,24 @@ from tests.state.soundness import assert_sound
 
 @settings(deadline=None, max_examples=40)
 @given(
-    seed=st.integers(0, 10**6), validated=st.booleans(), epochs=st.integers(1, 3), devices=st.integers(1, 3)
+    seed=st.integers(0, 10**6),
+    validated=st.booleans(),
+    epochs=st.integers(1, 3),
+    devices=st.integers(1, 3),
+    has_ways=st.booleans(),
 )
 def test_any_history_is_sound_and_counted_right(
-    seed: int, validated: bool, epochs: int, devices: int
+    seed: int, validated: bool, epochs: int, devices: int, has_ways: bool
 ) -> None:
     """With models and runs stopped, resumed and retried in between; and the log alone tells the same."""
-    history = History(Random(seed), validated=validated, epochs=epochs, devices=devices, models=2 + devices)
+    history = History(
+        Random(seed),
+        validated=validated,
+        epochs=epochs,
+        devices=devices,
+        models=2 + devices,
+        has_ways=has_ways,
+    )
     for number in range(150):
         history.step()
         assert_sound(history.state)
@@ -84,7 +95,7 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
     for event in history.log:
         match event:
             case TaskAssigned():
-                told[event.task, event.attempt] = event.worker, event.devices
+                told[event.task, event.attempt] = event.worker, event.devices, event.way
             case TaskStarted():
                 if "/train/" in event.task:
                     redone[event.task.split("/")[2]] += any(task == event.task for task, _ in started)
@@ -93,7 +104,9 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
             case TaskCommitted() | TaskFailed() | TaskRevoked():
                 ended[event.task, event.attempt] = event.time
     found = list(tries(history.run))
-    assert {(str(t.key), t.attempt.number): (t.attempt.worker, t.attempt.devices) for t in found} == told
+    assert {
+        (str(t.key), t.attempt.number): (t.attempt.worker, t.attempt.devices, t.attempt.way) for t in found
+    } == told
     assert len(found) == len(told)
     for t in found:
         name = str(t.key), t.attempt.number

@@ -1,0 +1,109 @@
+"""By which ways a model can be trained: those of its run but for the ones that are struck off.
+
+A way is struck off for a model when an attempt shows that it cannot be used: the technique does not apply to the model,
+or memory ran out. It is not chosen again for this model, and as long as another way is left the failure counts as no
+attempt. A model fails for its ways only once none is left; then it tells of each why.
+
+Memory of a device belongs to the attempt that has the device, so one failure is proof. Memory of a machine is shared:
+what runs out of it is first done once more with nothing else on its worker, as far as attempts remain
+(`controller.memory_retries`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cerebro.contract.runs import FitPlan
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.ways import SINGLE, MemoryPlace, Way
+from cerebro.state.models import Model
+from cerebro.state.runs import Run
+from cerebro.state.tasks import Task
+
+_STRIKING = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.OUT_OF_MEMORY})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StruckOff:
+    """A way that a model cannot be trained by.
+
+    Attributes:
+        reason: for people, in one line.
+        kind: of the failure that showed it.
+        place: whose memory ran out, if that is known.
+        peak_bytes: that the attempt had of it; 0: not known.
+    """
+
+    way: Way
+    reason: str
+    kind: FailureKind
+    place: MemoryPlace | None = None
+    peak_bytes: int = 0
+
+
+def ways_of(run: Run) -> tuple[Way, ...]:
+    """By which units of a fit may run, those first that are tried first."""
+    return (run.plan.ways if isinstance(run.plan, FitPlan) else ()) or (SINGLE,)
+
+
+def left(run: Run, model: Model) -> Iterator[Way]:
+    """Those of them that are not struck off for a model."""
+    return (way for way in ways_of(run) if way.label not in model.struck)
+
+
+def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
+    """Strike a way off if the end of the open attempt of `task`, a unit of `model`, shows that it cannot be used; the
+    task does not know of the failure yet.
+
+    Returns:
+        Whether the unit is to be done by another way: then the failure counts as no attempt.
+    """
+    way = task.attempts[-1].way or SINGLE
+    if failure.kind not in _STRIKING or way.label in model.struck:
+        return False
+    has_other = any(other.label != way.label for other in left(run, model))
+    is_last_attempt = task.failures + 1 >= run.max_attempts
+    if failure.kind is FailureKind.OUT_OF_MEMORY:
+        was_alone = failure.place == "device" or bool(task.exhausted)
+        if not is_last_attempt and not (has_other and was_alone):
+            return False
+    strike(model, way, failure)
+    return has_other
+
+
+def strike(model: Model, way: Way, failure: Failure) -> None:
+    """A model cannot be trained by a way; `failure` says why."""
+    model.struck[way.label] = StruckOff(
+        way=way,
+        reason=failure.line,
+        kind=failure.kind,
+        place=failure.place,
+        peak_bytes=failure.peak_bytes,
+    )
+
+
+def final(failure: Failure, run: Run, model: Model) -> Failure:
+    """What a model that is given up tells: of its ways, if it is for want of one."""
+    if failure.kind not in _STRIKING or len(ways_of(run)) == 1 or next(left(run, model), None) is not None:
+        return failure
+    struck = [*model.struck.values()]
+    lines = [f"  {each.way.label}: {_words(each)}" for each in struck]
+    most = max((each.peak_bytes for each in struck), default=0)
+    seen = f"; the most memory that was seen is {most / 2**30:.3g} GiB" if most else ""
+    told = "\n".join(
+        [
+            f"no way is left to train {model.id}: {len(struck)} were tried or cannot be used{seen}. Give workers more "
+            "devices or more memory, name the blocks of the model in SubEpochSpec.hints (Hints.blocks), or choose a "
+            "smaller batch size",
+            *lines,
+        ]
+    )
+    return failure.model_copy(update={"message": told})
+
+
+def _words(struck: StruckOff) -> str:
+    if struck.kind is not FailureKind.OUT_OF_MEMORY:
+        return struck.reason
+    where = {"device": " of the device", "host": " of the machine", None: ""}[struck.place]
+    return f"out of memory{where}: {struck.reason}"

@@ -1,0 +1,205 @@
+"""Ways of a model: struck off by what attempts show, never again chosen, and told of where none is left."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import ModelRetried, TaskAssigned, TaskFailed, TaskRevoked
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.ways import SINGLE, MemoryPlace, Way
+from cerebro.errors import IllegalEventError
+from cerebro.state import ModelState, TaskState
+from cerebro.state.experiment import fold
+from cerebro.state.ways import left, ways_of
+from tests.state.stories import Story, unit
+
+CHECKPOINTING = Way(technique="checkpointing")
+DDP = Way(technique="ddp", size=2)
+FSDP = Way(technique="fsdp", params={"reshard": False}, size=2)
+WAYS = (SINGLE, CHECKPOINTING, DDP, FSDP)
+
+NOT_APPLICABLE = Failure(kind=FailureKind.NOT_APPLICABLE, message="no repeated block\nname one")
+DEVICE = Failure(
+    kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device", peak_bytes=3 * 2**30
+)
+HOST = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
+CRASH = Failure(kind=FailureKind.CRASH, message="killed")
+
+
+def story(*ways: Way, max_attempts: int = 3) -> Story:
+    """A fit of two models by these ways, on workers of two devices."""
+    made = Story(devices=2)
+    made.fit(ways=ways, max_attempts=max_attempts)
+    return made
+
+
+def attempt(made: Story, way: Way, failure: Failure | None = None) -> None:
+    """The first unit of the first model is tried by a way: it fails so, or is committed."""
+    devices = tuple(range(way.size))
+    key = unit(1, 0)
+    number = made.start(key, 0, devices, way=way if way.label != "single" else None)
+    if failure is None:
+        made.commit(key, 0)
+        return
+    made.tell(TaskFailed(task=str(key), attempt=number, worker="worker-0", failure=failure))
+
+
+def labels(made: Story) -> list[str]:
+    """The ways that are left of the first model."""
+    return [way.label for way in left(made.run, made.model())]
+
+
+@pytest.mark.parametrize("failure", [NOT_APPLICABLE, DEVICE])
+def test_a_way_that_cannot_be_used_is_struck_off_and_counts_as_no_attempt(failure: Failure) -> None:
+    """Although the run allows a single attempt: the unit is done by another way, with all its attempts."""
+    made = story(*WAYS, max_attempts=1)
+    attempt(made, SINGLE, failure)
+    assert labels(made) == ["checkpointing", "ddp-2", "fsdp(reshard=False)-2"]
+    attempt(made, DDP, failure)
+    assert labels(made) == ["checkpointing", "fsdp(reshard=False)-2"]
+    assert made.run.task(unit(1, 0)).failures == 0
+    assert not made.run.exhausted
+    assert made.model("m01").struck == {}
+    attempt(made, FSDP)
+    (visit,) = made.model().visits
+    assert (visit.way, visit.devices) == (FSDP, (0, 1))
+    assert {label: struck.reason for label, struck in made.model().struck.items()} == {
+        "single": failure.line,
+        "ddp-2": failure.line,
+    }
+
+
+def test_what_a_machine_lacks_memory_for_is_done_alone_before_its_way_is_struck_off() -> None:
+    """Others of the worker may have had the memory; once it was alone, it was the way."""
+    made = story(SINGLE, CHECKPOINTING)
+    attempt(made, SINGLE, HOST)
+    assert labels(made) == ["single", "checkpointing"]
+    assert made.run.exhausted == {str(unit(1, 0))}
+    attempt(made, SINGLE, HOST)
+    assert labels(made) == ["checkpointing"]
+    assert made.model().state is ModelState.ACTIVE
+
+
+def test_a_worker_that_was_killed_for_memory_tells_the_same() -> None:
+    """Its tasks are taken back; the one that ran counts as out of the machine's memory."""
+    made = story(SINGLE, CHECKPOINTING)
+    for _ in range(2):
+        number = made.start(unit(1, 0), 0)
+        loss = TaskRevoked(
+            task=str(unit(1, 0)),
+            attempt=number,
+            worker="worker-0",
+            reason="OOMKilled",
+            loss=FailureKind.OUT_OF_MEMORY,
+        )
+        made.tell(loss)
+    assert labels(made) == ["checkpointing"]
+    assert made.model().struck["single"].place == "host"
+    assert made.run.task(unit(1, 0)).state is TaskState.PENDING
+
+
+def test_other_failures_strike_nothing_off() -> None:
+    """A process that crashes may have been unlucky."""
+    made = story(SINGLE, CHECKPOINTING)
+    attempt(made, SINGLE, CRASH)
+    assert labels(made) == ["single", "checkpointing"]
+    assert made.run.task(unit(1, 0)).failures == 1
+
+
+def test_a_model_without_a_way_left_fails_and_tells_of_each() -> None:
+    """With the reason, the largest memory seen and what could be done; the other model goes on."""
+    made = story(SINGLE, CHECKPOINTING, DDP, max_attempts=2)
+    attempt(made, CHECKPOINTING, NOT_APPLICABLE)
+    attempt(made, SINGLE, DEVICE)
+    for _ in range(2):
+        assert made.model().state is ModelState.ACTIVE
+        attempt(made, DDP, DEVICE)
+    assert made.model().state is ModelState.FAILED
+    failure = made.model().failure
+    assert failure is not None
+    first, *table = failure.message.splitlines()
+    assert first.startswith(
+        "no way is left to train m00: 3 were tried or cannot be used; the most memory that was"
+    )
+    assert "3 GiB" in first
+    assert "Hints.blocks" in first
+    assert table == [
+        "  checkpointing: no repeated block",
+        "  single: out of memory of the device: CUDA out of memory",
+        "  ddp-2: out of memory of the device: CUDA out of memory",
+    ]
+    assert made.model("m01").state is ModelState.ACTIVE
+
+
+def test_a_way_that_does_not_apply_and_is_the_only_one_ends_its_model_at_once() -> None:
+    """To try it again would give the same; with its own words, for there is no table of one."""
+    made = story(DDP)
+    attempt(made, DDP, NOT_APPLICABLE)
+    assert made.model().state is ModelState.FAILED
+    assert made.model().failure == NOT_APPLICABLE
+
+
+def test_a_plan_of_an_older_version_has_one_way() -> None:
+    """A unit that runs out of memory is done again as it was then, as often as the run allows."""
+    made = story(max_attempts=2)
+    assert ways_of(made.run) == (SINGLE,)
+    for _ in range(2):
+        assert made.model().state is ModelState.ACTIVE
+        attempt(made, SINGLE, DEVICE)
+    assert made.model().failure == DEVICE
+
+
+def test_who_retries_a_model_without_a_way_left_has_all_tried_anew() -> None:
+    """Workers may have changed. What is struck off of a model that failed otherwise stays so."""
+    made = story(SINGLE, CHECKPOINTING)
+    attempt(made, SINGLE, NOT_APPLICABLE)
+    made.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    made.tell(ModelRetried(run="fit-1", model="m00"))
+    assert labels(made) == ["checkpointing"]
+    attempt(made, CHECKPOINTING, NOT_APPLICABLE)
+    assert labels(made) == []
+    made.tell(ModelRetried(run="fit-1", model="m00"))
+    assert labels(made) == ["single", "checkpointing"]
+
+
+def test_a_way_has_as_many_devices_as_it_says() -> None:
+    """An assignment that disagrees is no event of this log."""
+    made = story(SINGLE, DDP)
+    event = TaskAssigned(task=str(unit(1, 0)), attempt=1, worker="worker-0", devices=(0,), way=DDP)
+    with pytest.raises(IllegalEventError, match="ddp-2"):
+        made.tell(event)
+
+
+FAILURES = (NOT_APPLICABLE, DEVICE, HOST, CRASH)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), max_attempts=st.integers(1, 3), places=st.booleans())
+def test_whatever_fails_a_model_has_a_way_left_or_has_failed(
+    seed: int, max_attempts: int, places: bool
+) -> None:
+    """What is struck off stays so, and is only what an attempt by it has shown; the log alone tells the same."""
+    random = Random(seed)
+    made = story(*WAYS, max_attempts=max_attempts)
+    struck: dict[str, MemoryPlace | None] = {}
+    for _ in range(30):
+        if made.model().state is not ModelState.ACTIVE:
+            break
+        way = random.choice([*left(made.run, made.model())])
+        before, failures = set(made.model().struck), made.run.task(unit(1, 0)).failures
+        failure = random.choice(FAILURES if places else FAILURES[:3])
+        attempt(made, way, failure)
+        new = set(made.model().struck) - before
+        assert new <= {way.label}
+        assert before <= set(made.model().struck)
+        if new and labels(made):
+            assert made.run.task(unit(1, 0)).failures == failures
+        struck = {label: each.place for label, each in made.model().struck.items()}
+    assert made.model().state is ModelState.FAILED
+    assert places or not labels(made)
+    assert fold("one", made.log) == made.state
+    assert {label: each.place for label, each in made.model().struck.items()} == struck
