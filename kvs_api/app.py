@@ -159,10 +159,8 @@ class Views:
     def events(self, name: str) -> Response:
         """A log after a cursor; waits for news if asked to."""
         self._store.require(_name(name))
-        is_checked = request.args.get("check") == "1"
-        events = self._store.read_log(
-            _name(name), *_cursor(), is_checked=is_checked, is_older=not _knows_ledger()
-        )
+        self._refuse_older()
+        events = self._store.read_log(_name(name), *_cursor(), is_checked=request.args.get("check") == "1")
         return _json(f'{{"events":[{",".join(events)}]{_told()}}}')
 
     def quarantine(self, name: str) -> Response:
@@ -183,7 +181,8 @@ class Views:
 
     def watch(self) -> Response:
         """Wait until one of several logs, or the cluster, has news."""
-        found, cluster = self._store.watch(_body(api.WatchRequest), is_older=not _knows_ledger())
+        self._refuse_older()
+        found, cluster = self._store.watch(_body(api.WatchRequest))
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
         return _json(f'{{"events":{{{logs}}},"cluster":{cluster}{_told()}}}')
 
@@ -200,15 +199,16 @@ class Views:
 
     def decide(self, name: str) -> Response:
         """Apply the controller's steps, and return the events since its cursor."""
-        outcomes, found = self._store.decide(
-            _name(name), _body(api.DecideRequest), is_older=not _knows_ledger()
-        )
+        self._refuse_older()
+        outcomes, found = self._store.decide(_name(name), _body(api.DecideRequest))
         told = ",".join(api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes)
         return _json(f'{{"outcomes":[{told}],"events":[{",".join(found)}]{_told()}}}')
 
     def queue(self) -> Response:
         """Open runs, oldest first, and experiments to delete."""
-        return _answer(self._store.queue())
+        self._refuse_older()
+        known = None if _knows_ledger() else {"runs", "deleting"}
+        return _json(self._store.queue().model_dump_json(include=known))
 
     def audit(self) -> Response:
         """The newest entries of the audit list, oldest first."""
@@ -291,6 +291,19 @@ class Views:
     def code(self, sha256: str) -> Response:
         """User code by its hash."""
         return _answer(self._store.code(sha256))
+
+    def _refuse_older(self) -> None:
+        """Refuse a caller that knows no events of the cluster's log, once there are any.
+
+        Versions before it refuse fields and events that they do not know, and there are more of them. A client that
+        connects asks for the queue first. `ConflictError`: a controller of such a version gives up its leadership.
+        """
+        if not _knows_ledger() and self._store.has_ledger():
+            here = package_version()
+            raise errors.ConflictError(
+                f"this cluster runs Cerebro {here}, this program is of version 0.1.0 or older and cannot read what "
+                f"happens in it: install Cerebro {here}"
+            )
 
     def put_archive(self, sha256: str) -> Response:
         """Store a code archive under its hash."""

@@ -4,9 +4,9 @@
 |--------------------------|--------|---------------------------------------------------|--------------------|--------------------|--------|
 | experiments              | zset   | experiment names by creation time                 | client             | all                | never  |
 | exp:E                    | string | ExperimentRecord, JSON                            | client, once; steps.lua | all                | never  |
-| exp:E:log:seq            | string | number of its newest event                        | steps.lua          | steps.lua          | never  |
+| exp:E:log:seq            | string | number of its newest event, or of the ledger's newest that has one in it | steps.lua          | steps.lua          | never  |
 | exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON), `c`: events in the ledger then (none: 0) | steps.lua | all | never  |
-| exp:E:log:cluster        | string | `c` of its newest event                           | steps.lua          | steps.lua          | never  |
+| exp:E:log:cluster        | string | events of the ledger that have a number in it     | steps.lua          | steps.lua          | never  |
 | exp:E:log:old            | string | events it had before the ledger began             | steps.lua          | kvs_api            | never  |
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
 | exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
@@ -35,7 +35,7 @@
 | worker:W:recent          | list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |
 | ledger                   | stream | the cluster's log; id `seq-0`, fields `t` (ms), `e` (JSON) | steps.lua | all                | never  |
 | ledger:seq               | string | counter of the ledger                             | steps.lua          | steps.lua          | never  |
-| ledger:time              | string | newest `t` (ms) of the ledger                     | steps.lua          | steps.lua          | never  |
+| ledger:time              | string | newest `t` (ms) of all logs                       | steps.lua          | steps.lua          | never  |
 | ledger:workers           | hash   | worker -> its incarnation, empty for one that is not there | steps.lua | steps.lua          | never  |
 | cluster                  | stream | notifications: workers came or went, or a request | steps.lua          | controller         | last 1,000 |
 | cluster:seq              | string | counter of the notifications                      | steps.lua          | controller         | never  |

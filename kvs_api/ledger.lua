@@ -2,14 +2,25 @@
 --
 -- `:workers` holds the incarnation of each worker that is there, as the log says; empty for one that is not.
 
--- Not before what any experiment's log tells: it is read among its events.
+-- Not before what any experiment's log tells: it is read among its events. `:time` is the newest of all logs since this
+-- one began; what was there before, it has to look at once.
 local function stamp_cluster()
   local time = math.max(wall, tonumber(redis.call('GET', request.ledger .. ':time') or '0'))
-  for _, name in ipairs(redis.call('ZRANGE', request.experiments, 0, -1)) do
-    time = math.max(time, tonumber(redis.call('GET', request.experiment .. name .. ':log:time') or '0'))
+  if newest(request.ledger) == 0 then
+    for _, name in ipairs(redis.call('ZRANGE', request.experiments, 0, -1)) do
+      time = math.max(time, tonumber(redis.call('GET', request.experiment .. name .. ':log:time') or '0'))
+    end
   end
   redis.call('SET', request.ledger .. ':time', time)
   return time
+end
+
+-- Before experiments' logs are read: the cluster's events have numbers in each. Of one that was erased nothing is kept.
+function calls.reserve()
+  for _, of in ipairs(request.logs) do
+    if redis.call('EXISTS', of.experiment) == 1 then reserve(of.log) end
+  end
+  return {cluster = tonumber(redis.call('GET', request.ledger .. ':seq') or '0')}
 end
 
 -- All of the events, or none: who has not read what is there decided on something else. So one that is asked for twice is

@@ -109,11 +109,9 @@ class MeteredStore(Store):
         super().__init__(url, *arguments, **options)
         self._metrics = metrics
 
-    def decide(
-        self, experiment: str, request: api.DecideRequest, *, is_older: bool = False
-    ) -> tuple[list[dict[str, str]], list[str]]:
+    def decide(self, experiment: str, request: api.DecideRequest) -> tuple[list[dict[str, str]], list[str]]:
         """Apply the controller's steps, and count their outcomes."""
-        outcomes, events = super().decide(experiment, request, is_older=is_older)
+        outcomes, events = super().decide(experiment, request)
         self._metrics.stepped(request.steps, [outcome["outcome"] for outcome in outcomes])
         return outcomes, events
 

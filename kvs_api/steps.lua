@@ -18,6 +18,7 @@
 --    what, cluster}
 --   {call = "quarantine", experiment, name, log, leader, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
+--   {call = "reserve", logs = [{experiment, log}]}
 --   {call = "ledger", after, term, leader, experiments, experiment, events = [{event, worker, incarnation}]}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
 --   {call = "trim", worker, inbox, incarnation, after}
@@ -46,30 +47,41 @@ if request.at and request.at > now then
   redis.call('SET', request.clock, string.format('%d', now))
 end
 
--- When something of an experiment happened, for people. In what a reader of its log is given, the cluster's events among
--- it, it never goes back: whoever reads it may take the order of times for the order of events.
+-- When something of an experiment happened, for people. It never goes back, neither in a log nor from one to another: the
+-- cluster's events are read among those of each experiment, and who reads may take the order of times for that of events.
 local function stamp(log)
   local times = redis.call('MGET', log .. ':time', request.ledger .. ':time')
   local newest = math.max(tonumber(times[1] or '0'), tonumber(times[2] or '0'))
   if wall <= newest then return newest end
-  redis.call('SET', log .. ':time', wall)
+  redis.call('MSET', log .. ':time', wall, request.ledger .. ':time', wall)
   return wall
 end
 
--- An event's number counts the experiment's events and those of the cluster before it, which are read in between: see
--- kvs_api/ledger.py. Of the latter, `known` were there at the last event.
-local function append(log, event)
+-- Numbers of the experiment for the cluster's events that have none in it yet: they are read there, behind what it has.
+-- Returns how many events the cluster's log has. Whoever appends or reads reserves them first, so a number that a reader
+-- was given is never that of another event, also where a process appends that knows of no cluster's log.
+local function reserve(log)
   local counts = redis.call('MGET', request.ledger .. ':seq', log .. ':cluster')
   local cluster, known = tonumber(counts[1] or '0'), tonumber(counts[2] or '0')
-  local seq = redis.call('INCRBY', log .. ':seq', 1 + cluster - known)
+  if cluster > known then
+    local seq = redis.call('INCRBY', log .. ':seq', cluster - known)
+    redis.call('SET', log .. ':cluster', cluster)
+    -- What was there when the cluster's log began stands before all of it.
+    if known == 0 then redis.call('SET', log .. ':old', seq - cluster) end
+  end
+  return cluster
+end
+
+-- An event's number counts the experiment's events and those of the cluster before it, which are read in between: see
+-- kvs_api/ledger.py.
+local function append(log, event)
+  local cluster = reserve(log)
+  local seq = redis.call('INCR', log .. ':seq')
   if cluster == 0 then
     redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'e', event)
-    return seq
+  else
+    redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'c', cluster, 'e', event)
   end
-  if cluster > known then redis.call('SET', log .. ':cluster', cluster) end
-  -- What was there when the cluster's log began stands before all of it.
-  if known == 0 then redis.call('SETNX', log .. ':old', seq - cluster - 1) end
-  redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'c', cluster, 'e', event)
   return seq
 end
 
@@ -83,7 +95,11 @@ local function post(inbox, entry, body)
   redis.call('XADD', inbox, seq .. '-0', 'e', entry, 'b', body)
 end
 
-local function newest(log) return tonumber(redis.call('GET', log .. ':seq') or '0') end
+-- Of the events that are in the log itself: `:seq` counts those of the cluster, too.
+local function newest(log)
+  local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
+  return last[1] and tonumber(string.match(last[1][1], '^%d+')) or 0
+end
 
 local function done() return {outcome = 'done', reason = ''} end
 local function already() return {outcome = 'already', reason = ''} end

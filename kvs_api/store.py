@@ -214,9 +214,9 @@ class Store(LedgerStore):
         for _, entries in self._block({keys.live(name): after}, wait_s):
             yield from (numbered(seq_of(identity), fields) for identity, fields in entries)
 
-    def watch(self, request: api.WatchRequest, *, is_older: bool = False) -> tuple[dict[str, list[str]], int]:
-        """Events per experiment as JSON objects, and the cluster's version; `is_older`: see `read_log`."""
-        return self.read_logs(request.cursors, request.cluster, request.wait_s, is_older=is_older)
+    def watch(self, request: api.WatchRequest) -> tuple[dict[str, list[str]], int]:
+        """Events per experiment as JSON objects, and the cluster's version."""
+        return self.read_logs(request.cursors, request.cluster, request.wait_s)
 
     # --- controller ------------------------------------------------------------------------------
 
@@ -233,9 +233,7 @@ class Store(LedgerStore):
             call["attended"] = request.attended.model_dump_json()
         return api.LeaderAnswer.model_validate(self._run(call))
 
-    def decide(
-        self, experiment: str, request: api.DecideRequest, *, is_older: bool = False
-    ) -> tuple[list[dict[str, str]], list[str]]:
+    def decide(self, experiment: str, request: api.DecideRequest) -> tuple[list[dict[str, str]], list[str]]:
         """Apply the controller's steps; returns their outcomes and the log after the cursor (`read_log`)."""
         outcomes: list[dict[str, str]] = []
         if request.steps:
@@ -255,7 +253,7 @@ class Store(LedgerStore):
             if "stale" in answer:
                 raise stale(request.term, answer)
             outcomes = answer["outcomes"]
-        return outcomes, self.read_log(experiment, request.after, 0, is_older=is_older)
+        return outcomes, self.read_log(experiment, request.after, 0)
 
     def queue(self) -> api.QueueAnswer:
         """Open runs, oldest first, and experiments that are to be deleted."""

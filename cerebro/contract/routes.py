@@ -161,6 +161,8 @@ STORE: dict[str, Operation] = {
         name="queue",
         summary="Open runs, oldest first, and experiments that are to be deleted.",
         answer=api.QueueAnswer,
+        query=_Ledger,
+        statuses=(200, 409),
     ),
     "GET /v1/audit": Operation(
         name="audit",

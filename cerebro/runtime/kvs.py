@@ -220,15 +220,15 @@ class KvsClient(Transport):
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs of all experiments, oldest first."""
-        return self.call("GET", "/v1/queue", api.QueueAnswer).runs
+        return self.call("GET", "/v1/queue?ledger=1", api.QueueAnswer).runs
 
     def queued(self) -> api.QueueAnswer:
         """`queue`, with how many are worked on at once, and which."""
-        return self.call("GET", "/v1/queue", api.QueueAnswer)
+        return self.call("GET", "/v1/queue?ledger=1", api.QueueAnswer)
 
     def deleting(self) -> tuple[str, ...]:
         """Experiments that are to be deleted."""
-        return self.call("GET", "/v1/queue", api.QueueAnswer).deleting
+        return self.call("GET", "/v1/queue?ledger=1", api.QueueAnswer).deleting
 
     def delete_experiment(self, name: str, term: int) -> None:
         """Forget an experiment whose deletion was asked for, once its files are gone; leaves an entry in `audit`.

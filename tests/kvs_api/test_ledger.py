@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import pytest
-import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, RunStopRequested, WorkerJoined
+from cerebro.contract.events import Event, ExperimentArchived, WorkerJoined
 from cerebro.contract.records import ExperimentRecord
-from cerebro.errors import StoreUnavailableError, UnreadableError
+from cerebro.errors import ConflictError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
-from cerebro.state.experiment import fold
-from kvs_api import database, keys, ledger
-from tests.kvs_api.bench import JOINED, LOCATORS, Bench, requested, worker
-from tests.kvs_api.ledger_contract import LOST, MORE, tell
+from kvs_api import database, ledger
+from kvs_api.app import package_version
+from kvs_api.store import Store
+from tests.kvs_api.bench import JOINED, LOCATORS, Bench, requested
+from tests.kvs_api.ledger_contract import LOST, tell
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_blocking_reads import Reader, wait_until_blocked
 from tests.kvs_api.test_contract import pass_a_moment
 
 EXPERIMENTS = ("one", "two")
+OLD_SCRIPT = Path(__file__).parents[1] / "compat" / "store-0.1.0.lua"
 
 
 @pytest.fixture
@@ -32,18 +36,10 @@ def bench(kvs: KvsClient) -> Bench:
     return Bench(store=kvs, pass_a_moment=pass_a_moment)
 
 
-def as_older(kvs: KvsClient, name: str, after: int = 0) -> list[dict[str, Any]]:
-    """The log as a client gets it that knows of no ledger."""
-    content = kvs.send("GET", f"/v1/experiments/{name}/events?after={after}", None, 0.0)
-    answer = json.loads(content)
-    assert answer.keys() == {"events"}
-    return cast("list[dict[str, Any]]", answer["events"])
-
-
-def whole(kvs: KvsClient, name: str) -> list[Event]:
-    """A log, page by page."""
+def whole(kvs: KvsClient, name: str, after: int = 0) -> list[Event]:
+    """A log from a cursor on, page by page."""
     found: list[Event] = []
-    while events := kvs.events(name, len(found)):
+    while events := kvs.events(name, after + len(found)):
         found += events
     return found
 
@@ -58,63 +54,133 @@ def watched(kvs: KvsClient, ahead: int) -> dict[str, list[Event]]:
     return found
 
 
+Write = Literal["one", "two", "cluster", "cluster, twice", "older", "read"]
+
+
 @settings(
     deadline=None,
-    max_examples=40,
+    max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     page=st.integers(1, 4),
     ahead=st.integers(0, 8),
-    writes=st.lists(st.sampled_from([*EXPERIMENTS, "cluster", "cluster, twice", "older"]), max_size=25),
+    writes=st.lists(st.sampled_from(get_args(Write)), max_size=25),
 )
 @example(page=1, ahead=0, writes=["one", "cluster, twice", "two"])
+@example(page=4, ahead=0, writes=["one", "cluster", "read", "older"])
+@example(page=4, ahead=0, writes=["cluster", "read", "older"])
+@example(page=1, ahead=0, writes=["cluster", "one", "older", "older", "cluster", "read", "older", "one"])
 def test_any_writes_are_read_in_their_order_page_by_page(
-    service: Service, page: int, ahead: int, writes: list[str]
+    service: Service, page: int, ahead: int, writes: list[Write]
 ) -> None:
-    """Of each experiment its own and the cluster's, however much fits into a page, and from any number on; also where a
-    process of an older version appends, which knows of no ledger."""
+    """Of each experiment its own and the cluster's, however much fits into a page, from any number on, and by who reads
+    between the writes; also where a process of 0.1.0 appends, which knows of no ledger."""
     service.database.empty()
-    with (
-        contextlib.closing(service.client()) as kvs,
-        pytest.MonkeyPatch.context() as patch,
-        redis.Redis.from_url(service.database.url) as raw,
-    ):
+    with contextlib.closing(service.client()) as kvs, pytest.MonkeyPatch.context() as patch:
+        older = store_of_0_1_0(service.database.url)
         patch.setattr(database, "PAGE", page)
         patch.setattr(ledger, "PAGE", page)
         bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
         kvs.create_experiment(ExperimentRecord(name="two", locators=LOCATORS))
         order: list[str] = []
+        reader: dict[str, list[Event]] = {name: [] for name in EXPERIMENTS}
         for number, write in enumerate(writes):
-            if write.startswith("cluster"):
-                events = [
+            if write == "read":
+                for name in EXPERIMENTS:
+                    reader[name] += whole(kvs, name, len(reader[name]))
+            elif write.startswith("cluster"):
+                joined = [
                     WorkerJoined(worker=f"w{number}-{each}", incarnation="a", weight=1.0, kinds=())
                     for each in range(1 + ("twice" in write))
                 ]
                 assert kvs.write_ledger(
-                    api.LedgerRequest(term=bench.term, after=ledger_length(order), events=tuple(events))
+                    api.LedgerRequest(term=bench.term, after=ledger_length(order), events=tuple(joined))
                 ).is_written
-                order += [f"cluster {event.worker}" for event in events]
-            elif write == "older":
-                seq = raw.incr(f"{keys.log('one')}:seq")
-                event = requested(f"etl-{number}").model_dump_json(exclude={"seq", "time"})
-                raw.xadd(keys.log("one"), {"t": 1, "e": event}, id=f"{seq}-0")
-                order.append(f"one etl-{number}")
+                order += [f"cluster {event.worker}" for event in joined]
             else:
-                kvs.append(write, requested(f"etl-{number}"))
-                order.append(f"{write} etl-{number}")
-        for name in EXPERIMENTS:
+                name = "one" if write == "older" else write
+                (older if write == "older" else kvs).append(name, requested(f"etl-{number}"))
+                order.append(f"{name} etl-{number}")
+        for name, events in reader.items():
             found = whole(kvs, name)
             told = [str(getattr(event, "worker", "") or getattr(event, "run", "")) for event in found]
-            assert sorted(told) == sorted(
-                what.split()[1] for what in order if what.split()[0] in (name, "cluster")
-            )
+            written = [what.split()[1] for what in order if what.split()[0] in (name, "cluster")]
+            assert sorted(told) == sorted(written)
             if "older" not in writes:
-                assert told == [what.split()[1] for what in order if what.split()[0] in (name, "cluster")]
+                assert told == written
             assert [event.seq for event in found] == list(range(1, len(found) + 1))
+            assert found[: len(events)] == events
             for after in range(len(found)):
                 assert kvs.events(name, after)[0] == found[after]
         assert watched(kvs, ahead) == {name: whole(kvs, name) for name in EXPERIMENTS}
+
+
+def store_of_0_1_0(url: str) -> Store:
+    """The store with the script of that version, which is answered beside this one's while kvs_api is replaced."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "script", OLD_SCRIPT.read_text)
+        return Store(url)
+
+
+class Disturbed(Store):
+    """A store in which something is written behind each of the steps by which a log is read."""
+
+    def __init__(self, url: str, writes: Iterable[Callable[[], object]]) -> None:
+        super().__init__(url)
+        self._writes = iter(writes)
+
+    def _read(self, *arguments: Any) -> Any:
+        found = super()._read(*arguments)
+        next(self._writes, int)()
+        return found
+
+    def _reserve(self, *arguments: Any) -> int:
+        found = super()._reserve(*arguments)
+        next(self._writes, int)()
+        return found
+
+
+@settings(
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(writes=st.lists(st.sampled_from(["one", "cluster", "older"]), max_size=12), before=st.integers(0, 4))
+@example(writes=["cluster", "older"], before=1)
+@example(writes=["cluster", "older", "cluster", "older"], before=1)
+def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
+    service: Service, writes: list[str], before: int
+) -> None:
+    """Whoever writes, and between whichever steps of a read."""
+    service.database.empty()
+    with contextlib.closing(service.client()) as kvs:
+        bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
+        older = store_of_0_1_0(service.database.url)
+        calls: dict[str, Callable[[int], object]] = {
+            "one": lambda number: kvs.append("one", requested(f"etl-{number}")),
+            "older": lambda number: older.append("one", requested(f"etl-{number}")),
+            "cluster": lambda number: tell(bench, JOINED.model_copy(update={"worker": f"w{number}"})),
+        }
+        done = [partial(calls[write], number) for number, write in enumerate(writes)]
+        for write in done[:before]:
+            write()
+        store = Disturbed(service.database.url, done[before:])
+        told: list[Any] = []
+        for _ in writes:
+            told += [json.loads(event) for event in store.read_log("one", len(told), 0.0)]
+        assert told == [json.loads(event) for event in store.read_log("one", 0, 0.0)][: len(told)]
+        assert len(whole(kvs, "one")) == len(writes)
+
+
+def test_what_an_older_process_wrote_in_a_row_is_read(bench: Bench, service: Service) -> None:
+    """However much it is."""
+    tell(bench, JOINED)
+    bench.store.append("one", requested("etl-1"))
+    older = store_of_0_1_0(service.database.url)
+    for number in range(1200):
+        older.append("one", ExperimentArchived(is_archived=bool(number % 2), by="ann"))
+    assert [event.seq for event in bench.store.events("one", 1100)] == list(range(1101, 1203))
 
 
 def ledger_length(order: list[str]) -> int:
@@ -125,38 +191,40 @@ def ledger_length(order: list[str]) -> int:
 # --- readers of an older version -------------------------------------------------------------------------
 
 
-def test_an_older_client_reads_a_log_that_it_can_fold(bench: Bench, kvs: KvsClient) -> None:
-    """It knows no `HoldingsChanged`: in its place a worker joins that shares the volume, and is given nothing. So by
-    its own rules the volume holds what was gained."""
-    bench.store.register(worker("a"))
-    tell(bench, JOINED)
-    bench.store.append("one", requested("etl-1"))
-    tell(bench, MORE)
-    bench.store.append("one", RunStopRequested(run="etl-1"))
-    told = as_older(kvs, "one")
-    assert [event["type"] for event in told] == [
-        "WorkerJoined",
-        "RunRequested",
-        "WorkerJoined",
-        "RunStopRequested",
+def as_older(kvs: KvsClient) -> list[dict[str, Any]]:
+    """What a client of 0.1.0 is answered where an answer has changed since."""
+    watch = api.WatchRequest(cursors={"one": 0}, cluster=0, wait_s=0.0).model_dump_json().encode()
+    decide = api.DecideRequest(term=1, after=0, steps=()).model_dump_json().encode()
+    asked: list[tuple[str, str, bytes | None]] = [
+        ("GET", "/v1/experiments/one/events?after=0", None),
+        ("POST", "/v1/watch", watch),
+        ("POST", "/v1/experiments/one/decisions", decide),
+        ("GET", "/v1/queue", None),
     ]
-    assert [event["seq"] for event in told] == [1, 2, 3, 4]
-    assert as_older(kvs, "one", 2) == told[2:]
-    stand_in = WorkerJoined.model_validate(told[2])
-    assert (stand_in.kinds, stand_in.volume) == ((), "worker-0")
-    state = fold("one", [JOINED.model_copy(update={"seq": 1}), bench.log()[1], stand_in, bench.log()[3]])
-    assert state.workers["worker-0"].holdings == {("d", 1)}
+    found = []
+    for method, path, body in asked:
+        try:
+            found.append(json.loads(kvs.send(method, path, body, 0.0)))
+        except ConflictError as refusal:
+            found.append({"refusal": str(refusal)})
+    return found
 
 
-def test_an_older_client_is_told_to_update_where_it_would_be_wrong(bench: Bench, kvs: KvsClient) -> None:
-    """A log from before there was a ledger names workers by itself; that one joins again, its rules do not allow."""
+def test_an_older_client_is_told_which_version_to_install(bench: Bench, kvs: KvsClient) -> None:
+    """Once the cluster has a log of its own, which older ones do not know. Until then nothing is kept from it, and
+    answers have the fields that it knows and no others."""
     bench.store.append("one", requested("etl-1"))
-    assert [event["type"] for event in as_older(kvs, "one")] == ["RunRequested"]
+    events, watched_now, decided, queue = as_older(kvs)
+    assert [answer.keys() for answer in (events, decided)] == [{"events"}, {"outcomes", "events"}]
+    assert [event["type"] for event in events["events"]] == ["RunRequested"]
+    assert watched_now == {"events": {"one": events["events"]}, "cluster": watched_now["cluster"]}
+    assert queue == {"runs": [{"experiment": "one", "run": "etl-1"}], "deleting": []}
     tell(bench, JOINED)
-    for _ in range(2):
-        with pytest.raises(UnreadableError, match="install the version that the cluster has"):
-            as_older(kvs, "one")
-        bench.store.append("one", RunStopRequested(run="etl-1"))
+    for answer in as_older(kvs):
+        assert answer["refusal"] == (
+            f"this cluster runs Cerebro {package_version()}, this program is of version 0.1.0 or older and cannot read "
+            f"what happens in it: install Cerebro {package_version()}"
+        )
 
 
 def test_a_server_of_an_older_version_is_not_believed(bench: Bench, kvs: KvsClient) -> None:
