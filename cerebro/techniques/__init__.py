@@ -15,16 +15,21 @@ from cerebro.techniques.base import (
     Share,
     Technique,
 )
+from cerebro.techniques.checkpointing import Checkpointing
 from cerebro.techniques.ddp import Ddp
+from cerebro.techniques.fsdp import Fsdp, Offload
 from cerebro.techniques.named import resolve
 from cerebro.techniques.single import Single
 
 __all__ = [
+    "Checkpointing",
     "Ddp",
+    "Fsdp",
     "Group",
     "Hints",
     "Memory",
     "ModelFacts",
+    "Offload",
     "Params",
     "Place",
     "Share",

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cerebro.errors import NotApplicableError
 from cerebro.spec import DataLoader, Hints
 from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Share, Technique
+from cerebro.techniques.checkpointing import NO_BLOCKS, recompute_blocks
+from cerebro.techniques.single import state_bytes, too_large
 
 if TYPE_CHECKING:
     from torch import nn
 
-_UNUSED = "unused_parameters"
+_UNUSED, _CHECKPOINTING = "unused_parameters", "checkpointing"
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
 """What DistributedDataParallel says where a parameter got no gradient."""
 
@@ -25,22 +27,24 @@ class Ddp(Technique):
 
     name = "ddp"
     least = 2
-    parameters: ClassVar = MappingProxyType({_UNUSED: (False, True)})
+    parameters: ClassVar = MappingProxyType({_UNUSED: (False, True), _CHECKPOINTING: (False, True)})
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
-        """To look for parameters that a batch does not use takes time."""
-        return ({}, {_UNUSED: True})
+        """To look for parameters that a batch does not use takes time; to compute activations once more takes more, and
+        spares memory."""
+        return ({}, {_UNUSED: True}, *([{_CHECKPOINTING: True}] if facts.layers else []))
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        """It needs several devices, and a row for each."""
-        return not_shared(facts, place)
+        """It needs several devices, a row for each, and the model's state to fit each."""
+        return (
+            not_shared(facts, place)
+            or ("" if facts.layers or not params.get(_CHECKPOINTING) else NO_BLOCKS)
+            or too_large(self.memory(facts, place, params), place)
+        )
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
-        """A replica on each device: parameters, gradients and their copies on the way, the optimizer's state."""
-        replica = (
-            facts.param_bytes + facts.buffer_bytes + 2 * facts.trainable_bytes + (facts.optimizer_bytes or 0)
-        )
-        return Memory(device=replica)
+        """A replica on each device, and a copy of the gradients on their way."""
+        return Memory(device=state_bytes(facts) + facts.trainable_bytes)
 
     def share(self, group: Group) -> Share:
         """A rank reads its part of the rows."""
@@ -48,6 +52,8 @@ class Ddp(Technique):
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
         """See `Technique.prepare`."""
+        if params.get(_CHECKPOINTING) and not recompute_blocks(modules, hints):
+            raise NotApplicableError(NO_BLOCKS)
         for module in modules:
             synchronize_norms(module, group)
             if any(parameter.requires_grad for parameter in module.parameters()):

@@ -8,10 +8,14 @@ from typing import Any
 from cerebro.contract.ways import TechniqueChoice, Way
 from cerebro.errors import SpecError
 from cerebro.techniques.base import Technique
+from cerebro.techniques.checkpointing import Checkpointing
 from cerebro.techniques.ddp import Ddp
+from cerebro.techniques.fsdp import Fsdp, Offload
 from cerebro.techniques.single import Single
 
-KINDS: Mapping[str, type[Technique]] = {kind.name: kind for kind in (Single, Ddp)}
+KINDS: Mapping[str, type[Technique]] = {
+    kind.name: kind for kind in (Single, Checkpointing, Offload, Ddp, Fsdp)
+}
 
 
 def resolve(named: str | Way | TechniqueChoice, opened: Callable[[str], Any] | None = None) -> Technique:

@@ -26,11 +26,15 @@ class Single(Technique):
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
         """Parameters, gradients and the optimizer's state."""
-        state = facts.param_bytes + facts.buffer_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
-        return Memory(device=state)
+        return Memory(device=state_bytes(facts))
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
         """Nothing to do."""
+
+
+def state_bytes(facts: ModelFacts) -> int:
+    """Of parameters, buffers, gradients and, as far as it is known, the optimizer's state."""
+    return facts.param_bytes + facts.buffer_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
 
 
 def not_one(place: Place) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,20 @@ from cerebro.contract.ways import SINGLE, Way
 from tests.data.rows import write_partition
 from tests.techniques.cases import Case, chain, content, distance, threads
 from tests.techniques.ranks import Ranks
+
+
+def way(technique: str, size: int = 1, **params: Any) -> Way:
+    return Way(technique=technique, size=size, params=params)
+
+
+SHARED = [
+    way("ddp", 2),
+    way("ddp", 3),
+    way("fsdp", 2),
+    way("fsdp", 3),
+    way("fsdp", 2, reshard=False, checkpointing=True),
+]
+EXACT = [SINGLE, way("checkpointing"), way("offload"), way("offload", checkpointing=True, activations=True)]
 
 
 @pytest.fixture(scope="session")
@@ -21,12 +36,27 @@ def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_unit_by_ddp(model: str, size: int, partition: Path, tmp_path: Path, ranks: Ranks) -> None:
-    """It is the unit of one device, with batches that its ranks cannot share evenly."""
-    case = Case(model=model, batch_size=9, clip=1.0)
+@pytest.mark.parametrize("chosen", SHARED, ids=lambda each: each.label)
+def test_a_unit_on_several_devices(
+    model: str, chosen: Way, partition: Path, tmp_path: Path, ranks: Ranks
+) -> None:
+    """It is the unit of one device, with batches that ranks cannot share evenly, and so is the unit that follows."""
+    case = Case(model=model, batch_size=9, clip=1.0, average=True, tracked=model != "cnn")
     with threads(1):
-        expected, metrics = chain([None, None], case, partition, tmp_path, ranks)
-        found, same = chain([Way(technique="ddp", size=size), SINGLE], case, partition, tmp_path, ranks)
+        expected, metrics = chain([None, None, None], case, partition, tmp_path, ranks)
+        found, same = chain([SINGLE, chosen, SINGLE], case, partition, tmp_path, ranks)
     assert distance(content(tmp_path, found), content(tmp_path, expected)) < 1e-10
-    assert distance(same[1], metrics[1]) < 1e-10
+    assert distance(same[2], metrics[2]) < 1e-10
+    assert found.size == expected.size
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])
+@pytest.mark.parametrize("chosen", EXACT, ids=lambda each: each.label)
+def test_a_unit_on_one_device(model: str, chosen: Way, partition: Path, tmp_path: Path, ranks: Ranks) -> None:
+    """Its file is the one that it has without a way, to the bit."""
+    case = Case(model=model, batch_size=9, clip=1.0, average=True, dtype="float32")
+    with threads(1):
+        expected, _ = chain([None, None], case, partition, tmp_path, ranks)
+        found, _ = chain([chosen, chosen], case, partition, tmp_path, ranks)
+    assert distance(content(tmp_path, found), content(tmp_path, expected)) == 0
+    assert found.checksum == expected.checksum

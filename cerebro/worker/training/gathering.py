@@ -43,7 +43,9 @@ def whole(state: Any, group: Group, name: str = "") -> Any:
         if group.rank == 0:
             full[path] = tensor.cpu() if group.size > 1 else tensor
         del tensor
-    return _with(state, full, name) if group.rank == 0 else None
+    if group.rank > 0:
+        return None
+    return _with(state, full, name) if full else state
 
 
 def _require_equal(marks: Mapping[str, str], group: Group) -> None:
@@ -90,7 +92,11 @@ def _mark(value: Any) -> str:
 def _with(value: Any, full: Mapping[str, torch.Tensor], path: str) -> Any:
     if isinstance(value, Mapping):
         pairs = ((key, _with(item, full, f"{path}[{key!r}]")) for key, item in value.items())
-        return dict(pairs) if type(value) is dict else type(value)(pairs)  # type: ignore[call-arg]
+        if type(value) is dict:
+            return dict(pairs)
+        copy = type(value)(pairs)  # type: ignore[call-arg]
+        vars(copy).update(vars(value))  # of a module's state: versions of its parts
+        return copy
     if isinstance(value, (list, tuple)):
         items = [_with(item, full, f"{path}[{number}]") for number, item in enumerate(value)]
         return items if isinstance(value, list) else tuple(items)

@@ -30,6 +30,7 @@ from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.gathering import whole
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import rank_seed
+from cerebro.worker.training.sharded import cut_named, cut_optimizer_states
 from cerebro.worker.training.unit import Trainee
 from cerebro.worker.training.weights import weight, weighted
 
@@ -75,6 +76,7 @@ class GroupTrainee(Trainee):
                     raise SpecError("a rank reads its share of the rows from an InstrumentedLoader")
                 _seed_rank(seed, index, self.group)
                 stack.enter_context(self._shared(feed))
+            stack.enter_context(cut_optimizer_states())
             stack.enter_context(self.technique.running(self.modules, feed, self.group, self.params))
             yield
 
@@ -119,6 +121,7 @@ def prepare(
     if not isinstance(hints, Hints):
         raise SpecError(f"hints() returned a {type(hints).__name__}, expected cerebro.Hints(...)")
     technique.prepare(trainee.modules, group, params, hints)
+    cut_named(trainee.checkpoint, trainee.modules, except_for=trainee.checkpoint.made)
     return GroupTrainee(
         modules=trainee.modules,
         checkpoint=trainee.checkpoint,

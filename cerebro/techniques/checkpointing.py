@@ -1,0 +1,59 @@
+"""Activation checkpointing: what a block computed is not kept for the backward pass, but computed once more."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+from cerebro.errors import NotApplicableError
+from cerebro.spec import Hints
+from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
+from cerebro.techniques.single import not_one, state_bytes, too_large
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NO_BLOCKS = "the model has no repeated block: name a class of its modules in Hints(blocks=...)"
+
+
+class Checkpointing(Technique):
+    """`torch.utils.checkpoint` around each repeated block, on one device. The results are the same bits."""
+
+    name = "checkpointing"
+    most = 1
+    parameters: ClassVar = MappingProxyType({})
+    processes = "one"
+
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        """It needs repeated blocks, and the model's state to fit the device."""
+        return (
+            not_one(place)
+            or ("" if facts.layers else NO_BLOCKS)
+            or too_large(self.memory(facts, place, params), place)
+        )
+
+    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+        """As on one device: only activations take less."""
+        return Memory(device=state_bytes(facts))
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        """See `Technique.prepare`."""
+        if not recompute_blocks(modules, hints):
+            raise NotApplicableError(NO_BLOCKS)
+
+
+def recompute_blocks(modules: list[nn.Module], hints: Hints) -> int:
+    """Have the blocks of these modules computed once more in the backward pass; returns how many there are.
+
+    Their `forward` is replaced, and not the blocks, so that all names stay.
+    """
+    from functools import partial
+
+    from torch.utils.checkpoint import checkpoint
+
+    from cerebro.techniques.facts import blocks
+
+    found = [block for module in modules for block in blocks(module, hints)]
+    for block in found:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    return len(found)
