@@ -18,6 +18,7 @@ from cerebro.contract.tasks import Failure, FailureKind, InboxItem, Savepoint, T
 from cerebro.data.durable import discard_leftovers
 from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_of, unit_of
 from cerebro.worker.agent.drain import Drain
+from cerebro.worker.agent.group import ChildGroup
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.process import ChildProcess
@@ -48,7 +49,7 @@ class AttemptRunner:
 
     def __init__(
         self,
-        child: ChildProcess,
+        child: ChildProcess | ChildGroup,
         item: InboxItem,
         *,
         worker: str,
@@ -128,8 +129,9 @@ class AttemptRunner:
 
     def _hung(self) -> Failure:
         hint = "If the work is only slow, raise run_fit(hang_timeout_s=...)"
-        reason = f"no batch for {self._limit_s:g} s: the process was ended. {hint}"
-        return self._kill(FailureKind.HANG, reason)
+        ended, rank = self._child.stuck()
+        failure = self._kill(FailureKind.HANG, f"no batch for {self._limit_s:g} s: {ended}. {hint}")
+        return failure.model_copy(update={"rank": rank})
 
     def _understood(self, message: dict[str, Any]) -> Answer | None:
         """What a message says; nothing, where it is none that the child sends: user code may have written it."""
@@ -214,8 +216,8 @@ def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> 
     discard_leftovers(folder, savepoints)
     if is_refused:
         task_log = volumes.task_log(item.experiment, item.task, item.attempt)
-        for path in (folder / name, *folder.glob(savepoints)):
+        of_ranks = task_log.parent.glob(f"{task_log.stem}.rank*.log")
+        for path in (folder / name, *folder.glob(savepoints), task_log, *of_ranks):
             path.unlink(missing_ok=True)
-        task_log.unlink(missing_ok=True)
         with suppress(OSError):  # others have logs there
             task_log.parent.rmdir()

@@ -13,6 +13,7 @@ import importlib
 import os
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,6 +22,7 @@ from pydantic import TypeAdapter
 
 from cerebro import errors
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
+from cerebro.contract.ways import MemoryPlace
 from cerebro.runtime.tracebacks import line_of, name_of, text_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volumes import Volumes
@@ -45,21 +47,44 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
 )
 """First match counts; everything else is the user's error."""
 
+_MAY_BE_OF_MEMORY = frozenset({FailureKind.USER_ERROR, FailureKind.OUT_OF_MEMORY})
+_OF_DEVICE = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "Cuda failure 2 'out of memory'",  # NCCL's own allocation
+    "Cuda failure 'out of memory'",
+)
+"""What is said of lack of memory of a GPU by those that raise no `torch.OutOfMemoryError`."""
+_OF_HOST = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
+"""And of the machine by those that raise no `MemoryError`."""
+
 
 def failure_of(error: BaseException) -> Failure:
     """An exception as a `Failure` for people, whatever it is: user code's frames only, where there are any."""
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
-    if name_of(error) == "OutOfMemoryError":
+    message = _message(error)
+    place = _whose_memory(error, message) if kind in _MAY_BE_OF_MEMORY else None
+    if place is not None:
         kind = FailureKind.OUT_OF_MEMORY
     needs = getattr(error, "needs_bytes", 0) if isinstance(error, errors.StorageFullError) else 0
     rows_failed = error.rows_failed if isinstance(error, errors.RowError) else 0
     return Failure(
         kind=kind,
-        message=_message(error),
+        message=message,
         traceback=text_of(error),
         needs_bytes=needs,
         rows_failed=rows_failed,
+        place=place,
     )
+
+
+def _whose_memory(error: BaseException, message: str) -> MemoryPlace | None:
+    """Whose memory ran out; `None`: it is another error. By type, and by what libraries below torch say."""
+    if name_of(error) == "OutOfMemoryError" or any(text in message for text in _OF_DEVICE):
+        return "device"
+    return "host" if isinstance(error, MemoryError) or any(text in message for text in _OF_HOST) else None
 
 
 def _message(error: BaseException) -> str:
@@ -104,7 +129,7 @@ class Child:
         return {"is": "preempted"} if self._context.has_raised else answer
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._context.begin(message["asked"])
+        self._context.begin(message["asked"], message.get("ranks"))
         try:
             # First: the agent takes it for known from now on, whatever comes.
             self._context.learn(message["codes"])
@@ -121,9 +146,10 @@ class Child:
                 _print(text_of(error))
             return {"is": "preempted"}
         except BaseException as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded, and is told
-            failure = failure_of(error)
+            at, failure = time.monotonic(), failure_of(error)
             _print(failure.text)
-            return {"is": "failed", "failure": failure.model_dump(mode="json")}
+            said = {"is": "failed", "failure": failure.model_dump(mode="json")}
+            return said if self._context.ranks is None else said | {"at": at}
         finally:
             _flush()
 

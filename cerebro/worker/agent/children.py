@@ -1,12 +1,13 @@
 """The child processes of a worker: at most one for each handler and set of devices, kept while somebody may still need
-it.
+it. A task of several devices may take several of them, one for each device, which did tasks alone before.
 
 A run often follows another within minutes, with the same code or nearly so, and what a process has imported took
 seconds or minutes. So a child outlives its task. It is ended when it had none for long, when a task needs another
 setting, or when memory is short: what runs goes before what may come. One that waits was told to hold no model and no
 memory of a GPU.
 
-A child that is busy belongs to the thread that took it, and to nobody else until `done`. All others belong to the pool.
+A child that is busy belongs to the devices for whose task it was taken, until `done` or until a task of other devices
+takes it: by then the one before has left the devices that both have. All others belong to the pool.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent.mailbox import overlap
@@ -44,38 +45,46 @@ class ChildPool:
         self._lock = threading.Lock()
         """Not held while a process is started or ended: that takes long, and another device's task must not wait."""
         self._children: dict[Place, ChildProcess] = {}
-        self._busy: set[Place] = set()
+        self._busy: dict[Place, tuple[int, ...]] = {}
+        """The devices for whose task each was taken."""
 
-    def take(self, setting: ChildSpec) -> ChildProcess:
-        """The child for a task, started if there is none that fits. It is busy until `done`; others that were on its
-        devices rest."""
-        devices = setting.share.devices
-        place = (devices, setting.handler)
+    def take(self, devices: tuple[int, ...], settings: Sequence[ChildSpec]) -> tuple[ChildProcess, ...]:
+        """The children for a task of these devices, of which each has a part or all; started where there are none that
+        fit. They are busy until `done`; others that were on these devices rest."""
+        places = [(setting.share.devices, setting.handler) for setting in settings]
         with self._lock:
             self._release(devices)
-            self._busy.add(place)
+            self._busy |= dict.fromkeys(places, devices)
+        children = tuple(
+            self._fitting(place, setting) for place, setting in zip(places, settings, strict=True)
+        )
+        self.end_idle_if_memory_is_short()
+        with self._lock:
+            for (others, _), other in self._idle():
+                if overlap(others, devices):
+                    other.rest()
+        return children
+
+    def _fitting(self, place: Place, setting: ChildSpec) -> ChildProcess:
+        with self._lock:
             child = self._children.get(place)
         if child is None or child.setting != setting or not child.is_alive():
             self._end(place)
             child = ChildProcess(setting, self._settings, self._memory, self._kills)
             with self._lock:
                 self._children[place] = child
-        self.end_idle_if_memory_is_short()
-        with self._lock:
-            for (others, _), other in self._idle():
-                if overlap(others, devices):
-                    other.rest()
         return child
 
-    def take_again(self, devices: tuple[int, ...], handler: str) -> ChildProcess | None:
-        """The child that has just done a task of this handler on these devices, if it is there; busy until `done`."""
-        place = (devices, handler)
+    def take_again(self, devices: tuple[int, ...], children: Sequence[ChildProcess]) -> bool:
+        """Whether those that have just done a task of these devices are all there still; then they are busy until
+        `done`."""
+        places = [(child.setting.share.devices, child.setting.handler) for child in children]
         with self._lock:
-            child = self._children.get(place)
-            if child is None or not child.is_alive():
-                return None
-            self._busy.add(place)
-            return child
+            for place, child in zip(places, children, strict=True):
+                if self._children.get(place) is not child or not child.is_alive():
+                    return False
+            self._busy |= dict.fromkeys(places, devices)
+            return True
 
     def done(self, devices: tuple[int, ...], *, is_spent: bool = False) -> None:
         """Nothing is to be done on these devices for now. Not between two tasks: what is without a task may be ended
@@ -126,11 +135,11 @@ class ChildPool:
             self._end(place)
 
     def _busy_on(self, devices: tuple[int, ...]) -> list[Place]:
-        return [place for place in list(self._busy) if place[0] == devices]
+        return [place for place, taken_for in list(self._busy.items()) if taken_for == devices]
 
     def _release(self, devices: tuple[int, ...]) -> None:
         for place in self._busy_on(devices):
-            self._busy.remove(place)
+            del self._busy[place]
             if place in self._children:
                 self._children[place].used = time.monotonic()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from cerebro.contract.tasks import Savepoint, TaskBody, TaskResult
@@ -12,9 +14,24 @@ from cerebro.errors import PreemptedError, SpecError
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.encoding import decode
 from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.rank_page import PAGE, Action, RankPage
 
 PROGRESS_S = 1.0
 """Shortest pause between two progress messages: per-batch reports would cost more than small batches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """Of a task that several processes do together, what one of them has to know.
+
+    Attributes:
+        rank, size: number of this process, from 0; of so many.
+        folder: private, where they meet. The same one as for the task before: they have met, and have not parted.
+    """
+
+    rank: int
+    size: int
+    folder: Path
 
 
 class Context:
@@ -26,6 +43,7 @@ class Context:
         savepoint_s: seconds between two savepoints of a unit, 0 for none; `None`: as it is best.
         has_raised: whether the task was left in its middle: whatever user code made of that, there is no result.
         is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
+        ranks: with whom the task is done together; `None`: alone.
     """
 
     def __init__(
@@ -40,6 +58,9 @@ class Context:
         self._asked = self._start_s = 0.0
         self.is_cold = True
         self.has_raised = False
+        self.ranks: Ranks | None = None
+        self._page: RankPage | None = None
+        self._batch = self._leaves_at = 0
         self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
 
     def learn(self, codes: Mapping[str, str]) -> None:
@@ -78,7 +99,10 @@ class Context:
         values: Mapping[str, float] | None = None,
         final: bool = False,
     ) -> None:
-        """Say how far the task is; dropped when said less than `PROGRESS_S` ago, unless `final`."""
+        """Say how far the task is; dropped when said less than `PROGRESS_S` ago, unless `final`. Rank 0 speaks for
+        all."""
+        if self.ranks is not None and self.ranks.rank > 0:
+            return
         now = time.monotonic()
         if not final and now - self._told < PROGRESS_S:
             return
@@ -99,12 +123,29 @@ class Context:
         """Whether a progress message would be sent now."""
         return time.monotonic() - self._told >= PROGRESS_S
 
-    def begin(self, asked: float) -> None:
+    def begin(self, asked: float, ranks: Mapping[str, Any] | None = None) -> None:
         """A new task starts, for which the agent was `asked` then, by the monotonic clock: its first progress is due a
-        full pause from now."""
+        full pause from now.
+
+        Args:
+            ranks: what `Ranks` says.
+        """
         self._told = time.monotonic()
         self._asked, self._start_s = asked, 0.0
         self._wanted_end, self.has_raised = "", False
+        self._join(ranks)
+
+    def _join(self, ranks: Mapping[str, Any] | None) -> None:
+        before, self.ranks = self.ranks, None
+        self._batch = self._leaves_at = 0
+        if ranks is not None:
+            folder = Path(ranks["folder"])
+            self.ranks = Ranks(rank=ranks["rank"], size=ranks["size"], folder=folder)
+        if self._page is not None and (self.ranks is None or before != self.ranks):
+            self._page.close()
+            self._page = None
+        if self.ranks is not None and self._page is None:
+            self._page = RankPage(self.ranks.folder / PAGE, self.ranks.size)
 
     def work_begins(self) -> float:
         """The task's own work begins: the process is there, user code is imported and initialised. Calling it again has
@@ -118,7 +159,10 @@ class Context:
         return self._start_s
 
     def listen(self) -> None:
-        """Take in what the agent said meanwhile; called at batch boundaries."""
+        """Take in what the agent said meanwhile; called once at each batch boundary."""
+        self._batch += 1
+        if self._page is not None and self.ranks is not None:
+            self._page.reach(self.ranks.rank, self._batch)
         while (message := self._channel.pending()) is not None:
             if message["do"] == "preload":
                 self.on_preload(message["body"])
@@ -138,14 +182,21 @@ class Context:
     def raise_if_ending(self) -> None:
         """Leave the task if the agent wants its end; called, after `listen`, where more batches or rows are to come.
 
-        A task whose last batch is done is not left: what remains is saving it.
+        A task whose last batch is done is not left: what remains is saving it. Ranks leave at the same batch, which is
+        a later one than that at which rank 0 heard of it.
 
         Raises:
             PreemptedError: the task ends here.
         """
-        if self._wanted_end:
+        if self._page is None or self.ranks is None:
+            is_here = bool(self._wanted_end)
+        else:
+            if self._wanted_end and self._leaves_at < self._batch:
+                self._leaves_at = self._page.announce(Action.END)
+            is_here = Action.END in self._page.announced(self._batch)
+        if is_here:
             self.has_raised = True
-            raise PreemptedError(self._wanted_end)
+            raise PreemptedError(self._wanted_end or "rank 0 was asked to end")
 
     def raise_if_ended(self) -> None:
         """Leave the task for good where user code has swallowed the error that `raise_if_ending` raised; called before

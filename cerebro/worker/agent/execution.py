@@ -24,6 +24,7 @@ from cerebro.errors import PermanentError, RequirementsError, RetryableError, St
 from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, clear_up
 from cerebro.worker.agent.environment import archive_folder, python_for
+from cerebro.worker.agent.group import ChildGroup
 from cerebro.worker.agent.lease import Lease, name_of
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
@@ -56,8 +57,12 @@ class Execution:
         self._devices, self._lease, self._mailbox = devices, lease, mailbox
         self.previous: TaskBody | None = None
         """What the child did last, where it did it to its end."""
-        self._early: tuple[InboxItem, ChildProcess] | None = None
+        self._early: tuple[InboxItem, ChildProcess | ChildGroup] | None = None
         """What the child was told to do before the store granted it."""
+        self._newest: ChildProcess | ChildGroup | None = None
+        """What did the newest task."""
+        self._tasks_before = 0
+        """How many tasks it had been given by then: children of a group do others' tasks in between."""
 
     def begin_early(self, item: InboxItem) -> None:
         """Have the child train while the store is asked, where a unit follows one of the same code.
@@ -69,8 +74,10 @@ class Execution:
         body = item.body
         if not self.may_begin_early(item) or body is None:
             return
-        child = self._children.take_again(self._devices, self._handlers[body.kind])
-        if child is not None:
+        child = self._newest
+        if child is None or child.tasks != self._tasks_before or not child.knows(_codes(body)):
+            return
+        if self._children.take_again(self._devices, _members(child)):
             self._early = item, child
             with suppress(OSError):  # it has ended, and is found to have when it is followed
                 self._tell(child, item, {})
@@ -80,7 +87,8 @@ class Execution:
         body, before = item.body, self.previous
         if not (isinstance(body, TrainTask) and isinstance(before, TrainTask)):
             return False
-        return body.checkpoint is not None and (body.code, body.archive) == (before.code, before.archive)
+        is_alike = (body.code, body.archive, _ranks(body)) == (before.code, before.archive, _ranks(before))
+        return body.checkpoint is not None and is_alike and not self._misfit(body)
 
     def end_early(self) -> None:
         """The store did not grant what the child was told to do: nothing is left of it."""
@@ -115,6 +123,12 @@ class Execution:
             reason = f"the worker itself failed at this task: {line_of(error)}. Its log has more"
             return Failure(kind=FailureKind.CRASH, message=reason)
 
+    def close(self) -> None:
+        """The processes that did the newest task together do the next one alone, or not at all."""
+        if isinstance(self._newest, ChildGroup):
+            self._newest.close()
+        self._newest = None
+
     def _answer(self, item: InboxItem) -> Answer:
         answer: Answer | None = None
         try:
@@ -134,10 +148,16 @@ class Execution:
         assert body is not None
         if self._early is not None:
             (_, child), self._early = self._early, None
+        elif misfit := self._misfit(body):
+            return Failure(kind=FailureKind.NOT_APPLICABLE, message=misfit)
         else:
             asked = time.monotonic()
             child = self._child_for(item)
-            codes = {} if body.code == child.code else {body.code: self._kvs.code(body.code).encoded}
+            if child is not self._newest:
+                self.close()
+            self._newest = child
+            known = child.code == body.code and child.knows(_codes(body))
+            codes = {} if known else {sha256: self._kvs.code(sha256).encoded for sha256 in _codes(body)}
             try:
                 self._tell(child, item, codes, asked)
             except OSError:
@@ -157,11 +177,22 @@ class Execution:
         if not child.is_alive() and not self._lease.is_lost:
             clear_up(self._settings.volumes, item)
         if isinstance(answer, TaskResult):
-            self.previous = body
+            self.previous, self._tasks_before = body, child.tasks
         return answer
 
+    def _misfit(self, body: TaskBody) -> str:
+        """Why the way of a unit does not go with the devices that it was given; empty if it does."""
+        way = body.way if isinstance(body, TrainTask) else None
+        if way is None or way.size == len(self._devices):
+            return ""
+        return f"{way.label} takes {way.size} devices, but the unit was given {len(self._devices)}"
+
     def _tell(
-        self, child: ChildProcess, item: InboxItem, codes: dict[str, str], asked: float | None = None
+        self,
+        child: ChildProcess | ChildGroup,
+        item: InboxItem,
+        codes: dict[str, str],
+        asked: float | None = None,
     ) -> None:
         assert item.body is not None
         body, began = item.body.model_dump(mode="json"), time.monotonic() if asked is None else asked
@@ -170,11 +201,11 @@ class Execution:
     def _task_log(self, item: InboxItem) -> Path:
         return self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
 
-    def _on_notification(self, child: ChildProcess) -> None:
+    def _on_notification(self, child: ChildProcess | ChildGroup) -> None:
         if not self._drain.is_asked:
             self._hint(child)
 
-    def _hint(self, child: ChildProcess) -> None:
+    def _hint(self, child: ChildProcess | ChildGroup) -> None:
         """Tell the child which task comes next, so that it loads that model meanwhile."""
         item = self._mailbox.peek()
         if item is None or item.body is None or self._handlers[item.body.kind] != child.setting.handler:
@@ -188,14 +219,39 @@ class Execution:
             except OSError:
                 log.info("the child ended before it could be told of %s", item.task)
 
-    def _child_for(self, item: InboxItem) -> ChildProcess:
+    def _child_for(self, item: InboxItem) -> ChildProcess | ChildGroup:
         body = item.body
         assert body is not None
         folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
-        setting = ChildSpec(
-            handler=self._handlers[body.kind],
-            python=python_for(folder, self._settings.volumes),
-            archive=folder,
-            share=self._shared.devices.share(self._devices),
-        )
-        return self._children.take(setting)
+        is_group = _ranks(body) > 1
+        parts = [(number,) for number in self._devices] if is_group else [self._devices]
+        settings = [
+            ChildSpec(
+                handler=self._handlers[body.kind],
+                python=python_for(folder, self._settings.volumes),
+                archive=folder,
+                share=self._shared.devices.share(part),
+            )
+            for part in parts
+        ]
+        children = self._children.take(self._devices, settings)
+        if not is_group:
+            return children[0]
+        if isinstance(self._newest, ChildGroup) and self._newest.children == children:
+            return self._newest
+        return ChildGroup(children)
+
+
+def _members(child: ChildProcess | ChildGroup) -> tuple[ChildProcess, ...]:
+    return child.children if isinstance(child, ChildGroup) else (child,)
+
+
+def _ranks(body: TaskBody) -> int:
+    """How many processes a task takes."""
+    return body.way.ranks if isinstance(body, TrainTask) and body.way is not None else 1
+
+
+def _codes(body: TaskBody) -> frozenset[str]:
+    """Hashes of the user code that a task needs."""
+    own = body.way.code if isinstance(body, TrainTask) and body.way is not None else None
+    return frozenset({body.code} | ({own} if own is not None else set()))

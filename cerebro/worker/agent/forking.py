@@ -118,11 +118,20 @@ def await_end(group: int) -> None:
 
 def members(group: int) -> list[int]:
     """Processes of a group that run."""
+    return [process for process, state in _states(group) if state not in (b"Z", b"X")]
+
+
+def is_stopped(group: int) -> bool:
+    """Whether a process of a group was stopped by a signal."""
+    return any(state in (b"T", b"t") for _, state in _states(group))
+
+
+def _states(group: int) -> list[tuple[int, bytes]]:
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with suppress(OSError), Path("/proc", entry.name, "stat").open("rb") as file:
                 state, _, its = file.read().rpartition(b")")[2].split()[:3]
-                if int(its) == group and state not in (b"Z", b"X"):
-                    found.append(int(entry.name))
+                if int(its) == group:
+                    found.append((int(entry.name), state))
     return found

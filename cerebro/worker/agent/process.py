@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,10 @@ class ChildProcess:
         self._kills_before = self._kills.count()
         self.code = ""
         """Hash of the user code of its newest task: it has this one, and perhaps no other any more."""
+        self._known: frozenset[str] = frozenset()
+        """Hashes of all user code that the process has in which that task runs."""
+        self.tasks = 0
+        """How many it was given."""
         self.is_resting = True
         self.used = time.monotonic()
         """When its newest task ended."""
@@ -157,13 +162,32 @@ class ChildProcess:
         """A descriptor that is readable once the process has ended, also while what it forked lives on and keeps the
         channel open."""
 
-    def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path, *, asked: float) -> None:
-        """Ask for a task; the answer comes over the channel. `asked` is when the agent began to see to it: the
-        monotonic clock is the same in all processes of a machine."""
+    def run(
+        self,
+        body: Any,
+        attempt: int,
+        codes: dict[str, str],
+        log: Path,
+        *,
+        asked: float,
+        ranks: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Ask for a task; the answer comes over the channel.
+
+        Args:
+            asked: when the agent began to see to it: the monotonic clock is the same in all processes of a machine.
+            ranks: of a task that several processes do together, what `Ranks` says.
+        """
         self._kills_before = self._kills.count()
-        self.code, self.is_resting = body["code"], False
+        self._known = frozenset(codes) | (self._known if self.code == body["code"] else frozenset())
+        self.code, self.is_resting, self.tasks = body["code"], False, self.tasks + 1
         message = {"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)}
+        message |= {"ranks": dict(ranks)} if ranks is not None else {}
         self.channel.send(message | {"asked": asked})
+
+    def knows(self, codes: frozenset[str]) -> bool:
+        """Whether the process that does its next task, of the same user code, has all of this."""
+        return codes <= self._known
 
     def preload(self, body: Any) -> None:
         """Hint at the next task."""
@@ -185,6 +209,10 @@ class ChildProcess:
         answers as ever, over the channel."""
         with suppress(OSError):  # it has ended: its end is told by `end`
             self.channel.send({"do": "end", "why": why, "left_s": left_s})
+
+    def stuck(self) -> tuple[str, int | None]:
+        """What became of it when it hung, for people; and which rank it was, which of one alone nobody asks."""
+        return "the process was ended", None
 
     def reap(self) -> Failure:
         """How it ended by itself; nothing of it is left afterwards."""
@@ -208,7 +236,9 @@ class ChildProcess:
             f"killed by the kernel for lack of memory: {used_up}, was used up. Use a smaller batch_size or model (ETL: "
             f"fewer CEREBRO_CORES), or raise the memory limit of the workers. Seen here: {failure.message}"
         )
-        return failure.model_copy(update={"kind": FailureKind.OUT_OF_MEMORY, "message": message})
+        return failure.model_copy(
+            update={"kind": FailureKind.OUT_OF_MEMORY, "message": message, "place": "host"}
+        )
 
     def _exit_reason(self) -> str:
         try:

@@ -48,6 +48,12 @@ class Slot:
             SupersededError: the worker is another process by now.
             RetryableError: the store was away for too long.
         """
+        try:
+            self._work()
+        finally:
+            self.execution.close()
+
+    def _work(self) -> None:
         ended: InboxItem | None = None
         steps: list[api.Report] = []
         outdated: tuple[Path, ...] = ()

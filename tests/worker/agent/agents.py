@@ -16,6 +16,7 @@ from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TrainTask
+from cerebro.contract.ways import Way
 from cerebro.runtime.kvs import KvsClient
 from cerebro.usercode.encoding import encode
 from tests.forking import Forked, Forks
@@ -123,8 +124,13 @@ class Agents:
         code: str = SHA,
         checkpoint: CheckpointRef | None = None,
         devices: tuple[int, ...] = (0,),
+        way: Way | None = None,
     ) -> str:
-        """Assign a task; returns its key."""
+        """Assign a task; returns its key.
+
+        Args:
+            do: of ranks, what each does, with a bar between them.
+        """
         key = f"fit-1/train/m00/e1/p{partition}"
         body = TrainTask(
             key=key,
@@ -140,6 +146,7 @@ class Agents:
             partition=partition,
             unit=0,
             checkpoint=checkpoint,
+            way=way,
             keep=(),
         )
         step = api.Assign(
@@ -161,9 +168,9 @@ class Agents:
         """The file that lets a waiting task go on."""
         return self._root / f"gate-{partition}"
 
-    def begun(self, partition: int) -> int:
+    def begun(self, partition: int, rank: int = 0) -> int:
         """Wait until a waiting task runs; returns the pid of its process."""
-        path = self.gate(partition).with_suffix(".begun")
+        path = self.gate(partition).with_suffix(f".begun{rank or ''}")
         until(lambda: path.exists() and path.read_text() != "", "the task begins")
         return int(path.read_text())
 
@@ -180,9 +187,9 @@ class Agents:
             assert time.monotonic() < deadline, f"never happened: end of {key}"
             log += self.bench.store.events("one", len(log), wait_s=1.0)
 
-    def failure(self, key: str) -> tuple[FailureKind, str]:
+    def failure(self, key: str, attempt: int = 1) -> tuple[FailureKind, str]:
         """Kind and message of a failed task."""
-        event = self.end_of(key)
+        event = self.end_of(key, attempt)
         assert isinstance(event, TaskFailed)
         return event.failure.kind, event.failure.message
 

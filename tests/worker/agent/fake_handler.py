@@ -24,6 +24,12 @@ if _NOTES := os.environ.get("NOTES"):
 KINDS = ("train",)
 HANDLER = "tests.worker.agent.fake_handler"
 
+LOST_PEER = (
+    "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+    "[127.0.0.1]:29351. This is typically caused by a remote worker crashing. Check the logs of the remote worker"
+)
+"""What gloo of torch 2.13 says."""
+
 LARGE_BYTES = 128 << 20
 """What a task uses for a moment that is told to be `large`."""
 
@@ -119,7 +125,7 @@ class Handler:
     """See `cerebro.worker.agent.context.Handler`."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self._context, self._rank = context, 0
 
     def preload(self, body: TaskBody) -> None:
         """Nothing to load."""
@@ -130,11 +136,18 @@ class Handler:
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do what is said."""
         assert isinstance(body, TrainTask)
-        do, timings = str(body.hyperparams["do"]), Timings(start_s=self._context.work_begins())
+        ranks = self._context.ranks
+        self._rank, size = (ranks.rank, ranks.size) if ranks else (0, 1)
+        do = (str(body.hyperparams["do"]).split("|") * size)[self._rank]
+        timings = Timings(start_s=self._context.work_begins())
         print(f"{do} attempt {attempt}")  # noqa: T201 - user code prints
         print(f"threads {self._context.cores} {os.environ.get('OMP_NUM_THREADS')}")  # noqa: T201
+        if ranks:
+            print(f"rank {ranks.rank} of {ranks.size} in {ranks.folder}")  # noqa: T201
         if do == "raise":
             raise ValueError("boom")
+        if do == "lost":
+            raise RuntimeError(LOST_PEER)
         if do == "large":
             bytearray(LARGE_BYTES)[:: 1 << 12] = b"x" * (LARGE_BYTES >> 12)
         if do == "hungry":
@@ -166,6 +179,7 @@ class Handler:
             left = subprocess.Popen(["sleep", "1000"])
             Path(str(body.hyperparams["file"])).write_text(str(left.pid))
         if do == "hang":
+            self._context.listen()
             signal.pause()
         if do == "wait":
             self._wait(Path(str(body.hyperparams["file"])))
@@ -208,7 +222,7 @@ class Handler:
 
     def _wait(self, gate: Path, *, leaves: bool = False) -> None:
         """Show signs of life until a file exists; a batch boundary each, if it `leaves`."""
-        gate.with_suffix(".begun").write_text(str(os.getpid()))
+        gate.with_suffix(f".begun{self._rank or ''}").write_text(str(os.getpid()))
         batch = 0
         while not gate.exists():
             batch += 1

@@ -189,6 +189,37 @@ def test_each_error_has_its_kind(error: BaseException, kind: FailureKind) -> Non
     assert failure_of(error).kind is kind
 
 
+@pytest.mark.parametrize(
+    ("error", "place"),
+    [
+        (MemoryError(), "host"),
+        (
+            type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 2 GiB"),
+            "device",
+        ),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            "device",
+        ),
+        (
+            RuntimeError("NCCL error: ncclUnhandledCudaError: Last error: Cuda failure 2 'out of memory'"),
+            "device",
+        ),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"),
+            "host",
+        ),
+        (RuntimeError("the dictionary was out of memory of older words"), None),
+        (errors.StorageFullError("CUDA out of memory"), None),
+    ],
+)
+def test_lack_of_memory_is_known_by_type_and_by_text(error: BaseException, place: str | None) -> None:
+    """And whose memory it was. What our own errors quote changes nothing."""
+    failure = failure_of(error)
+    assert failure.place == place
+    assert (failure.kind is FailureKind.OUT_OF_MEMORY) == (place is not None)
+
+
 def test_a_failure_carries_message_and_traceback() -> None:
     """Of user code with its type, of ours as it was written; very long ones are cut at the front."""
 
@@ -255,7 +286,7 @@ def test_a_task_that_the_worker_cannot_handle_fails_alone(
 
     def fail(item: InboxItem) -> Any:
         agent._children._children[place] = child
-        agent._children._busy.add(place)
+        agent._children._busy[place] = (0,)
         raise problem
 
     monkeypatch.setattr(execution, "_follow", fail)

@@ -114,10 +114,19 @@ class Kept:
         (self.files / "memory.stat").write_text(f"anon 1\ninactive_file {droppable * 10000}\n")
 
     def take(self, handler: str, archive: str = "", devices: tuple[int, ...] = (0,)) -> ChildProcess:
-        share = Share(devices=devices, threads=1)
-        return self.children.take(
+        (child,) = self.take_parts(handler, devices, devices, archive=archive)
+        return child
+
+    def take_parts(
+        self, handler: str, devices: tuple[int, ...], *parts: tuple[int, ...], archive: str = ""
+    ) -> tuple[ChildProcess, ...]:
+        """For a task of some devices, children that have a part of them each."""
+        shares = [Share(devices=part, threads=1) for part in parts]
+        settings = [
             ChildSpec(handler=handler, python=sys.executable, archive=archive, share=share)
-        )
+            for share in shares
+        ]
+        return self.children.take(devices, settings)
 
     def task(self, handler: str, archive: str = "", devices: tuple[int, ...] = (0,)) -> int:
         """Does one; returns the pid of its process."""
@@ -185,6 +194,23 @@ def test_a_machine_without_a_limit_can_be_short_too(kept: Kept) -> None:
     assert not kept.children.is_crowded()
     (kept.files / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 90 kB\n")
     assert kept.children.is_crowded()
+
+
+def test_a_group_keeps_its_processes_from_those_who_had_them_before(kept: Kept) -> None:
+    """A device's own slot is done with its task a moment later, and again when it has ended: neither frees, nor ends,
+    what a task of several devices has by then."""
+    alone = [kept.take(ETL, devices=(number,)) for number in (0, 1)]
+    group = kept.take_parts(ETL, (0, 1), (0,), (1,))
+    assert list(group) == alone
+    kept.children.done((0,))
+    kept.children.done((1,), is_spent=True)
+    kept.use(95)
+    kept.children.end_idle_if_memory_is_short()
+    assert all(is_running(child.pid) for child in group)
+    kept.children.done((0, 1))
+    kept.children.end_idle_if_memory_is_short()
+    assert not any(is_running(child.pid) for child in group)
+    assert not kept.children.take_again((0, 1), group)
 
 
 def test_a_spent_process_is_met_by_no_other_task(kept: Kept) -> None:

@@ -1,0 +1,78 @@
+"""Which of the ranks of an attempt failed first, and of what: pure.
+
+One rank that fails or dies takes the others with it: they find its connection gone, and say so, often sooner than the
+agent hears of its end. So what merely tells of a lost peer counts only if nobody tells of anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from cerebro.contract.tasks import Failure, FailureKind
+
+_LOST_PEER = re.compile(
+    # gloo: pair.cc. It shows the place in its own source, so user code's connections are not meant.
+    r"gloo\b.*(Connection (closed|reset|refused)|Broken pipe|connectFullMesh|Socket closed|Read error|Write error)"
+    r"|Connection closed by peer \[|Connection reset by peer\. This is typically caused by a remote worker"
+    # NCCL, and torch's ProcessGroupNCCL.
+    r"|ncclRemoteError|remote process exited or there was a network error|NCCL communicator was aborted"
+    # torch's stores, while the ranks meet.
+    r"|torch\.distributed\.Dist(Network|Store)Error",
+)
+_MAY_BE_LOST_PEER = frozenset({FailureKind.USER_ERROR, FailureKind.CRASH})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEnd:
+    """How one rank's part of an attempt ended without a result.
+
+    Attributes:
+        at: when it failed, or was seen to be gone, by the machine's monotonic clock.
+        failure: what it said; `None`: its process ended without a word.
+    """
+
+    rank: int
+    at: float
+    failure: Failure | None
+
+    @property
+    def is_lost_peer(self) -> bool:
+        """Whether all it tells is that another rank is gone."""
+        return self.failure is not None and is_lost_peer(self.failure)
+
+
+def is_lost_peer(failure: Failure) -> bool:
+    """Whether a rank failed because it lost its connection to another one, also where user code wrapped that error."""
+    texts = (failure.message, failure.traceback)
+    return failure.kind in _MAY_BE_LOST_PEER and any(_LOST_PEER.search(text) for text in texts)
+
+
+def decisive(ends: Iterable[RankEnd]) -> RankEnd:
+    """The end that explains all others: the earliest that is no lost peer, in whatever order they were heard of.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return min(ends, key=lambda end: (end.is_lost_peer, end.at, end.rank))
+
+
+def who_is_behind(batches: Sequence[int], done: Collection[int] = ()) -> tuple[int | None, str]:
+    """Of ranks that all wait: the one that the others wait for, if it can be told; and where they are, for people.
+
+    Args:
+        batches: by rank: how many it has begun.
+        done: ranks that wait for nobody any more.
+    """
+    waiting = {rank: batch for rank, batch in enumerate(batches) if rank not in done}
+    least = min(waiting.values(), default=0)
+    behind = [rank for rank, batch in waiting.items() if batch == least]
+    others = [batch for rank, batch in enumerate(batches) if rank not in behind]
+    one = behind[0] if len(behind) == 1 else None
+    who = "" if one is not None else f"ranks {', '.join(map(str, behind))} are "
+    if done:
+        return one, f"{who or 'is '}at batch {least}, the others are done"
+    if others:
+        return one, f"{who or 'is '}at batch {least}, the others at {max(others)}"
+    return None, f"all ranks are at batch {least}"

@@ -1,0 +1,183 @@
+"""Ranks of one attempt: processes on several devices that are one child to the worker, and end together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import TaskCommitted, TaskFailed
+from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
+from cerebro.contract.ways import Way
+from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
+
+WAY = Way(technique="ddp", size=2)
+CHECKPOINT = CheckpointRef(name="one/fit-1/m00/u1.pt", checksum="0" * 16, size=1)
+BOTH = (0, 1)
+
+
+def give(agents: Agents, partition: int, do: str, **told: float) -> str:
+    return agents.give(partition, do, devices=BOTH, way=WAY, **told)  # type: ignore[arg-type]
+
+
+def failure_of(agents: Agents, key: str) -> Failure:
+    event = agents.end_of(key)
+    assert isinstance(event, TaskFailed)
+    return event.failure
+
+
+def done(agents: Agents, key: str, *partitions: int) -> None:
+    for partition in partitions:
+        agents.gate(partition).touch()
+    assert isinstance(agents.end_of(key), TaskCommitted)
+
+
+def rank_line(agents: Agents, partition: int) -> str:
+    return next(line for line in agents.log(partition).splitlines() if line.startswith("rank "))
+
+
+def test_each_device_has_a_rank_and_the_processes_stay_for_what_comes(agents: Agents) -> None:
+    """Those that did units alone, one on each device, are ranks of the next one, and do units alone after it."""
+    agents.start(devices=2)
+    alone = [agents.give(number, "wait", devices=(number,)) for number in BOTH]
+    pids = [agents.begun(number) for number in BOTH]
+    for number in BOTH:
+        done(agents, alone[number], number)
+    together = give(agents, 2, "wait")
+    assert [agents.begun(2, rank) for rank in BOTH] == pids
+    assert "threads 2 2" in agents.log(2)
+    done(agents, together, 2)
+    after = [agents.give(3 + number, "wait", devices=(number,)) for number in BOTH]
+    assert [agents.begun(3 + number) for number in BOTH] == pids
+    for number in BOTH:
+        done(agents, after[number], 3 + number)
+
+
+def test_ranks_that_stay_together_meet_once(agents: Agents) -> None:
+    """A unit that one of them did alone, or a failure, has them meet anew."""
+    agents.start(devices=2)
+    for partition in (0, 1):
+        done(agents, give(agents, partition, "work"))
+    assert rank_line(agents, 0) == rank_line(agents, 1)
+    done(agents, agents.give(2, "work", devices=(1,)))
+    done(agents, give(agents, 3, "work"))
+    assert rank_line(agents, 3) != rank_line(agents, 1)
+
+
+def test_the_next_unit_of_a_group_begins_while_the_store_is_asked(agents: Agents) -> None:
+    """In the same processes; a refused one leaves nothing of any rank."""
+    agents.start(devices=2)
+    first = give(agents, 0, "wait")
+    pids = [agents.begun(0, rank) for rank in BOTH]
+    second = agents.give(1, "wait", devices=BOTH, way=WAY, checkpoint=CHECKPOINT)
+    done(agents, first, 0)
+    assert [agents.begun(1, rank) for rank in BOTH] == pids
+    done(agents, second, 1)
+
+
+@pytest.mark.parametrize(
+    ("do", "kind", "rank", "says"),
+    [
+        ("wait|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
+        ("crash|wait", FailureKind.CRASH, 0, "rank 0 of 2 (device 0): the process ended by signal SIGKILL"),
+        ("lost|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
+        ("lost|raise", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): ValueError: boom"),
+        ("wait|memory", FailureKind.OUT_OF_MEMORY, 1, "rank 1 of 2 (device 1): MemoryError: no more"),
+        ("wait|exit", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): user code called exit(3)"),
+        ("lost|lost", FailureKind.CRASH, None, "lost its connection to another rank, which did not say why"),
+        ("wait|preempt", FailureKind.USER_ERROR, None, "user code raised PreemptedError"),
+    ],
+)
+def test_the_first_to_fail_ends_all_and_is_named(
+    agents: Agents, do: str, kind: FailureKind, rank: int | None, says: str
+) -> None:
+    """A rank that only lost the other is not to blame. The next unit has processes."""
+    agents.start(devices=2)
+    done(agents, give(agents, 0, "wait"), 0)
+    pids = [agents.begun(0, number) for number in BOTH]
+    failure = failure_of(agents, give(agents, 1, do))
+    assert (failure.kind, says in failure.message) == (kind, True), failure.message
+    if rank is not None:
+        assert failure.rank == rank
+    assert not any(map(is_running, pids))
+    done(agents, give(agents, 2, "work"))
+
+
+@pytest.mark.parametrize("rank", BOTH)
+def test_the_death_of_a_rank_is_known_within_a_second(agents: Agents, rank: int) -> None:
+    """From the kill to the failure in the log, with the processes of all ranks gone."""
+    agents.start(devices=2)
+    key = give(agents, 0, "wait")
+    pids = [agents.begun(0, number) for number in BOTH]
+    began = time.monotonic()
+    os.kill(pids[rank], signal.SIGKILL)
+    failure = failure_of(agents, key)
+    assert time.monotonic() - began < 1.0
+    assert (failure.kind, failure.rank) == (FailureKind.CRASH, rank)
+    assert not any(map(is_running, pids))
+
+
+def test_the_rank_that_hangs_is_named(agents: Agents) -> None:
+    """The others wait for it: it is at an earlier batch, or stopped."""
+    agents.start(devices=2)
+    failure = failure_of(agents, give(agents, 0, "work|hang", hang_timeout_s=0.5))
+    assert (failure.kind, failure.rank) == (FailureKind.HANG, 1)
+    assert failure.message.startswith(
+        "no batch for 0.5 s: rank 1 of 2 (device 1) is at batch 1, the others are done; the processes were ended"
+    )
+    key = give(agents, 1, "hang|wait", hang_timeout_s=0.5)
+    failure = failure_of(agents, key)
+    assert (failure.kind, failure.rank) == (FailureKind.HANG, 0)
+    assert "rank 0 of 2 (device 0) is at batch 1, the others at " in failure.message
+    key = give(agents, 2, "hang|wait", hang_timeout_s=2.0)
+    os.kill(agents.begun(2, 1), signal.SIGSTOP)
+    failure = failure_of(agents, key)
+    assert (failure.kind, failure.rank) == (FailureKind.HANG, 1)
+    assert "rank 1 of 2 (device 1) is stopped by a signal" in failure.message
+
+
+def test_ranks_leave_at_one_batch_and_stay(agents: Agents) -> None:
+    """Where an attempt is asked for, or a worker ends: no rank waits for one that has left."""
+    process = agents.start(devices=2)
+    key = give(agents, 0, "batches")
+    pids = [agents.begun(0, rank) for rank in BOTH]
+    assert agents.bench.ask(task=key) == "done"
+    kind, message = agents.failure(key)
+    assert (kind, "left between two batches" in message) == (FailureKind.PREEMPTED, True)
+    key = give(agents, 1, "batches")
+    assert [agents.begun(1, rank) for rank in BOTH] == pids
+    process.send_signal(signal.SIGTERM)
+    assert agents.failure(key)[0] is FailureKind.PREEMPTED
+    assert process.wait(LIMIT_S) == 0
+    assert not any(map(is_running, pids))
+
+
+def test_a_group_that_is_taken_back_ends_at_once(agents: Agents) -> None:
+    """All of its processes; and the devices take what comes next."""
+    agents.start(devices=2)
+    key = give(agents, 0, "wait")
+    pids = [agents.begun(0, rank) for rank in BOTH]
+    step = api.Revoke(task=key, attempt=1, worker="worker-0", reason="stopped", force=True)
+    assert agents.bench.decide(step) == ["done"]
+    until(lambda: not any(map(is_running, pids)), "the processes end")
+    done(agents, agents.give(1, "work", devices=(1,)))
+
+
+def test_a_way_of_one_process_sees_all_devices(agents: Agents) -> None:
+    """And is no rank."""
+    agents.start(devices=2)
+    way = Way(technique="pipeline", size=2, processes="one")
+    done(agents, agents.give(0, "work", devices=BOTH, way=way))
+    assert "threads 4 " in agents.log(0)
+    assert "rank " not in agents.log(0)
+
+
+def test_a_way_that_does_not_go_with_its_devices_is_refused(agents: Agents) -> None:
+    """No process waits for ranks that never come."""
+    agents.start(devices=2)
+    failure = failure_of(agents, agents.give(0, "work", devices=(0,), way=WAY))
+    assert failure.kind is FailureKind.NOT_APPLICABLE
+    assert failure.message == "ddp-2 takes 2 devices, but the unit was given 1"

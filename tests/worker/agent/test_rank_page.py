@@ -1,0 +1,94 @@
+"""Ranks that share nothing but a page of memory stop at one batch, however fast each of them is."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cerebro.worker.agent.rank_page import PAGE, Action, RankPage
+
+RANKS, LAST = 3, 400
+
+
+@contextmanager
+def pages(folder: Path, size: int) -> Iterator[list[RankPage]]:
+    """One of each rank."""
+    RankPage.make(folder / PAGE, size)
+    made = [RankPage(folder / PAGE, size) for _ in range(size)]
+    yield made
+    for page in made:
+        page.close()
+
+
+def test_nobody_stops_unasked(tmp_path: Path) -> None:
+    """The agent sees how far each rank is; a page that is cleared begins anew."""
+    with pages(tmp_path, 2) as (one, other):
+        one.reach(0, 5)
+        other.reach(1, 4)
+        assert other.batches() == [5, 4]
+        assert one.announced(5) == other.announced(4) == Action(0)
+        one.announce(Action.END)
+        one.clear()
+        assert other.batches() == [0, 0]
+        assert other.announced(6) == Action(0)
+
+
+def test_the_batch_is_one_that_nobody_has_reached(tmp_path: Path) -> None:
+    """Though rank 0 is behind; all do there what was announced."""
+    with pages(tmp_path, 2) as (one, other):
+        one.reach(0, 2)
+        other.reach(1, 6)
+        assert one.announce(Action.SAVE | Action.END) == 7
+        assert other.announced(6) == Action(0)
+        other.reach(1, 7)
+        assert other.announced(7) == one.announced(7) == Action.SAVE | Action.END
+
+
+def test_a_rank_waits_for_the_confirmation_and_goes_on_where_another_was_past(tmp_path: Path) -> None:
+    """An announcement that rank 0 changes stops nobody; one that it leaves so is told as an error."""
+    with pages(tmp_path, 2) as (one, other):
+        one.reach(0, 1)
+        one._words[0] = 3 << 3 | int(Action.END) << 1
+        other.reach(1, 3)
+        with pytest.raises(TimeoutError, match="stop at batch 3, and did not confirm it"):
+            other.announced(3, limit_s=0.01)
+        changing = threading.Timer(0.05, lambda: one.announce(Action.END))
+        changing.start()
+        assert other.announced(3) == Action(0)
+        changing.join()
+        assert other.announced(4) == Action.END
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_ranks_stop_at_the_same_batch(tmp_path: Path, seed: int) -> None:
+    """Nothing but the page holds them together: each runs as fast as it likes."""
+    chance = random.Random(seed)
+    paces = [[chance.choice((0.0, 0.0, 1e-5, 2e-4)) for _ in range(LAST)] for _ in range(RANKS)]
+    asked_at = chance.randrange(1, LAST // 4)
+    left: dict[int, int] = {}
+
+    def run(page: RankPage, rank: int) -> None:
+        for batch in range(1, LAST):
+            page.reach(rank, batch)
+            if rank == 0 and batch == asked_at:
+                page.announce(Action.END)
+            if page.announced(batch):
+                left[rank] = batch
+                return
+            time.sleep(paces[rank][batch])
+
+    with pages(tmp_path, RANKS) as made:
+        threads = [threading.Thread(target=run, args=(page, rank)) for rank, page in enumerate(made)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    # Who was done before the announcement has no batch to stop at: then the others go on to their end as well.
+    assert len(set(left.values())) <= 1
+    assert len(left) in (0, RANKS)
