@@ -11,15 +11,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from cerebro.contract.tasks import (
+    MEASURING,
     EtlTask,
     Failure,
     FailureKind,
     InboxItem,
+    InspectTask,
     ModelTask,
     TaskBody,
     TaskResult,
     TrainTask,
+    TrialTask,
 )
+from cerebro.contract.ways import Way
 from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, clear_up
@@ -138,7 +142,9 @@ class Execution:
             # Without an answer nobody knows what the process does now. And the rows that follow a bad one are
             # preprocessed by processes that have not met it.
             is_bad_etl = isinstance(item.body, EtlTask) and isinstance(answer, Failure)
-            if answer is None or is_bad_etl:
+            # What measures leaves nothing to be measured with the next: no memory of a device, no warm library.
+            is_measuring = item.body is not None and item.body.kind in MEASURING
+            if answer is None or is_bad_etl or is_measuring:
                 self._children.done(self._devices, is_spent=True)
             if isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY:
                 self._children.end_idle("memory ran out")
@@ -182,7 +188,7 @@ class Execution:
 
     def _misfit(self, body: TaskBody) -> str:
         """Why the way of a unit does not go with the devices that it was given; empty if it does."""
-        way = body.way if isinstance(body, TrainTask) else None
+        way = _way(body)
         if way is None or way.size == len(self._devices):
             return ""
         return f"{way.label} takes {way.size} devices, but the unit was given {len(self._devices)}"
@@ -246,12 +252,18 @@ def _members(child: ChildProcess | ChildGroup) -> tuple[ChildProcess, ...]:
     return child.children if isinstance(child, ChildGroup) else (child,)
 
 
+def _way(body: TaskBody) -> Way | None:
+    return body.way if isinstance(body, TrainTask | TrialTask) else None
+
+
 def _ranks(body: TaskBody) -> int:
     """How many processes a task takes."""
-    return body.way.ranks if isinstance(body, TrainTask) and body.way is not None else 1
+    way = _way(body)
+    return 1 if way is None else way.ranks
 
 
 def _codes(body: TaskBody) -> frozenset[str]:
-    """Hashes of the user code that a task needs."""
-    own = body.way.code if isinstance(body, TrainTask) and body.way is not None else None
-    return frozenset({body.code} | ({own} if own is not None else set()))
+    """Hashes of the user code that a task needs: its spec, and techniques of the user's own."""
+    way = _way(body)
+    techniques = (body.techniques or ()) if isinstance(body, InspectTask) else () if way is None else (way,)
+    return frozenset({body.code, *(each.code for each in techniques if each.code is not None)})

@@ -87,7 +87,7 @@ def test_frames_of_the_platform_are_left_out() -> None:
             return 0.0
 
     class Loader:
-        num_rows, batch_size, first = 1, 1, 0
+        num_rows, own_rows, batch_size, first, share = 1, 1, 1, 0, (0, 1)
 
         def __len__(self) -> int:
             return 1
