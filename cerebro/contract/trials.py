@@ -30,6 +30,9 @@ Reason = Annotated[
 ]
 
 
+Cause = Literal["", "device_memory", "host_memory", "gradient", "not_applicable", "failure"]
+
+
 class DeviceKind(Contract):
     """Devices that are alike: what is measured on one of them holds for all.
 
@@ -78,6 +81,8 @@ class KnownWay(Contract):
         reason: why it is not applicable; empty: it is.
         device_bytes, host_bytes: memory that the model's state takes at least: of each device, and of the host for all
             ranks together; `None`: that cannot be told.
+        per_optimizer_byte, per_activation_byte: how much `device_bytes` grows with each byte of the optimizer's state,
+            and of the activations on one device, once a trial has shown those.
         is_automatic: it may be chosen without being named: it keeps the numbers of one device.
         evaluates: `test` and `predict` need it, too.
         cache_key: what outcomes of its trials are kept under, for other runs; empty: they are not.
@@ -89,6 +94,8 @@ class KnownWay(Contract):
     reason: Reason = ""
     device_bytes: int | None = Field(default=None, ge=0)
     host_bytes: int | None = Field(default=None, ge=0)
+    per_optimizer_byte: float = Field(default=0.0, ge=0)
+    per_activation_byte: float = Field(default=0.0, ge=0)
     is_automatic: bool = True
     evaluates: bool = False
     cache_key: Sha256 | Literal[""] = ""
@@ -151,6 +158,8 @@ class TrialOutcome(Contract):
 
     Attributes:
         reason: why the way is struck off; empty: it can be used.
+        cause: what kind of reason that is: memory of a device or of the host ran out, the gradient is another one than
+            that of one device, the technique does not apply, or anything else (a crash, a hang).
         batch_s: median seconds of a batch; 0 where the way is struck off.
         sigma: standard deviation of the logarithm of a unit's time over the one that `batch_s` says.
         batches: that were timed.
@@ -168,6 +177,7 @@ class TrialOutcome(Contract):
     """
 
     reason: Reason = ""
+    cause: Cause = ""
     batch_s: float = Field(default=0.0, ge=0)
     sigma: float = Field(default=0.0, ge=0)
     batches: int = Field(default=0, ge=0)

@@ -26,6 +26,9 @@ _COST_PRIOR, _SLOWNESS_PRIOR = 0.02, 0.2
 """Observations that say a model costs what is typical, and a worker is as fast as the others: few, because models
 differ by far more than units of one model do; more for workers, whose differences are smaller."""
 
+_SEED_WEIGHT = 2
+"""Observations that a trial counts as: its batches are few, and are not a unit's, but it is of the very model."""
+
 _SWEEPS = 4
 """Of alternating least squares at a time. They go on from where the last ones ended."""
 
@@ -66,6 +69,8 @@ class Estimates:
     _subjects: defaultdict[str, list[_Subject]] = field(default_factory=lambda: defaultdict(list))
     """Worker -> what ran there."""
     _costs: dict[_Subject, float] = field(default_factory=dict)
+    _seeds: dict[_Subject, tuple[str, float]] = field(default_factory=dict)
+    """Where a trial ran, and the logarithm of its seconds per row."""
     _slowness: dict[str, float] = field(default_factory=dict)
     _typical: float = 0.0
     _variance: float = _SIGMA**2
@@ -78,8 +83,16 @@ class Estimates:
         return math.sqrt(self._variance)
 
     def knows(self, model: str, technique: str = "") -> bool:
-        """Whether a unit of the model was observed."""
-        return (model, technique) in self._pairs
+        """Whether a unit of the model was observed, or a trial of it."""
+        return (model, technique) in self._pairs or (model, technique) in self._seeds
+
+    def seed(self, model: str, worker: str, *, rows: float, seconds: float, technique: str = "") -> None:
+        """A trial on the worker has shown what a unit of so many rows would take there: believed as `_SEED_WEIGHT`
+        observations of units are, which correct it. A second one takes the place of the first."""
+        if rows > 0 and seconds > 0:
+            subject = (model, technique)
+            self._seeds[subject] = worker, math.log(seconds / rows)
+            self._fit_cost(subject)
 
     def observe(self, model: str, worker: str, *, rows: int, seconds: float, technique: str = "") -> None:
         """A unit ran. Units without rows or of no time tell nothing and are passed over."""
@@ -105,17 +118,24 @@ class Estimates:
             for worker, subjects in self._subjects.items():
                 told = sum(self._pairs[subject][worker].value - self._costs[subject] for subject in subjects)
                 self._slowness[worker] = told / (len(subjects) + _SLOWNESS_PRIOR)
-            for subject in self._pairs:
+            for subject in self._pairs | self._seeds:
                 self._fit_cost(subject)
             self._typical = sum(self._costs.values()) / max(1, len(self._costs))
 
     def _fit_cost(self, subject: _Subject) -> None:
-        pairs = self._pairs[subject]
+        pairs = self._pairs.get(subject, {})
         told, slowness = 0.0, self._slowness
         for worker, mean in pairs.items():
             told += mean.value - slowness.get(worker, 0.0)
         prior = _COST_PRIOR if self._costs else 0.0
-        self._costs[subject] = (told + prior * self._typical) / (len(pairs) + prior)
+        count = len(pairs) + prior
+        if subject in self._seeds:
+            worker, log_rate = self._seeds[subject]
+            # A worker counts as one here, however many units it has run; so the trial counts for less with each.
+            weight = _SEED_WEIGHT * len(pairs) / sum(mean.count for mean in pairs.values()) if pairs else 1.0
+            told += weight * (log_rate - slowness.get(worker, 0.0))
+            count += weight
+        self._costs[subject] = (told + prior * self._typical) / count
 
     def seconds(self, model: str, worker: str, *, rows: float, technique: str = "") -> float:
         """What a unit of so many rows will take; always above 0. A model that never ran costs what is typical."""

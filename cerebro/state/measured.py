@@ -6,8 +6,8 @@ A trial that fails is a result, too: its way is struck off, with the reason.
 from __future__ import annotations
 
 from cerebro.contract.events import TrialsRecalled
-from cerebro.contract.tasks import Failure, TaskResult
-from cerebro.contract.trials import Inspection, TrialOutcome
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.trials import Cause, Inspection, TrialOutcome
 from cerebro.errors import IllegalEventError
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task, TaskState
@@ -18,7 +18,7 @@ def commit(result: TaskResult, run: Run, task: Task) -> None:
     if task.key.kind == "inspect":
         run.inspection = result.inspection or Inspection(problem="the worker told nothing")
     elif task.key.group is not None and task.key.way is not None:
-        outcome = result.trial or TrialOutcome(reason="the worker told nothing")
+        outcome = result.trial or TrialOutcome(reason="the worker told nothing", cause="failure")
         run.trials[task.key.group, task.key.way] = outcome
 
 
@@ -30,7 +30,13 @@ def fail(failure: Failure, run: Run, task: Task) -> None:
     if task.key.kind == "inspect":
         run.inspection = Inspection(problem=failure.line)
     elif task.key.group is not None and task.key.way is not None:
-        run.trials[task.key.group, task.key.way] = TrialOutcome(reason=reason)
+        run.trials[task.key.group, task.key.way] = TrialOutcome(reason=reason, cause=_cause(failure))
+
+
+def _cause(failure: Failure) -> Cause:
+    if failure.kind is FailureKind.OUT_OF_MEMORY:
+        return "device_memory" if failure.place == "device" else "host_memory"
+    return "not_applicable" if failure.kind is FailureKind.NOT_APPLICABLE else "failure"
 
 
 def recall(event: TrialsRecalled, run: Run) -> None:

@@ -115,3 +115,34 @@ def test_one_pair_is_told_as_the_table_tells_it() -> None:
             [estimates.seconds(model, worker, rows=50) for worker in [*places, "far"]]
             for model in [*names, "new"]
         ]
+
+
+@given(cost=st.floats(1e-6, 1e3), rows=st.integers(1, 10**6))
+def test_a_trial_is_believed_until_units_run(cost: float, rows: int) -> None:
+    """A model that was only tried is known, and costs what the trial says, with other models known or not."""
+    found = Estimates()
+    found.seed("tried", "w", rows=10, seconds=10 * cost, technique="ddp-2")
+    assert found.knows("tried", "ddp-2")
+    assert not found.knows("tried")
+    assert found.seconds("tried", "w", rows=rows, technique="ddp-2") == pytest.approx(rows * cost)
+
+
+def test_units_correct_a_trial_that_was_wrong() -> None:
+    """After ten units the estimate where they ran is theirs; after one it is between."""
+    found = Estimates()
+    found.seed("tried", "w", rows=100, seconds=100.0)
+    found.observe("tried", "w", rows=100, seconds=200.0)
+    assert 100 < found.seconds("tried", "w", rows=100) < 200
+    for _ in range(9):
+        found.observe("tried", "w", rows=100, seconds=200.0)
+    found.settle()
+    assert found.seconds("tried", "w", rows=100) == pytest.approx(200, rel=0.05)
+    assert 100 < found.seconds("tried", "v", rows=100) <= 200
+
+
+def test_a_trial_of_no_time_tells_nothing() -> None:
+    """Nor does one without rows."""
+    found = Estimates()
+    found.seed("tried", "w", rows=0, seconds=1.0)
+    found.seed("tried", "w", rows=1, seconds=0.0)
+    assert not found.knows("tried")

@@ -1,0 +1,204 @@
+"""Which trial is worth its time, if any is. Pure; knows nothing of torch, processes and the store.
+
+A trial is worth it where there is a choice, and the choice could make the run shorter, or a model trainable at all:
+
+- A way that cannot fit is not tried: its state alone, with what a trial of its group has shown of the optimizer's state
+  and of activations, is more than `FULL` of a device or of the host.
+- A way on k devices trains at most k times as fast, so all it can do is to shorten long chains: the units of a model
+  come one after another. Only models are tried whose chain, by the narrowest way that fits, is longer than `LONG` of
+  the load bound, which is all work spread evenly over all devices.
+- The makespan is asked for with optimistic times, a speed-up in proportion to the devices over the nearest way that was
+  measured. If the group without its own hope makes it longer by less than `WORTH`, there is no trial.
+
+Numbers of devices are tried as they double. Between two that were measured, the time is taken to be
+``T(k) = a + b/k + c(k - 1)``: what cannot be shared, what can, and what each further device adds in traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cerebro.contract.trials import KnownWay, ModelGroup
+from controller.trials.memory import is_hopeless, may_fit
+from controller.trials.situation import (
+    Measured,
+    Situation,
+    is_like,
+    is_struck_off,
+    left_of,
+    measured,
+    outcome_of,
+    there,
+)
+from controller.trials.times import (
+    Makespan,
+    Width,
+    chain_s,
+    load_s_of,
+    lower_s,
+    optimistic_s,
+    times_of,
+    ways_of,
+)
+
+LONG = 0.8
+"""Of the load bound."""
+WORTH = 0.01
+"""Of the makespan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A trial that is worth its time.
+
+    Attributes:
+        known: the way.
+        model: one of its group, to try it with.
+        is_urgent: no way is known to fit: units of the group wait for it.
+    """
+
+    group: ModelGroup
+    known: KnownWay
+    model: str
+    is_urgent: bool
+
+    @property
+    def key(self) -> Measured:
+        """As in `Situation.outcomes`."""
+        return Measured(self.group.id, self.known.id)
+
+
+def is_there_a_choice(devices: Sequence[int], left: Sequence[float], *, has_overflowed: bool) -> bool:
+    """Whether anything could be gained by looking at the models of a run at all.
+
+    Args:
+        devices: of each worker that trains.
+        left: seconds, or any other measure, of what each model has left to do on one device.
+        has_overflowed: a unit has run out of memory.
+    """
+    if has_overflowed:
+        return True
+    return max(devices, default=0) > 1 and max(left, default=0.0) > LONG * sum(left) / sum(devices)
+
+
+def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[Wanted]:
+    """Trials that are worth their time, the most urgent one first. Those after the first are for workers that could not
+    do that: which of them are still worth it is to be asked again once one is under way.
+
+    Args:
+        makespan: of what is left; `lower_s` by default.
+    """
+    devices = sum(sum(sizes) for sizes in situation.devices.values())
+    ask = makespan or (lambda ways: lower_s(ways, devices))
+    groups = [group for group in situation.inspection.groups if left_of(situation, group)]
+    for group in groups:
+        if not is_trainable(situation, group):
+            yield from _first_that_may_fit(situation, group)
+    if not any(size > 1 for sizes in situation.devices.values() for size in sizes):
+        return
+    times = {group.id: times_of(situation, group) for group in groups}
+    chains = {group.id: chain_s(situation, group, times[group.id]) for group in groups}
+    load_s = load_s_of(situation, groups, times)
+    long = [group for group in groups if times[group.id] and chains[group.id] > LONG * load_s]
+    hopes = {group.id: _hopes(situation, group) for group in long}
+    # With all that is hoped for, and then without what is hoped of one group: of two chains of one length, shortening
+    # either alone would gain nothing.
+    best = times | {group.id: _with(times[group.id], hopes[group.id]) for group in long}
+    for group in sorted(long, key=lambda group: -chains[group.id]):
+        if hopes[group.id] and not _is_being_tried(situation, group):
+            yield from _worthwhile(situation, group, hopes[group.id], _Asked(times, best, ask))
+
+
+def is_trainable(situation: Situation, group: ModelGroup) -> bool:
+    """Whether the group has a way that fits, as far as is known: one of a trial, or one device while nothing speaks
+    against it."""
+    for known in there(situation, group):
+        outcome = outcome_of(situation, group, known)
+        if outcome is not None and outcome.is_usable:
+            return True
+        if outcome is None and known.way.technique == "single" and may_fit(situation, group, known):
+            return True
+    return False
+
+
+def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownWay]:
+    """Ways of which no trial has told yet, and that may fit."""
+    for known in there(situation, group):
+        is_known = outcome_of(situation, group, known) is not None
+        if not is_known and may_fit(situation, group, known) and not is_hopeless(situation, group, known):
+            yield known
+
+
+def _first_that_may_fit(situation: Situation, group: ModelGroup) -> Iterator[Wanted]:
+    """Of a group that nothing is known to fit: the cheapest way; one trial of a group at a time."""
+    if _is_being_tried(situation, group):
+        return
+    for known in sorted(_untried(situation, group), key=lambda known: known.way.size):
+        yield Wanted(group=group, known=known, model=_model(situation, group), is_urgent=True)
+
+
+class _Asked(NamedTuple):
+    """What the makespan is asked with."""
+
+    times: Mapping[str, Mapping[Width, float]]
+    """Of each group, as it is known."""
+    best: Mapping[str, Mapping[Width, float]]
+    """The same with all hopes."""
+    makespan: Makespan
+
+
+def _hopes(situation: Situation, group: ModelGroup) -> list[tuple[KnownWay, float]]:
+    """Ways whose turn it is, and seconds of a batch at the best."""
+    return [
+        (known, optimistic_s(situation, group, known))
+        for known in _untried(situation, group)
+        if known.way.size > 1 and _is_next(situation, group, known)
+    ]
+
+
+def _with(times: Mapping[Width, float], hopes: Iterable[tuple[KnownWay, float]]) -> dict[Width, float]:
+    found = dict(times)
+    for known, seconds in hopes:
+        width = Width(known.place, known.way.size)
+        found[width] = min(seconds, found.get(width, seconds))
+    return found
+
+
+def _worthwhile(
+    situation: Situation, group: ModelGroup, hopes: Sequence[tuple[KnownWay, float]], asked: _Asked
+) -> Iterator[Wanted]:
+    without = asked.makespan(ways_of(situation, {**asked.best, group.id: asked.times[group.id]}))
+    found: list[tuple[float, Wanted]] = []
+    for known, seconds in hopes:
+        alone = _with(asked.times[group.id], [(known, seconds)])
+        after = asked.makespan(ways_of(situation, {**asked.best, group.id: alone}))
+        if after < without * (1 - WORTH):
+            wanted = Wanted(group=group, known=known, model=_model(situation, group), is_urgent=False)
+            found.append((after, wanted))
+    # Few devices first; between equals decides the order of the inspection, which is that of the techniques.
+    yield from (wanted for _, wanted in sorted(found, key=lambda pair: (pair[1].known.way.size, pair[0])))
+
+
+def _is_being_tried(situation: Situation, group: ModelGroup) -> bool:
+    return any(name == group.id for name, _ in situation.under_way)
+
+
+def _is_next(situation: Situation, group: ModelGroup, known: KnownWay) -> bool:
+    """Whether the way's number of devices is the next one to try: no larger one was measured, and the next smaller one
+    was, or cannot be used."""
+    size, sizes = known.way.size, measured(situation, group, known)
+    if max(sizes, default=0) > size:
+        return False
+    usable = [
+        other.way.size
+        for other in there(situation, group)
+        if is_like(other, known) and other.way.size < size
+        if may_fit(situation, group, other) and not is_struck_off(situation, group, other)
+    ]
+    return not usable or max(usable) in sizes
+
+
+def _model(situation: Situation, group: ModelGroup) -> str:
+    return next(model for model in group.models if situation.left.get(model, 0.0) > 0)

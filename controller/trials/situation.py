@@ -1,0 +1,91 @@
+"""What is known of the ways of a run's models, and what is left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cerebro.contract.trials import Inspection, KnownWay, ModelGroup, TrialOutcome
+
+
+class Measured(NamedTuple):
+    """A way of a group: ids as in `Inspection`."""
+
+    group: str
+    way: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What a run knows, and has left to do.
+
+    Attributes:
+        left: model -> batches that it has left to train on, of models that have any.
+        batch_s: model -> seconds of a batch by the way that its units have had, as far as that is known; the others
+            are like them on average.
+        outcomes: of trials.
+        struck: ways that units have failed by.
+        under_way: trials that are open.
+        devices: index of a kind of devices, as in `inspection` -> how many each worker has that is there.
+        wanted: techniques that the user has named; `None`: whatever keeps the numbers of one device.
+    """
+
+    inspection: Inspection
+    left: Mapping[str, float]
+    batch_s: Mapping[str, float] = field(default_factory=dict)
+    outcomes: Mapping[tuple[str, str], TrialOutcome] = field(default_factory=dict)
+    struck: Collection[tuple[str, str]] = ()
+    under_way: Collection[tuple[str, str]] = ()
+    devices: Mapping[int, Sequence[int]]
+    wanted: Collection[str] | None = None
+
+
+def left_of(situation: Situation, group: ModelGroup) -> list[float]:
+    """Batches that models of the group have left, of those that have any."""
+    return [left for model in group.models if (left := situation.left.get(model, 0.0)) > 0]
+
+
+def there(situation: Situation, group: ModelGroup) -> Iterator[KnownWay]:
+    """Ways that can be used now: applicable, not struck off, wanted, and with a worker that has the devices."""
+    for known in group.ways:
+        if known.reason or (group.id, known.id) in situation.struck:
+            continue
+        if max(situation.devices.get(known.place, ()), default=0) < known.way.size:
+            continue
+        is_wanted = (
+            known.is_automatic if situation.wanted is None else known.way.technique in situation.wanted
+        )
+        if is_wanted:
+            yield known
+
+
+def outcome_of(situation: Situation, group: ModelGroup, known: KnownWay) -> TrialOutcome | None:
+    """What a trial of the way has shown."""
+    return situation.outcomes.get((group.id, known.id))
+
+
+def is_like(one: KnownWay, other: KnownWay) -> bool:
+    """Whether they differ in the number of devices alone."""
+    return (one.way.technique, one.way.params, one.place) == (
+        other.way.technique,
+        other.way.params,
+        other.place,
+    )
+
+
+def measured(situation: Situation, group: ModelGroup, known: KnownWay) -> dict[int, float]:
+    """Devices -> seconds of a batch by ways that are like this one."""
+    return {
+        other.way.size: outcome.batch_s
+        for other in group.ways
+        if is_like(other, known)
+        and (outcome := outcome_of(situation, group, other)) is not None
+        and outcome.is_usable
+    }
+
+
+def is_struck_off(situation: Situation, group: ModelGroup, known: KnownWay) -> bool:
+    """Whether a trial, or a unit, has come to nothing by the way."""
+    outcome = outcome_of(situation, group, known)
+    return (group.id, known.id) in situation.struck or (outcome is not None and bool(outcome.reason))

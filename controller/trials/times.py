@@ -1,0 +1,164 @@
+"""How long ways take: as measured, as hoped for, and between two that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from cerebro.contract.trials import KnownWay, ModelGroup, TrialOutcome
+from controller.trials.memory import may_fit
+from controller.trials.situation import Situation, left_of, measured, outcome_of, there
+
+Makespan = Callable[[Mapping[str, Sequence[tuple[int, float]]]], float]
+"""Model -> its ways, each as (devices, seconds of all that is left to do by it) -> seconds until all is done."""
+
+
+class Width(NamedTuple):
+    """So many devices of one kind."""
+
+    place: int
+    size: int
+
+
+def base_s(situation: Situation, group: ModelGroup) -> float:
+    """Seconds of a batch by the way that units have had; of models that have had none, as all others on average."""
+    own = [situation.batch_s[model] for model in group.models if model in situation.batch_s]
+    known = own or list(situation.batch_s.values())
+    return sum(known) / len(known) if known else 1.0
+
+
+def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
+    """Seconds of a batch by the fastest usable way on each number of devices of each kind; empty if none fits."""
+    found: dict[Width, float] = {}
+    for known in there(situation, group):
+        outcome = outcome_of(situation, group, known)
+        key = Width(known.place, known.way.size)
+        if outcome is not None and counts(situation, group, outcome):
+            found[key] = min(found.get(key, outcome.batch_s), outcome.batch_s)
+        elif outcome is None and known.way.technique == "single" and may_fit(situation, group, known):
+            found.setdefault(key, base_s(situation, group))
+    return found
+
+
+def counts(situation: Situation, group: ModelGroup, outcome: TrialOutcome) -> bool:
+    """Whether units may be given a way of this outcome: of ways that the user has not named, one that is not verified
+    only if there is no other."""
+    if not outcome.is_usable:
+        return False
+    if outcome.is_verified or situation.wanted is not None:
+        return True
+    outcomes = (outcome_of(situation, group, known) for known in there(situation, group))
+    return not any(each is not None and each.is_usable and each.is_verified for each in outcomes)
+
+
+def _narrowest(times: Mapping[Width, float]) -> tuple[int, float]:
+    """(devices, seconds) of the way that takes fewest devices, the fastest of several."""
+    key = min(times, key=lambda key: (key.size, times[key]))
+    return key.size, times[key]
+
+
+def chain_s(situation: Situation, group: ModelGroup, times: Mapping[Width, float]) -> float:
+    """Seconds of its longest model's units one after another, by the narrowest way."""
+    return max(left_of(situation, group)) * _narrowest(times)[1] if times else 0.0
+
+
+def load_s_of(
+    situation: Situation, groups: Sequence[ModelGroup], times: Mapping[str, Mapping[Width, float]]
+) -> float:
+    """All work, by the cheapest way of each group, spread evenly over all devices."""
+    devices = sum(sum(sizes) for sizes in situation.devices.values())
+    work = (
+        sum(left_of(situation, group))
+        * min((key.size * seconds for key, seconds in times[group.id].items()), default=0.0)
+        for group in groups
+    )
+    return sum(work) / max(1, devices)
+
+
+def ways_of(
+    situation: Situation, times: Mapping[str, Mapping[Width, float]]
+) -> dict[str, list[tuple[int, float]]]:
+    """For each model with something left its ways, as `Makespan` takes them."""
+    groups = situation.inspection.groups
+    return {
+        model: [(key.size, left * seconds) for key, seconds in times[group.id].items()]
+        for group in groups
+        for model in group.models
+        if (left := situation.left.get(model, 0.0)) > 0 and times.get(group.id)
+    }
+
+
+def optimistic_s(situation: Situation, group: ModelGroup, known: KnownWay) -> float:
+    """Seconds of a batch, were the speed-up over the nearest narrower way in proportion to the devices."""
+    narrower = {k: s for k, s in measured(situation, group, known).items() if k < known.way.size}
+    if not narrower:
+        narrower = {
+            key.size: seconds
+            for key, seconds in times_of(situation, group).items()
+            if key.place == known.place and key.size < known.way.size
+        }
+    if not narrower:
+        narrower = {1: base_s(situation, group)}
+    size = max(narrower)
+    return narrower[size] * size / known.way.size
+
+
+def lower_s(ways: Mapping[str, Sequence[tuple[int, float]]], devices: int) -> float:
+    """Seconds that all models take at least: the longest chain by each one's fastest way, and all work by each one's
+    cheapest way over all devices; of a model that is to be shortened to the makespan, what that costs.
+
+    The least C with: each model has a way of at most C seconds, and the cheapest such ways fill no more than C seconds
+    of all devices. By bisection, because both grow easier with C.
+    """
+    models = [list(each) for each in ways.values() if each]
+    if not models:
+        return 0.0
+
+    def is_enough(limit: float) -> bool:
+        work = 0.0
+        for each in models:
+            cheap = [size * seconds for size, seconds in each if seconds <= limit]
+            if not cheap:
+                return False
+            work += min(cheap)
+        return work <= limit * devices
+
+    low, high = (
+        0.0,
+        sum(max(seconds for _, seconds in each) * max(size for size, _ in each) for each in models),
+    )
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def between(points: Mapping[int, float], devices: int) -> float | None:
+    """Seconds of a batch on a number of devices between two that were measured: T(k) = a + b/k + c(k - 1), through
+    three points if there are as many, else without c; never outside of what its neighbours took.
+
+    Returns:
+        `None`: it is not between two.
+    """
+    below = max((size for size in points if size < devices), default=None)
+    above = min((size for size in points if size > devices), default=None)
+    if below is None or above is None:
+        return None
+    others = sorted(set(points) - {below, above}, key=lambda size: abs(size - devices))
+    found = _through([below, above, *others[:1]], points)(devices)
+    low, high = sorted((points[below], points[above]))
+    return min(max(found, low), high)
+
+
+def _through(sizes: Sequence[int], points: Mapping[int, float]) -> Callable[[int], float]:
+    (k1, t1), (k2, t2) = ((size, points[size]) for size in sizes[:2])
+    if len(sizes) < 3:
+        b = (t1 - t2) / (1 / k1 - 1 / k2)
+        return lambda k: t1 + b * (1 / k - 1 / k1)
+    k3, t3 = sizes[2], points[sizes[2]]
+    # Of the two differences to the first point: b(1/k - 1/k1) + c(k - k1).
+    p, q, r, s = 1 / k2 - 1 / k1, k2 - k1, 1 / k3 - 1 / k1, k3 - k1
+    determinant = p * s - q * r
+    b = ((t2 - t1) * s - q * (t3 - t1)) / determinant
+    c = (p * (t3 - t1) - r * (t2 - t1)) / determinant
+    return lambda k: t1 + b * (1 / k - 1 / k1) + c * (k - k1)

@@ -1,0 +1,273 @@
+"""Trials are done only where they may gain something, and no way is left out that would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
+from cerebro.contract.ways import Way
+from controller.trials.choice import LONG, WORTH, is_there_a_choice, is_trainable, trials
+from controller.trials.memory import FULL, may_fit
+from controller.trials.situation import Situation
+from controller.trials.times import between, lower_s
+
+GIB = 1 << 30
+
+
+def way(technique: str, size: int, *, reason: str = "", device_bytes: int | None = None) -> KnownWay:
+    """A way as an inspection tells of it."""
+    identity = technique if size == 1 else f"{technique}-{size}"
+    made = Way(technique=technique, size=size)
+    return KnownWay(id=identity, way=made, reason=reason, device_bytes=device_bytes)
+
+
+WAYS = (way("single", 1), way("checkpointing", 1), *(way("ddp", size) for size in (2, 4, 8)))
+
+
+def situation(
+    models: Sequence[int],
+    *,
+    devices: Sequence[int] = (8,),
+    batches: float = 100.0,
+    ways: tuple[KnownWay, ...] = WAYS,
+    memory: int | None = None,
+    outcomes: Mapping[tuple[str, str], TrialOutcome] | None = None,
+) -> Situation:
+    """Groups of so many models each."""
+    names = [[f"m{group:02}{number:03}" for number in range(count)] for group, count in enumerate(models)]
+    return Situation(
+        inspection=Inspection(
+            groups=tuple(
+                ModelGroup(id=f"g{number:02}", models=tuple(each), ways=ways)
+                for number, each in enumerate(names)
+            ),
+            places=(DevicePlace(device=DeviceKind(kind="gpu", name="G", memory_bytes=memory), most=8),),
+        ),
+        left={name: batches for each in names for name in each},
+        devices={0: devices},
+        outcomes=outcomes or {},
+    )
+
+
+def wanted(given: Situation) -> list[tuple[str, str]]:
+    """What would be tried, in order."""
+    return [tuple(trial.key) for trial in trials(given)]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_workers_of_one_device_and_models_that_fit_leave_nothing_to_choose(workers: int) -> None:
+    """Nothing is inspected, and of what was inspected nothing is tried."""
+    assert not is_there_a_choice([1] * workers, [1.0], has_overflowed=False)
+    assert wanted(situation([1], devices=[1] * workers)) == []
+
+
+@given(models=st.integers(1, 60), devices=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=6))
+def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
+    models: int, devices: list[int]
+) -> None:
+    """Their chains are half of the load at most; with fewer models than devices they are longer than it."""
+    is_many = models >= 2 * sum(devices)
+    given = situation([models], devices=devices)
+    if is_many:
+        assert not is_there_a_choice(devices, [1.0] * models, has_overflowed=False)
+        assert wanted(given) == []
+    if models < sum(devices) and max(devices) > 1:
+        assert is_there_a_choice(devices, [1.0] * models, has_overflowed=False)
+        assert wanted(given)
+
+
+def test_numbers_of_devices_are_tried_as_they_double_and_no_further_than_it_pays() -> None:
+    """Two devices first, then four once two have shown a speed-up; where two gain nothing, eight are still hoped for,
+    but only what four could bring is asked for next."""
+    alone = situation([1])
+    assert wanted(alone) == [("g00", "ddp-2")]
+    good = {("g00", "ddp-2"): TrialOutcome(batch_s=0.55, is_verified=True)}
+    assert wanted(situation([1], outcomes=good)) == [("g00", "ddp-4")]
+    done = good | {("g00", "ddp-4"): TrialOutcome(batch_s=0.3, is_verified=True)}
+    last = done | {("g00", "ddp-8"): TrialOutcome(batch_s=0.2, is_verified=True)}
+    assert wanted(situation([1], outcomes=done)) == [("g00", "ddp-8")]
+    assert wanted(situation([1], outcomes=last)) == []
+
+
+def test_a_group_is_tried_once_at_a_time_and_the_longest_chain_first() -> None:
+    """While a trial of a group is under way, the next group's turn comes."""
+    two = situation([1, 1])
+    two = replace(two, batch_s={"m00000": 1.0, "m01000": 3.0})
+    assert wanted(two) == [("g01", "ddp-2")]
+    assert wanted(replace(two, under_way={("g01", "ddp-2")})) == []
+    alike = situation([1, 1])
+    assert wanted(alike) == [("g00", "ddp-2"), ("g01", "ddp-2")]
+    assert wanted(replace(alike, under_way={("g00", "ddp-2")})) == [("g01", "ddp-2")]
+
+
+def test_a_way_whose_gradient_was_found_wrong_is_not_tried_on_more_devices() -> None:
+    """Nor one that was found not to apply; one that crashed may go well elsewhere."""
+    for cause, left in (("gradient", []), ("not_applicable", []), ("failure", [("g00", "ddp-4")])):
+        struck = TrialOutcome.model_validate({"reason": "no", "cause": cause})
+        assert wanted(situation([1], outcomes={("g00", "ddp-2"): struck})) == left
+
+
+def test_where_no_way_is_known_to_fit_one_is_tried_before_units() -> None:
+    """The cheapest that may fit: its trial is urgent, whatever the load is. Less than a device's worth is not tried."""
+    ways = (
+        way("single", 1, device_bytes=90 * GIB),
+        way("checkpointing", 1, device_bytes=80 * GIB),
+        way("offload", 1, device_bytes=10 * GIB),
+        way("fsdp", 2, device_bytes=45 * GIB),
+    )
+    large = situation([50], devices=[1, 2], memory=80 * GIB, ways=ways)
+    found = list(trials(large))
+    assert [trial.key.way for trial in found] == ["offload", "fsdp-2"]
+    assert all(trial.is_urgent for trial in found)
+    assert not is_trainable(large, large.inspection.groups[0])
+
+
+def test_a_unit_that_ran_out_of_memory_makes_trials_of_the_other_ways_urgent() -> None:
+    """The way it failed by is not tried, and a way that a trial has shown to fit ends the search."""
+    given = replace(situation([50], devices=[1]), struck={("g00", "single")})
+    found = list(trials(given))
+    assert [(trial.key.way, trial.is_urgent) for trial in found] == [("checkpointing", True)]
+    fits = {("g00", "checkpointing"): TrialOutcome(batch_s=1.0, is_verified=True)}
+    assert wanted(replace(given, outcomes=fits)) == []
+
+
+def test_what_the_planner_says_of_the_gain_decides() -> None:
+    """Asked with the time as now and with the optimistic one: below one per cent nothing is tried."""
+    given, asked = situation([1]), []
+
+    def makespan(ways: Mapping[str, Sequence[tuple[int, float]]]) -> float:
+        asked.append(ways)
+        fastest = min(seconds for _, seconds in ways["m00000"])
+        return 100 - gain * (fastest < 100)
+
+    gain = 100 * WORTH * 0.9
+    assert not list(trials(given, makespan))
+    gain = 100 * WORTH * 1.1
+    assert [tuple(trial.key) for trial in trials(given, makespan)] == [("g00", "ddp-2")]
+    assert {1: 100.0, 2: 50.0} in [dict(ways["m00000"]) for ways in asked]
+
+
+def test_ways_that_the_user_has_not_named_are_not_tried_and_those_that_change_numbers_only_if_named() -> None:
+    """`wanted` names techniques."""
+    float8 = way("fsdp", 2).model_copy(update={"is_automatic": False})
+    given = situation([1], ways=(way("single", 1), float8, way("ddp", 2)))
+    assert wanted(given) == [("g00", "ddp-2")]
+    assert wanted(replace(given, wanted={"single", "fsdp"})) == [("g00", "fsdp-2")]
+
+
+# --- no false pruning -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrueModel:
+    """What a model takes in truth, bytes; `told` is the share of its state that techniques' bounds tell."""
+
+    state: int
+    optimizer: int
+    activations: int
+    told: float
+
+    def peak(self, known: KnownWay) -> float:
+        """Of each device."""
+        technique, size = known.way.technique, known.way.size
+        whole = self.state + self.optimizer
+        if technique == "fsdp":
+            return (whole + self.activations) / size
+        kept = 0.2 if technique == "checkpointing" else 1.0
+        return whole + kept * self.activations / size
+
+    def ways(self) -> tuple[KnownWay, ...]:
+        """With bounds of which the optimizer's state, and some more, is missing."""
+        made = []
+        for technique, size in (
+            ("single", 1),
+            ("checkpointing", 1),
+            *((t, k) for k in (2, 4, 8) for t in ("ddp", "fsdp")),
+        ):
+            shard = size if technique == "fsdp" else 1
+            known = way(technique, size, device_bytes=int(self.told * self.state / shard))
+            growth = {
+                "per_optimizer_byte": 1 / shard,
+                "per_activation_byte": 0.0 if technique == "checkpointing" else 1 / size,
+            }
+            made.append(known.model_copy(update=growth))
+        return tuple(made)
+
+
+@given(
+    truth=st.builds(
+        TrueModel,
+        state=st.integers(1, 200 * GIB),
+        optimizer=st.integers(0, 200 * GIB),
+        activations=st.integers(0, 200 * GIB),
+        told=st.floats(0.5, 1.0),
+    ),
+    memory=st.integers(1, 400 * GIB),
+    tried=st.sets(st.integers(0, 7)),
+)
+def test_no_way_that_would_fit_is_left_out_for_its_memory(
+    truth: TrueModel, memory: int, tried: set[int]
+) -> None:
+    """Over models, limits and what has been tried: what the bounds and the trials' peaks conclude holds in truth."""
+    ways, outcomes = truth.ways(), {}
+    for number in tried:
+        known = ways[number]
+        if truth.peak(known) <= FULL * memory:
+            peak = int(truth.peak(known))
+            # The state as a checkpoint has it: of what bounds tell nothing of, nothing is in it either.
+            outcomes["g00", known.id] = TrialOutcome(
+                batch_s=1.0, device_bytes=peak, state_bytes=truth.optimizer, is_verified=True
+            )
+        else:
+            outcomes["g00", known.id] = TrialOutcome(reason="out of memory", cause="device_memory")
+    given = situation([1], ways=ways, memory=memory, outcomes=outcomes)
+    group = given.inspection.groups[0]
+    for known in ways:
+        if truth.peak(known) <= FULL * memory - 8:
+            assert may_fit(given, group, known), known.id
+
+
+# --- times ------------------------------------------------------------------------------------------
+
+
+@given(a=st.floats(0, 10), b=st.floats(0.1, 10), c=st.floats(0, 1), size=st.integers(3, 7))
+def test_the_time_between_two_measured_numbers_of_devices_is_that_of_the_model(
+    a: float, b: float, c: float, size: int
+) -> None:
+    """Exact where the truth has its form and three points are known; never outside of its neighbours."""
+    truth = {k: a + b / k + c * (k - 1) for k in range(1, 9)}
+    points = {k: truth[k] for k in (1, 2, 8)}
+    found = between(points, size)
+    assert found is not None
+    low, high = sorted((truth[2], truth[8]))
+    assert low - 1e-9 <= found <= high + 1e-9
+    assert found == pytest.approx(min(max(truth[size], low), high), rel=1e-6, abs=1e-9)
+
+
+def test_nothing_is_told_beyond_what_was_measured() -> None:
+    """Neither of fewer nor of more devices."""
+    assert between({2: 1.0, 4: 0.6}, 1) is None
+    assert between({2: 1.0, 4: 0.6}, 8) is None
+
+
+@given(
+    left=st.lists(st.floats(0.1, 100), min_size=1, max_size=8),
+    devices=st.integers(1, 8),
+)
+def test_the_least_makespan_of_one_way_each_is_the_chain_or_the_load(left: list[float], devices: int) -> None:
+    """Whichever is longer; a further way never makes it longer."""
+    ways = {f"m{number}": [(1, seconds)] for number, seconds in enumerate(left)}
+    found = lower_s(ways, devices)
+    assert found == pytest.approx(max(*left, sum(left) / devices), rel=1e-6)
+    wider = {name: [*each, (2, each[0][1] / 2)] for name, each in ways.items()}
+    assert lower_s(wider, devices) <= found * (1 + 1e-9)
+
+
+def test_the_share_beyond_which_a_chain_is_long_is_below_one() -> None:
+    """A chain as long as the load itself leaves no room for anything that takes longer than expected."""
+    assert LONG < 1
