@@ -1,0 +1,167 @@
+"""What is known of a model without training it: sizes, repeated blocks, and a signature that like models share.
+
+Models are made on torch's device ``meta``, where weights take no memory. User code that cannot be run so, because it
+looks at values, makes them on the CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+from torch import nn
+
+from cerebro.spec import Hints, SubEpochSpec
+from cerebro.techniques import ModelFacts
+from cerebro.worker.training.unit import Trainee, create
+
+log = logging.getLogger(__name__)
+
+HARMLESS = (
+    "lr",
+    "learning_rate",
+    "weight_decay",
+    "momentum",
+    "betas",
+    "warmup*",
+    "seed",
+    "dropout",
+    "dropout_*",
+    "*_dropout",
+)
+"""Hyper-parameters that neither time nor memory depend on, as patterns of `fnmatch`."""
+
+
+def made_on_meta(spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str) -> Trainee:
+    """The modules of a model, without memory for their weights if that can be.
+
+    Raises:
+        SpecError: `create_models` did not return a list of modules. Whatever else it raises on the CPU is user code's.
+    """
+    device = torch.device("meta")
+    try:
+        with device:
+            return create(spec, hyperparams, seed=seed, model=model, device=device)
+    except Exception as error:  # noqa: BLE001 - whatever user code makes of values that are not there
+        log.info("%s cannot be made on meta (%s: %s): made on the CPU", model, type(error).__name__, error)
+        return create(spec, hyperparams, seed=seed, model=model, device=torch.device("cpu"))
+
+
+def facts_of(
+    modules: Sequence[nn.Module],
+    hyperparams: Mapping[str, Any],
+    *,
+    hints: Hints | None = None,
+    ignore: Iterable[str] = (),
+) -> ModelFacts:
+    """What there is to know of a model's modules.
+
+    Args:
+        hints: where they name blocks, those are looked at, else `repeated`.
+        ignore: hyper-parameters that are harmless, beside `HARMLESS`.
+    """
+    parameters = list(_distinct(parameter for module in modules for parameter in module.parameters()))
+    blocks = blocks_of(modules, hints)
+    given = hyperparams.get("batch_size")
+    return ModelFacts(
+        signature=signature_of(modules, hyperparams, ignore=ignore),
+        param_bytes=_num_bytes(parameters),
+        trainable_bytes=_num_bytes(parameter for parameter in parameters if parameter.requires_grad),
+        buffer_bytes=_num_bytes(_distinct(buffer for module in modules for buffer in module.buffers())),
+        block_bytes=max((_num_bytes(_distinct(block.parameters())) for block in blocks), default=0),
+        batch_size=given if isinstance(given, int) and given > 0 else 1,
+        layers=dict(Counter(type(block).__name__ for block in blocks)),
+    )
+
+
+def blocks_of(modules: Iterable[nn.Module], hints: Hints | None = None) -> list[nn.Module]:
+    """The repeated blocks of a model, in its order: of the classes that are named, else `repeated`."""
+    modules = list(modules)
+    if hints is not None and hints.blocks:
+        return [each for module in modules for each in module.modules() if isinstance(each, hints.blocks)]
+    return repeated(modules)
+
+
+def repeated(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Of the classes of which some ``ModuleList`` or ``Sequential`` has several children, those of the class that has
+    most parameters in all; none if no class with parameters is repeated.
+
+    Blocks within blocks are not asked for: the class with most parameters is the outermost one.
+    """
+    found: dict[type[nn.Module], list[nn.Module]] = {}
+    for module in modules:
+        for parent in module.modules():
+            if not isinstance(parent, nn.ModuleList | nn.Sequential):
+                continue
+            kinds = Counter(type(child) for child in parent)
+            for child in _distinct(parent):
+                if kinds[type(child)] > 1 and any(True for _ in child.parameters()):
+                    found.setdefault(type(child), []).append(child)
+
+    def size(kind: type[nn.Module]) -> int:
+        return _num_bytes(_distinct(p for block in found[kind] for p in block.parameters()))
+
+    # The first of equals: the outermost, where a block holds nothing but a repeated one.
+    return found[max(found, key=size)] if found else []
+
+
+def signature_of(
+    modules: Sequence[nn.Module], hyperparams: Mapping[str, Any], *, ignore: Iterable[str] = ()
+) -> str:
+    """A hash that models share if they differ in nothing that time or memory depend on: modules, parameters and
+    buffers with names, shapes, types, whether they are trained and shared; all hyper-parameters that matter."""
+    seen: dict[int, str] = {}
+    told: list[Any] = []
+    for number, module in enumerate(modules):
+        told += [[number, *line] for line in _modules(module)]
+        tensors = (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        )
+        for name, tensor in tensors:
+            is_same_as = seen.setdefault(id(tensor), f"{number}/{name}")
+            told.append(
+                [number, name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad, is_same_as]
+            )
+    content = json.dumps([told, mattering(hyperparams, ignore)], sort_keys=True, default=repr)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def mattering(hyperparams: Mapping[str, Any], ignore: Iterable[str] = ()) -> dict[str, Any]:
+    """The hyper-parameters that time or memory may depend on."""
+    patterns = (*HARMLESS, *ignore)
+    return {
+        name: value
+        for name, value in hyperparams.items()
+        if not any(fnmatch(name.lower(), pattern.lower()) for pattern in patterns)
+    }
+
+
+def _modules(module: nn.Module) -> Iterator[list[str]]:
+    for name, each in module.named_modules():
+        # How much is dropped is harmless, and what a Dropout would tell of itself.
+        is_dropout = isinstance(each, nn.modules.dropout._DropoutNd)
+        yield [name, type(each).__qualname__, "" if is_dropout else each.extra_repr()]
+
+
+def _distinct(items: Iterable[Any]) -> Iterator[Any]:
+    seen: set[int] = set()
+    for item in items:
+        if id(item) not in seen:
+            seen.add(id(item))
+            yield item
+
+
+def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def named(modules: Collection[nn.Module]) -> str:
+    """A model for people: the classes of its modules."""
+    return " + ".join(type(module).__name__ for module in modules)

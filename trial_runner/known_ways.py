@@ -1,0 +1,158 @@
+"""Which ways a model could be trained by on some devices, and why it could not by others. Without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from cerebro.contract.trials import DeviceKind, DevicePlace, KnownWay
+from cerebro.contract.ways import Params, TechniqueChoice, Way
+from cerebro.techniques import ModelFacts, Place, Technique
+
+_MUCH = 1 << 30
+"""Bytes."""
+
+
+class Offer:
+    """A technique that a run may use, as it was chosen."""
+
+    def __init__(self, technique: Technique, choice: TechniqueChoice) -> None:
+        self.technique, self.choice = technique, choice
+
+    def way(self, params: Params, size: int) -> Way:
+        """One of its ways."""
+        technique = self.technique
+        return Way(
+            technique=technique.name,
+            version=technique.version,
+            params=params,
+            size=size,
+            processes=technique.processes,
+            code=self.choice.code,
+        )
+
+
+def known_ways(
+    facts: ModelFacts,
+    offers: Sequence[Offer],
+    places: Sequence[DevicePlace],
+    *,
+    gpus: Sequence[int] = (),
+    keyed_by: Mapping[str, str] | None = None,
+) -> tuple[KnownWay, ...]:
+    """Each technique with each of its variants on each number of devices, by kind of devices, then by their number.
+
+    What a technique says of several numbers of devices in the same words is told once.
+
+    Args:
+        gpus: numbers of devices to consider; none: 1, 2, 4 and so on, and all of a worker.
+        keyed_by: what outcomes of trials depend on beside the signature, the way and the devices; `None`: they are
+            not to be kept.
+    """
+    found: list[KnownWay] = []
+    for number, place in enumerate(places):
+        told: set[tuple[str, str]] = set()
+        for size in sizes(place.most, gpus):
+            for offer in offers:
+                at = _At(device=place.device, number=number, size=size)
+                for known in _of(facts, offer, at, keyed_by):
+                    if known.reason and (offer.technique.name, known.reason) in told:
+                        continue
+                    told.add((offer.technique.name, known.reason))
+                    found.append(known)
+    return tuple(found)
+
+
+def sizes(most: int, gpus: Sequence[int] = ()) -> list[int]:
+    """Numbers of devices to consider where a worker has at most so many."""
+    if gpus:
+        return sorted({size for size in gpus if size <= most})
+    return sorted({*(1 << power for power in range(most.bit_length())), most})
+
+
+class _At(NamedTuple):
+    """So many devices of one kind, and which of the kinds that is."""
+
+    device: DeviceKind
+    number: int
+    size: int
+
+    @property
+    def place(self) -> Place:
+        """As techniques are told of it."""
+        device = self.device
+        return Place(
+            size=self.size,
+            kind=device.kind,
+            memory_bytes=device.memory_bytes,
+            host_bytes=device.host_bytes,
+            link=device.link,
+        )
+
+    @property
+    def suffix(self) -> str:
+        """Of the id of a way."""
+        return (f"-{self.size}" if self.size > 1 else "") + (f"@{self.number}" if self.number else "")
+
+
+def _of(facts: ModelFacts, offer: Offer, at: _At, keyed_by: Mapping[str, str] | None) -> Iterator[KnownWay]:
+    technique, choice, place = offer.technique, offer.choice, at.place
+    if not max(technique.least, choice.least) <= at.size <= min(technique.most, choice.most):
+        return
+    for variant, params in enumerate(_variants(technique, choice, facts, place)):
+        way = offer.way(params, at.size)
+        reason = technique.is_applicable(facts, place, params)
+        memory = technique.memory(facts, place, params) if not reason else None
+        yield KnownWay(
+            id=f"{technique.name}{f'.{variant}' if variant else ''}{at.suffix}",
+            way=way,
+            place=at.number,
+            reason=reason,
+            device_bytes=memory.device if memory else None,
+            host_bytes=memory.host if memory else None,
+            per_optimizer_byte=_growth(technique, facts, place, params, "optimizer_bytes") if memory else 0.0,
+            per_activation_byte=_growth(technique, facts, place, params, "activation_bytes")
+            if memory
+            else 0.0,
+            is_automatic=technique.keeps_numerics,
+            evaluates=technique.evaluates,
+            cache_key=cache_key(facts.signature, way, at.device, keyed_by) if keyed_by is not None else "",
+        )
+
+
+def _growth(technique: Technique, facts: ModelFacts, place: Place, params: Params, field: str) -> float:
+    """How much of a device's memory each byte of something takes that is not known yet; asked by trying."""
+    none = technique.memory(_with(facts, field, 0), place, params)
+    much = technique.memory(_with(facts, field, _MUCH), place, params)
+    return max(0.0, (much.device - none.device) / _MUCH) if none and much else 0.0
+
+
+def _with(facts: ModelFacts, field: str, num_bytes: int) -> ModelFacts:
+    if field == "optimizer_bytes":
+        return replace(facts, optimizer_bytes=num_bytes)
+    return replace(facts, activation_bytes=num_bytes)
+
+
+def _variants(
+    technique: Technique, choice: TechniqueChoice, facts: ModelFacts, place: Place
+) -> Iterator[Params]:
+    """Its variants with what the user has fixed, each once."""
+    seen: list[Params] = []
+    for variant in technique.variants(facts, place):
+        params = {**variant, **choice.params}
+        if params not in seen:
+            seen.append(params)
+            yield params
+
+
+def cache_key(signature: str, way: Way, device: DeviceKind, others: Mapping[str, str]) -> str:
+    """What the outcome of a trial is kept under: a hash of all that it depends on.
+
+    Args:
+        others: such as the version of torch, what the spec does, how rows are laid out.
+    """
+    facts = [signature, way.model_dump(mode="json"), device.model_dump(mode="json"), dict(others)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
