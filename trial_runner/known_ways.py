@@ -9,30 +9,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cerebro.contract.trials import DeviceKind, DevicePlace, KnownWay
-from cerebro.contract.ways import Params, TechniqueChoice, Way
-from cerebro.techniques import ModelFacts, Place, Technique
+from cerebro.contract.ways import TechniqueChoice, Way
+from cerebro.techniques import ModelFacts, Params, Place, Technique
 
 _MUCH = 1 << 30
 """Bytes."""
 
 
-class Offer:
-    """A technique that a run may use, as it was chosen."""
+class Offer(NamedTuple):
+    """A technique that a run may use, made with the parameters that the user has fixed, and how it was chosen."""
 
-    def __init__(self, technique: Technique, choice: TechniqueChoice) -> None:
-        self.technique, self.choice = technique, choice
-
-    def way(self, params: Params, size: int) -> Way:
-        """One of its ways."""
-        technique = self.technique
-        return Way(
-            technique=technique.name,
-            version=technique.version,
-            params=params,
-            size=size,
-            processes=technique.processes,
-            code=self.choice.code,
-        )
+    technique: Technique
+    choice: TechniqueChoice
 
 
 def known_ways(
@@ -102,8 +90,15 @@ def _of(facts: ModelFacts, offer: Offer, at: _At, keyed_by: Mapping[str, str] | 
     technique, choice, place = offer.technique, offer.choice, at.place
     if not max(technique.least, choice.least) <= at.size <= min(technique.most, choice.most):
         return
-    for variant, params in enumerate(_variants(technique, choice, facts, place)):
-        way = offer.way(params, at.size)
+    for variant, params in enumerate(technique.considered(facts, place)):
+        way = Way(
+            technique=technique.name,
+            version=technique.version,
+            params=dict(params),
+            size=at.size,
+            processes=technique.processes,
+            code=choice.code,
+        )
         reason = technique.is_applicable(facts, place, params)
         memory = technique.memory(facts, place, params) if not reason else None
         yield KnownWay(
@@ -117,7 +112,7 @@ def _of(facts: ModelFacts, offer: Offer, at: _At, keyed_by: Mapping[str, str] | 
             per_activation_byte=_growth(technique, facts, place, params, "activation_bytes")
             if memory
             else 0.0,
-            is_automatic=technique.keeps_numerics,
+            is_automatic=technique.is_exact(params),
             evaluates=technique.evaluates,
             cache_key=cache_key(facts.signature, way, at.device, keyed_by) if keyed_by is not None else "",
         )
@@ -134,18 +129,6 @@ def _with(facts: ModelFacts, field: str, num_bytes: int) -> ModelFacts:
     if field == "optimizer_bytes":
         return replace(facts, optimizer_bytes=num_bytes)
     return replace(facts, activation_bytes=num_bytes)
-
-
-def _variants(
-    technique: Technique, choice: TechniqueChoice, facts: ModelFacts, place: Place
-) -> Iterator[Params]:
-    """Its variants with what the user has fixed, each once."""
-    seen: list[Params] = []
-    for variant in technique.variants(facts, place):
-        params = {**variant, **choice.params}
-        if params not in seen:
-            seen.append(params)
-            yield params
 
 
 def cache_key(signature: str, way: Way, device: DeviceKind, others: Mapping[str, str]) -> str:

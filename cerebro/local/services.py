@@ -183,7 +183,7 @@ def services(
         }
         return ours(
             name,
-            *("cerebro.worker.agent", "--handlers", "etl_worker", "model_hopper"),
+            *("cerebro.worker.agent", "--handlers", "etl_worker", "model_hopper", "trial_runner"),
             own=environment.worker(inherited, threads) | client | settings,
             # More workers are a smaller share of the cores: one that kept its old share would slow down all. It gives
             # back the unit in hand, which counts no attempt, and starts again.

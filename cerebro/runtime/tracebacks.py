@@ -18,7 +18,7 @@ from cerebro.contract.texts import cleaned
 from cerebro.errors import CerebroError
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PLATFORM = tuple(f"{_ROOT / name}/" for name in ("cerebro", "etl_worker", "model_hopper"))
+_PLATFORM = tuple(f"{_ROOT / name}/" for name in ("cerebro", "etl_worker", "model_hopper", "trial_runner"))
 """Folders of the platform's code that calls user code."""
 _INSTALLED = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")
 _PACKAGES = ("/site-packages/", "/dist-packages/")

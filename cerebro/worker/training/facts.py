@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from cerebro.errors import SpecError
 from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import ModelFacts
+from cerebro.techniques.facts import coupled
 from cerebro.worker.training.unit import Trainee, create
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,18 @@ def made_on_meta(spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: in
         return create(spec, hyperparams, seed=seed, model=model, device=torch.device("cpu"))
 
 
+def hints_of(spec: SubEpochSpec, modules: list[nn.Module], hyperparams: Mapping[str, Any]) -> Hints:
+    """What the user says of a model.
+
+    Raises:
+        SpecError: it is nothing of the kind.
+    """
+    given: object = spec.hints(modules, dict(hyperparams))
+    if not isinstance(given, Hints):
+        raise SpecError(f"hints() returned a {type(given).__name__}, expected cerebro.Hints(...)")
+    return given
+
+
 def facts_of(
     modules: Sequence[nn.Module],
     hyperparams: Mapping[str, Any],
@@ -77,6 +91,9 @@ def facts_of(
         block_bytes=max((_num_bytes(_distinct(block.parameters())) for block in blocks), default=0),
         batch_size=given if isinstance(given, int) and given > 0 else 1,
         layers=dict(Counter(type(block).__name__ for block in blocks)),
+        num_modules=sum(any(True for _ in module.parameters()) for module in modules),
+        coupled=next(filter(None, map(coupled, modules)), ""),
+        stages=_num_stages(modules, hints),
     )
 
 
@@ -109,6 +126,12 @@ def repeated(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
     # The first of equals: the outermost, where a block holds nothing but a repeated one.
     return found[max(found, key=size)] if found else []
+
+
+def _num_stages(modules: Sequence[nn.Module], hints: Hints | None) -> int:
+    if hints is not None and hints.stages:
+        return len(hints.stages)
+    return len(modules[0]) if len(modules) == 1 and isinstance(modules[0], nn.Sequential) else 0
 
 
 def signature_of(

@@ -248,12 +248,13 @@ def test_no_gpu_is_asked_for_by_default() -> None:
 
 
 def test_each_container_of_a_worker_registers_under_a_name_of_its_own() -> None:
-    """The pod's name for the one that trains, with "-etl" for the one that preprocesses; one handler each."""
+    """The pod's name for the one that trains, with "-etl" for the one that preprocesses; each with its handlers."""
     containers = _worker("defaults")
     assert plain(containers["worker"])["CEREBRO_WORKER"] == "$(CEREBRO_POD)"
     assert plain(containers["etl"])["CEREBRO_WORKER"] == "$(CEREBRO_POD)-etl"
-    for container, handler in (("worker", "model_hopper"), ("etl", "etl_worker")):
-        assert containers[container]["command"][-2:] == ["--handlers", handler]
+    for container, handlers in (("worker", ["model_hopper", "trial_runner"]), ("etl", ["etl_worker"])):
+        command = containers[container]["command"]
+        assert command[command.index("--handlers") + 1 :] == handlers
         names = [entry["name"] for entry in containers[container]["env"]]
         assert names.index("CEREBRO_POD") < names.index("CEREBRO_WORKER"), "expansion needs this order"
 

@@ -1,0 +1,228 @@
+"""What an inspection says of models: which are alike, and which ways each group has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from cerebro.contract.tasks import InspectTask
+from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection
+from cerebro.contract.ways import TechniqueChoice, Way
+from cerebro.spec import Hints, SubEpochSpec
+from cerebro.techniques import Memory, ModelFacts, Params, Place, Technique
+from cerebro.worker.training.facts import HARMLESS, facts_of, made_on_meta, repeated
+from tests.state.stories import SHA
+from tests.techniques.cases import Block, Gpt
+from trial_runner.inspecting import grouped, inspect
+from trial_runner.known_ways import Offer, cache_key, known_ways, sizes
+
+CPU = DeviceKind(kind="cpu", name="1 core", host_bytes=4 << 30)
+GPU = DeviceKind(kind="gpu", name="G", memory_bytes=8 << 30, host_bytes=64 << 30)
+
+
+class Spec(SubEpochSpec):
+    """An MLP of which everything can be chosen."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        if hyperparams.get("broken"):
+            raise RuntimeError("no such model")
+        width = hyperparams.get("width", 8)
+        layers = [nn.Linear(width, width, bias=hyperparams.get("bias", True)) for _ in range(2)]
+        if hyperparams.get("looks"):
+            layers[0].weight.sum().item()  # what is on meta has no values
+        drop = nn.Dropout(hyperparams.get("dropout", 0.1))
+        made = nn.Sequential(*layers, drop, nn.Linear(width, 1))
+        made[0].weight.requires_grad_(not hyperparams.get("frozen", False))
+        return [made.to(getattr(torch, hyperparams.get("dtype", "float32")))]
+
+
+def task(models: Mapping[str, Any], **fields: Any) -> InspectTask:
+    """To inspect these models."""
+    given = {
+        "key": "fit-1/inspect",
+        "experiment": "one",
+        "run": "fit-1",
+        "code": SHA,
+        "dataset": "d",
+        "seed": 0,
+        "models": dict(models),
+        "places": (DevicePlace(device=CPU, most=2),),
+    }
+    return InspectTask.model_validate({**given, **fields})
+
+
+BASE: dict[str, Any] = {"batch_size": 8, "lr": 0.1}
+
+
+@given(
+    change=st.sampled_from(
+        [
+            {"lr": 0.2},
+            {"learning_rate": 1},
+            {"weight_decay": 0.1},
+            {"momentum": 0.9},
+            {"betas": [0.9, 0.99]},
+            {"warmup_steps": 10},
+            {"seed": 7},
+            {"dropout": 0.5},
+        ]
+    )
+)
+def test_models_that_differ_in_what_is_harmless_are_alike(change: dict[str, Any]) -> None:
+    """One trial does for all learning rates, decays, seeds and shares of dropout."""
+    (group,) = grouped(Spec(), {"m00": BASE, "m01": {**BASE, **change}}, seed=0)
+    assert group.models == ["m00", "m01"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"width": 16},
+        {"batch_size": 16},
+        {"bias": False},
+        {"frozen": True},
+        {"dtype": "float64"},
+        {"steps": 2},
+    ],
+)
+def test_models_that_differ_in_anything_that_may_matter_are_not_alike(change: dict[str, Any]) -> None:
+    """Shapes, types, what is trained, the batch size, and every hyper-parameter that nobody knows to be harmless."""
+    models = {"m00": BASE, "m01": {**BASE, **change}}
+    assert [group.models for group in grouped(Spec(), models, seed=0)] == [["m00"], ["m01"]]
+
+
+def test_a_user_may_name_further_hyperparameters_that_do_not_matter() -> None:
+    """As patterns."""
+    models = {"m00": {**BASE, "label_a": 1}, "m01": {**BASE, "label_a": 2}}
+    assert len(grouped(Spec(), models, seed=0)) == 2
+    assert len(grouped(Spec(), models, seed=0, ignore=("label_*",))) == 1
+    assert "lr" in HARMLESS
+
+
+def test_models_are_made_without_memory_and_on_the_cpu_where_user_code_looks_at_values() -> None:
+    """What is found is the same."""
+    plain = made_on_meta(Spec(), {**BASE, "width": 10_000}, seed=0, model="m00")
+    assert {parameter.device.type for parameter in plain.modules[0].parameters()} == {"meta"}
+    looking = made_on_meta(Spec(), {**BASE, "looks": True}, seed=0, model="m00")
+    assert {parameter.device.type for parameter in looking.modules[0].parameters()} == {"cpu"}
+    expected = made_on_meta(Spec(), BASE, seed=0, model="m00")
+    assert facts_of(looking.modules, BASE) == facts_of(expected.modules, BASE)
+
+
+def test_sizes_count_what_is_shared_once() -> None:
+    """Tied weights are one parameter; frozen ones are not trained; the largest block is told."""
+    gpt = Gpt(3)
+    gpt.norm.weight.requires_grad_(False)
+    facts = facts_of([gpt], {"batch_size": 4})
+    count = sum(parameter.numel() for parameter in gpt.parameters())
+    assert (facts.param_bytes, facts.trainable_bytes) == (4 * count, 4 * (count - gpt.norm.weight.numel()))
+    assert facts.block_bytes == 4 * sum(parameter.numel() for parameter in gpt.blocks[0].parameters())
+    assert (facts.layers, facts.batch_size, facts.coupled) == ({"Block": 3}, 4, "")
+
+
+def test_the_repeated_class_with_most_parameters_is_the_block_unless_the_user_names_one() -> None:
+    """Not the layers within it; nothing where no class is repeated."""
+    gpt = Gpt(2)
+    assert repeated([gpt]) == list(gpt.blocks)
+    assert repeated([nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU())]) == []
+    named = facts_of([gpt], {}, hints=Hints(blocks=(nn.LayerNorm,)))
+    assert named.layers == {"LayerNorm": 5}
+    assert Block.__name__ in facts_of([gpt], {}).layers
+
+
+def test_an_inspection_tells_of_each_group_its_ways_and_why_others_do_not_apply() -> None:
+    """By name and number of devices; a model that cannot be made is told with its reason, and the others go on."""
+    models = {"m00": BASE, "m01": {**BASE, "broken": 1}, "m02": {**BASE, "batch_size": 1}}
+    found = inspect(Spec(), task(models))
+    assert Inspection.model_validate_json(found.model_dump_json()) == found
+    first, broken, small = found.groups
+    assert first.models == ("m00",)
+    assert first.param_bytes == 4 * (2 * (64 + 8) + 9)
+    ways = {known.id: known for known in first.ways}
+    assert ways["single"].way == Way(technique="single", processes="one")
+    assert ways["ddp-2"].way.size == 2
+    assert not ways["single"].reason
+    assert not ways["ddp-2"].reason
+    assert (ways["ddp-2"].device_bytes or 0) >= first.param_bytes
+    assert "no such model" in broken.problem
+    assert "batch_size is 1" in {known.id: known for known in small.ways}["ddp-2"].reason
+    assert found.group_of("m02") == small
+
+
+def test_only_the_techniques_and_numbers_of_devices_that_a_user_names_are_considered() -> None:
+    """And no more devices than a worker has."""
+    named = (TechniqueChoice(name="ddp"),)
+    places = (DevicePlace(device=CPU, most=4),)
+    found = inspect(Spec(), task({"m00": BASE}, techniques=named, gpus=(2, 8), places=places))
+    assert {known.id for known in found.groups[0].ways} == {"ddp-2", "ddp.1-2"}
+    assert sizes(6) == [1, 2, 4, 6]
+
+
+class Halved(Technique):
+    """Splits everything over its devices."""
+
+    name = "halved"
+    parameters = None
+
+    def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
+        return ({}, {"more": True})
+
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        return "not with four" if place.size == 4 else ""
+
+    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+        more = 2 * (facts.optimizer_bytes or 0) + (facts.activation_bytes or 0)
+        return Memory(device=(facts.param_bytes + more) // place.size)
+
+    def prepare(self, modules: Any, group: Any, params: Params, hints: Hints) -> None:
+        raise NotImplementedError
+
+
+def test_each_way_of_each_kind_of_devices_has_a_name_of_its_own() -> None:
+    """With its variant and the kind of devices in it; how its memory grows is asked of the technique."""
+    facts = ModelFacts(signature="s", param_bytes=100, trainable_bytes=100)
+    places = (DevicePlace(device=CPU, most=2), DevicePlace(device=GPU, most=4))
+    offer = Offer(Halved(), TechniqueChoice(name="halved"))
+    found = known_ways(facts, [offer], places)
+    names = ["halved", "halved.1", "halved-2", "halved.1-2"]
+    later = ["halved@1", "halved.1@1", "halved-2@1", "halved.1-2@1", "halved-4@1"]
+    assert [known.id for known in found] == names + later
+    assert found[-1].reason == "not with four"
+    two = found[2]
+    assert (two.device_bytes, two.per_optimizer_byte, two.per_activation_byte) == (50, 1.0, 0.5)
+
+
+_PARTS: list[tuple[str, Way, DeviceKind, dict[str, str]]] = [
+    ("other", Way(technique="ddp", size=2), GPU, {"torch": "2"}),
+    ("s", Way(technique="fsdp", size=2), GPU, {"torch": "2"}),
+    ("s", Way(technique="ddp", size=4), GPU, {"torch": "2"}),
+    ("s", Way(technique="ddp", size=2, version=2), GPU, {"torch": "2"}),
+    ("s", Way(technique="ddp", size=2, params={"a": 1}), GPU, {"torch": "2"}),
+    ("s", Way(technique="ddp", size=2), CPU, {"torch": "2"}),
+    ("s", Way(technique="ddp", size=2), GPU.model_copy(update={"memory_bytes": 1}), {"torch": "2"}),
+    ("s", Way(technique="ddp", size=2), GPU.model_copy(update={"link": "NV18"}), {"torch": "2"}),
+    ("s", Way(technique="ddp", size=2), GPU, {"torch": "3"}),
+    ("s", Way(technique="ddp", size=2), GPU, {"torch": "2", "spec": "x"}),
+]
+
+
+@pytest.mark.parametrize("parts", _PARTS)
+def test_the_key_of_an_outcome_changes_with_each_thing_that_it_depends_on(
+    parts: tuple[str, Way, DeviceKind, dict[str, str]],
+) -> None:
+    """Model, technique, its version and parameters, devices and their memory and link, torch, spec and rows."""
+    base = ("s", Way(technique="ddp", size=2), GPU, {"torch": "2"})
+    assert cache_key(*parts) != cache_key(*base) == cache_key(*base)
+
+
+def test_the_module_of_ways_needs_no_torch() -> None:
+    """It is pure."""
+    source = Path(known_ways.__code__.co_filename).read_text()
+    assert "import torch" not in source
