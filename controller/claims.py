@@ -10,7 +10,7 @@ import functools
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
 from cerebro.state.sharing import WEIGHTS
@@ -46,17 +46,11 @@ def places_to_train(state: ExperimentState) -> frozenset[Place]:
     return frozenset(place for worker in workers for place in _devices(worker))
 
 
-def is_busy(open_runs: Iterable[tuple[ExperimentState, Run]]) -> bool:
-    """Whether each place where one of these runs has its work done has a task; not where there is no such place."""
-    used, busy = set[Place](), set[Place]()
-    for state, run in open_runs:
-        alive = (worker for worker in state.workers.values() if worker.is_alive)
-        if run.kind == "etl":
-            used |= {_lane(worker) for worker in alive if "etl" in worker.kinds}
-        else:
-            used |= places_to_train(state)
-        busy |= held(state, run)
-    return bool(used) and used <= busy
+def used(state: ExperimentState, run: Run) -> frozenset[Place]:
+    """Places where a run has its work done."""
+    if run.kind != "etl":
+        return places_to_train(state)
+    return frozenset(_lane(w) for w in state.workers.values() if w.is_alive and "etl" in w.kinds)
 
 
 def weight_of(state: ExperimentState, run: Run) -> float:

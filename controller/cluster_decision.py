@@ -76,14 +76,14 @@ def holdings(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[Cluster
             )
 
 
-def ending(states: Iterable[ExperimentState]) -> set[Life]:
-    """Workers that gave a task back because they end."""
-    return {(w.name, w.incarnation) for state in states for w in state.workers.values() if w.is_ending}
+def ending(state: ExperimentState) -> set[Life]:
+    """Workers that gave a task of an experiment back because they end."""
+    return {(w.name, w.incarnation) for w in state.workers.values() if w.is_ending}
 
 
-def busy(states: Iterable[ExperimentState]) -> set[str]:
-    """Workers with tasks that are open."""
-    return {w.name for state in states for w in state.workers.values() if w.open_tasks}
+def busy(state: ExperimentState) -> set[str]:
+    """Workers with tasks of an experiment that are open."""
+    return {w.name for w in state.workers.values() if w.open_tasks}
 
 
 def _loss(known: Worker, seen: WorkerView, is_ending: bool) -> Exit | None:

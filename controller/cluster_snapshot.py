@@ -55,6 +55,8 @@ class WorkerView:
     before: Exit = STARTED_ANEW
     """How the process before this incarnation ended."""
     free_bytes: int | None = None
+    tasks: tuple[str, ...] = ()
+    """What it says it runs, each as `experiment/task`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,7 @@ def worker_view(
         absence=absence,
         before=_before(record.pod, fleet) if record.pod and fleet else STARTED_ANEW,
         free_bytes=status.checkpoint_free_bytes,
+        tasks=status.tasks,
     )
 
 

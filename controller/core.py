@@ -114,6 +114,11 @@ class Core:
         """Runs that are worked on, oldest first: those that wait for no other run."""
         return [run for run in self.state.going_on() if self.attended is None or run.id in self.attended]
 
+    def waiting(self) -> frozenset[str]:
+        """Ids of open runs that wait for another one of the experiment."""
+        going_on = {run.id for run in self.state.going_on()}
+        return frozenset(run.id for run in self.state.open_runs() if run.id not in going_on)
+
     def fit_of(self, run: Run) -> FitDispatch | None:
         """The dispatch state of a fit run that is worked on, `None` for any other run."""
         return self.fit if run.models else None

@@ -15,8 +15,6 @@ from cerebro.contract.records import Unreadable
 from cerebro.errors import ConflictError, RetryableError, UnreadableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState, whole
-from controller import claims
-from controller.arbiter import Place
 from controller.assigning import revoke_task
 from controller.log_reading import LogReading
 from controller.opened import Experiments
@@ -80,12 +78,8 @@ class Isolation:
         self._kvs.quarantine(experiment, why, self._term())
 
     def _set_aside(self, experiment: str) -> None:
-        each, holds = self._experiments.opened.get(experiment), frozenset[Place]()
-        if each is not None:
-            for run in each.core.open_runs():
-                holds |= claims.held(each.core.state, run)
         self._leave_out(experiment)
-        delay_s = self._experiments.set_aside(experiment, time.monotonic(), holds)
+        delay_s = self._experiments.set_aside(experiment, time.monotonic())
         log.warning("experiment %s is left alone for %g s; other experiments go on", experiment, delay_s)
 
     def _events(self, experiment: str, after: int) -> tuple[Event, ...]:

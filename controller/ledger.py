@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from cerebro.contract import api
 from cerebro.contract.events import ClusterEvent, HoldingsChanged
 from cerebro.contract.records import Holding
-from cerebro.state import ClusterState, ExperimentState
-from controller.cluster_decision import busy, decide, ending, holdings
+from cerebro.state import ClusterState
+from controller.cluster_decision import Life, decide, holdings
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.event_logging import line
 
@@ -47,11 +47,18 @@ class Ledger:
         """Another controller may have written."""
         self._is_behind = True
 
-    def tend(self, term: int, snapshot: ClusterSnapshot, states: Iterable[ExperimentState]) -> bool:
+    def tend(
+        self,
+        term: int,
+        snapshot: ClusterSnapshot,
+        *,
+        ending: Collection[Life] = (),
+        busy: Collection[str] = (),
+    ) -> bool:
         """Write what is news; whether there was any. Then experiments have to read on before they decide.
 
         Args:
-            states: of the experiments that are worked on, as they are now.
+            ending, busy: as for `controller.cluster_decision.decide`.
 
         Raises:
             ConflictError: another controller leads.
@@ -60,13 +67,13 @@ class Ledger:
         while self._is_behind and (events := self._kvs.ledger(self.state.seq)):
             self._apply(events)
         self._is_behind = False
-        events = tuple(self._news(snapshot, tuple(states)))
-        if not events:
+        news = tuple(self._news(snapshot, ending, busy))
+        if not news:
             return False
-        answer = self._kvs.write_ledger(api.LedgerRequest(term=term, after=self.state.seq, events=events))
+        answer = self._kvs.write_ledger(api.LedgerRequest(term=term, after=self.state.seq, events=news))
         self._apply(answer.events)
         self._is_behind = not answer.is_written
-        for event in events if answer.is_written else ():
+        for event in news if answer.is_written else ():
             about = {} if isinstance(event, HoldingsChanged) else {"worker": event.worker}
             log.info("%s", line(event), extra=about)
         return True
@@ -75,8 +82,10 @@ class Ledger:
         """The snapshot as experiments are to decide on it."""
         return replace(snapshot, named=self.state.workers.keys())
 
-    def _news(self, snapshot: ClusterSnapshot, states: Sequence[ExperimentState]) -> Iterable[ClusterEvent]:
-        events = decide(self.state, snapshot, ending=ending(states), busy=busy(states))
+    def _news(
+        self, snapshot: ClusterSnapshot, ending: Collection[Life], busy: Collection[str]
+    ) -> Iterable[ClusterEvent]:
+        events = decide(self.state, snapshot, ending=ending, busy=busy)
         registered = {name: seen.holdings for name, seen in snapshot.workers.items()}
         if not events and not _are_same(registered, self._registered):
             events = [*holdings(self.state, snapshot)]

@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from cerebro.contract import api
@@ -21,8 +21,8 @@ from cerebro.contract.events import RunFinished, RunPaused
 from cerebro.errors import ConflictError, RetryableError, UnreadableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import RunState
-from controller import claims
 from controller.advisor import Advisor, Helper, without_plan
+from controller.arbiter import RunRef
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 from controller.decide import Step
@@ -34,11 +34,11 @@ from controller.ledger import Ledger
 from controller.log_reading import LogReading, Observer
 from controller.membership import Membership
 from controller.metrics import Metrics
-from controller.opened import Experiments, Opened
+from controller.opened import Experiments, Opened, Overview, is_busy
 from controller.orchestrator import Orchestrator
 from controller.plan_maker import PlanMaker
 from controller.settings import Settings
-from controller.sharing import Asked, Sharing
+from controller.sharing import Asked, CoreFaultError, Sharing
 from controller.taken import TakenTime
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ class Controller:
         self._term = 0
         self._told: dict[str, tuple[str, ...]] | None = None
         """Runs that were admitted, as the store was told; `None` before this controller has admitted any."""
+        self._told_before = api.Attended()
         self._led_until = 0.0
         self._decided = 0.0
         self._queue_read = -settings.tick_s
@@ -134,7 +135,13 @@ class Controller:
         if now - self._queue_read < self._settings.tick_s:
             return
         self._queue_read = now
-        opened, admitted = self._experiments.opened, self._experiments.admitted(self._kvs.queued(), now)
+        opened, queue = self._experiments.opened, self._kvs.queued()
+        self._told_before = queue.attended
+        waiting = set[RunRef]()
+        for name, each in [*opened.items()]:
+            found = self._isolation.attempt(name, each.core.waiting, frozenset[str]())
+            waiting |= {RunRef(name, run) for run in found}
+        admitted = self._experiments.admitted(queue, now, waiting)
         for name in [name for name in opened if name not in admitted]:
             self._cores.keep(opened.pop(name).core)
         for name, runs in admitted.items():
@@ -191,33 +198,54 @@ class Controller:
     def _turn(self) -> None:
         """Let every open run decide; if there was nothing to do, wait for news."""
         is_reading = self._read_on()
-        cores = self._experiments.ready()
-        snapshot = self._look(cores)
-        if self._ledger.tend(self._term, snapshot, [core.state for core in cores.values()]):
+        overviews = self._look_over()
+        snapshot = self._look(overviews)
+        ending = {life for each in overviews for life in each.ending}
+        if self._ledger.tend(self._term, snapshot, ending=ending, busy=_busy(overviews)):
             self._experiments.look_again()
             return
         snapshot = self._ledger.on(snapshot)
-        if sum(len(core.open_runs()) for core in cores.values()) != 1:
+        unready = self._experiments.unready()
+        if unready or sum(len(each.runs) for each in overviews) != 1:
             self._advisor.forget()
-        has_changed, now = False, time.monotonic()
-        for asked in self._sharing.round(
-            cores, self._reading.now(), taken=self._experiments.held_aside(now), fault=self._has_fault
-        ):
-            name = asked.core.state.name
-            has_changed |= self._isolation.attempt(name, partial(self._decide, asked, snapshot), False)
+        has_changed = self._round(snapshot, is_whole=not unready)
         if has_changed and not is_reading:
             return
-        self._pace(cores)
+        self._pace()
+        cores = self._experiments.ready()
         wait_s = min([self._settings.tick_s, self._plans.wake_s(), *self._wakes(cores)])
         if not self._experiments.opened:
             wait_s *= 2
         self._watch(cores, 0.0 if is_reading else wait_s)
 
-    def _has_fault(self, core: Core, error: Exception) -> None:
-        def fail() -> None:
-            raise error
+    def _look_over(self) -> list[Overview]:
+        """Ask each experiment whose log is read what is so of it. Who has a fault shows it here."""
+        for name, core in self._experiments.ready().items():
+            overview = self._isolation.attempt(name, partial(Overview.of, core), None)
+            if overview is not None:
+                self._experiments.opened[name].overview = overview
+        ready, overviews = self._experiments.ready(), self._experiments.overviews()
+        return [overviews[name] for name in ready]
 
-        self._isolation.attempt(core.state.name, fail, None)
+    def _round(self, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
+        """Let the runs decide in their order; whether anything has changed.
+
+        Args:
+            is_whole: whether the logs of all experiments that are worked on are read.
+        """
+        has_changed = False
+        taken = self._experiments.taken(snapshot.workers, time.monotonic())
+        asked_now = self._sharing.round(
+            self._experiments.ready(), self._reading.now(), taken=taken, others=not is_whole
+        )
+        try:
+            for asked in asked_now:
+                decide = partial(self._decide, asked, snapshot, is_whole=is_whole)
+                has_changed |= self._isolation.attempt(asked.core.state.name, decide, False)
+        except CoreFaultError as fault:
+            self._isolation.attempt(fault.core.state.name, partial(_again, fault), None)
+            return True
+        return has_changed
 
     def _wakes(self, cores: Mapping[str, Core]) -> list[float]:
         now = self._reading.now()
@@ -225,7 +253,7 @@ class Controller:
             self._isolation.attempt(name, partial(core.wake_s, now), math.inf) for name, core in cores.items()
         ]
 
-    def _decide(self, asked: Asked, snapshot: ClusterSnapshot) -> bool:
+    def _decide(self, asked: Asked, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
         core, run = asked.core, asked.run
         planned = self._advisor.advise(core) if asked.is_alone else without_plan(run)
         with self._metrics.deciding():
@@ -234,18 +262,18 @@ class Controller:
             steps.insert(0, api.Note(event=planned))
         if not steps and run.state is RunState.QUEUED and run.plan is None:
             steps = self._plans.steps(core, run)
-        has_changed, ready = False, self._experiments.ready().values()
-        open_runs = ((each, one) for each in ready for one in each.open_runs())
-        for write in self._taken.noted(core, run, steps, open_runs, self._reading.now()):
+        has_changed, open_runs = False, self._experiments.open_runs()
+        now = self._reading.now()
+        for write in self._taken.noted(core, run, steps, open_runs, now, is_whole=is_whole):
             if write.steps:
                 act = partial(self._perform, write.core, write.steps)
                 is_own = write.core is core
                 has_changed |= act() if is_own else self._isolation.attempt(write.core.state.name, act, False)
         return has_changed
 
-    def _pace(self, cores: Mapping[str, Core]) -> None:
+    def _pace(self) -> None:
         """Let news gather for a moment while there is work everywhere: then several commits cost one decision."""
-        if claims.is_busy((core.state, run) for core in cores.values() for run in core.open_runs()):
+        if is_busy(self._look_over()):
             self.stop.wait(max(0.0, self._decided + _DECISION_INTERVAL_S - time.monotonic()))
 
     def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
@@ -268,10 +296,10 @@ class Controller:
 
     # --- the snapshot -------------------------------------------------------------------------------
 
-    def _look(self, cores: Mapping[str, Core]) -> ClusterSnapshot:
+    def _look(self, overviews: Iterable[Overview]) -> ClusterSnapshot:
         snapshot = self._membership.snapshot(self._reading.now())
         if self._metrics.is_due():
-            self._metrics.look([core.state for core in cores.values()], snapshot)
+            self._metrics.look({place for each in overviews for place in each.held}, snapshot)
         return snapshot
 
     def _watch(self, cores: Mapping[str, Core], wait_s: float) -> None:
@@ -303,7 +331,10 @@ class Controller:
         now = self.turned = time.monotonic()
         attended = None
         if self._told is not None:
-            attended = self._sharing.told(self._told, self._experiments.cores())
+            overviews = self._experiments.overviews()
+            runs = {RunRef(name, run.id): run for name, each in overviews.items() for run in each.runs}
+            devices = {place for each in overviews.values() for place in each.to_train}
+            attended = self._sharing.told(self._told, runs, len(devices), self._told_before)
         open_runs = self._settings.open_runs
         answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S, open_runs=open_runs, attended=attended)
         if answer.term == 0:
@@ -319,3 +350,12 @@ class Controller:
         self._metrics.leading.set(1)
         self._led_until = now + _LEADERSHIP_S / 3
         return self._term
+
+
+def _busy(overviews: Iterable[Overview]) -> set[str]:
+    return {name for each in overviews for name in each.busy}
+
+
+def _again(fault: CoreFaultError) -> None:
+    assert fault.__cause__ is not None
+    raise fault.__cause__

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Count
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -26,7 +26,8 @@ from cerebro.contract.events import (
 from cerebro.contract.tasks import KINDS, FailureKind
 from cerebro.runtime.health import registry
 from cerebro.runtime.usage.volumes import VolumeCollector
-from cerebro.state import ExperimentState, TaskKey, gap
+from cerebro.state import TaskKey, gap
+from controller.arbiter import Place
 from controller.cluster_snapshot import ClusterSnapshot, Liveness
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -72,7 +73,7 @@ class Metrics:
         )
         self._devices = Gauge(
             "cerebro_controller_devices",
-            "Devices of the workers that are there, by whether a task of the present run has them.",
+            "Devices of the workers that are there, by whether a task has them.",
             ("state",),
             registry=self.registry,
         )
@@ -151,23 +152,23 @@ class Metrics:
         """Whether it is time to `look` again."""
         return self._monotonic() - self._looked >= _LOOK_S
 
-    def look(self, states: Sequence[ExperimentState], snapshot: ClusterSnapshot) -> None:
-        """Count workers.
+    def look(self, held: Collection[Place], snapshot: ClusterSnapshot) -> None:
+        """Count workers and their devices.
 
         Args:
-            states: of the experiments that are worked on.
+            held: places with a task.
         """
         self._looked = self._monotonic()
-        workers = Count(_states(states, snapshot))
+        workers = Count(_states(held, snapshot))
         for name in WORKER_STATES:
             self._workers.labels(name).set(workers[name])
-        devices = Count(_device_states(states, snapshot))
+        devices = Count(_device_states(held, snapshot))
         for name in ("busy", "idle"):
             self._devices.labels(name).set(devices[name])
 
 
-def _states(states: Sequence[ExperimentState], snapshot: ClusterSnapshot) -> Iterator[str]:
-    busy = {w.name for state in states for w in state.workers.values() if w.open_tasks}
+def _states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]:
+    busy = {place.worker for place in held}
     for name, seen in snapshot.workers.items():
         if seen.absence is not None:
             yield seen.absence.how
@@ -175,9 +176,8 @@ def _states(states: Sequence[ExperimentState], snapshot: ClusterSnapshot) -> Ite
             yield "busy" if name in busy else "idle"
 
 
-def _device_states(states: Sequence[ExperimentState], snapshot: ClusterSnapshot) -> Iterator[str]:
+def _device_states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]:
     for name, seen in snapshot.workers.items():
         if seen.absence is None and "train" in seen.kinds:
-            known = [state.workers[name] for state in states if name in state.workers]
             for device in range(seen.devices):
-                yield "busy" if any(worker.in_lane(device) for worker in known) else "idle"
+                yield "busy" if Place(name, device) in held else "idle"

@@ -7,10 +7,9 @@ for the next one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from cerebro.contract import api
 from cerebro.contract.records import QUEUE_DEPTH
@@ -21,8 +20,11 @@ from controller.arbiter import Arbiter, Claim, Place, RunRef
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
-_OnFault = Callable[[Core, Exception], None] | None
+
+
+_NOTHING_TOLD = api.Attended()
 
 
 class Asked(NamedTuple):
@@ -70,27 +72,31 @@ class Sharing:
         self._left_out: set[str] = set()
         self._waits: dict[RunRef, _Wait] = {}
 
-    def told(self, attended: Mapping[str, Iterable[str]], cores: Mapping[str, Core]) -> api.Attended:
+    def told(
+        self,
+        attended: Mapping[str, Iterable[str]],
+        runs: Mapping[RunRef, Run],
+        devices: int,
+        before: api.Attended = _NOTHING_TOLD,
+    ) -> api.Attended:
         """What is worked on, for everybody who waits: those first whose turn it is.
 
         Args:
             attended: runs that are worked on, by experiment.
-            cores: of those that are, as far as there is one now.
+            runs: those of them whose log is read.
+            devices: to train on.
+            before: what was told last, by this or an earlier controller: it stays for runs whose log is not read yet.
         """
-        refs = [RunRef(name, run) for name, runs in attended.items() for run in runs]
+        refs = [RunRef(name, run) for name, names in attended.items() for run in names]
         found = {}
         for claim in self._arbiter.order():
-            core = cores.get(claim.ref.experiment)
-            run = core.state.runs.get(claim.ref.run) if core is not None else None
-            if claim.ref in refs and run is not None:
-                found[claim.ref] = _told(claim, run)
-        # Of the others the log is not read to its end yet.
+            if claim.ref in refs and claim.ref in runs:
+                found[claim.ref] = _told(claim, runs[claim.ref])
+        known = {RunRef(each.experiment, each.run): each for each in before.runs}
         for ref in refs:
-            found.setdefault(ref, api.AttendedRun(experiment=ref.experiment, run=ref.run))
-        there: set[Place] = set()
-        for core in cores.values():
-            there |= claims.places_to_train(core.state)
-        return api.Attended(runs=tuple(found.values()), devices=len(there))
+            if ref not in found:
+                found[ref] = known.get(ref) or api.AttendedRun(experiment=ref.experiment, run=ref.run)
+        return api.Attended(runs=tuple(found.values()), devices=devices or before.devices)
 
     def leave_out(self, experiment: str) -> None:
         """Ask no run of the experiment any more in this round."""
@@ -102,7 +108,7 @@ class Sharing:
         now: float,
         *,
         taken: frozenset[Place] = frozenset(),
-        fault: Callable[[Core, Exception], None] | None = None,
+        others: bool = False,
     ) -> Iterator[Asked]:
         """Every open run of the experiments given, in the arbiter's order; more than once, if places are left that
         another one may use.
@@ -110,56 +116,59 @@ class Sharing:
         Args:
             now: the time that an event would have.
             taken: places that nobody here may use.
-            fault: told of a core that fails to say what its runs want, which is left out then; without it, that raises.
+            others: whether runs are open that are not asked here.
+
+        Raises:
+            CoreFaultError: a core has failed to say what is so of its runs. The round has ended with that: where others
+                may put tasks is not known.
         """
         self._left_out.clear()
-        runs = [(core, run) for core in cores.values() for run in core.open_runs()]
-        if len(runs) < 2 and not taken:
+        runs = [(core, run) for core in cores.values() for run in _asked(core, core.open_runs)]
+        if len(runs) < 2 and not others and not taken:
+            self._waits.clear()
             self._rest(runs, now)
             yield from (Asked(core, run, is_alone=True) for core, run in runs)
             self._rest(runs, now)
             return
-        see = partial(self._see, runs, now, fault)
+        seen = _Seen(runs, now, self._weigh, self._left_out)
+        self._arbiter.see(now, seen.claims())
         named = {RunRef(core.state.name, run.id): (core, run) for core, run in runs}
-        see()
         before = {ref: frozenset(run.open) for ref, (_, run) in named.items()}
-        every, free = _places(runs, taken)
-        kept = self._keep_free(runs, now, fault)
+        every = seen.places()
+        kept = self._keep_free(seen, now)
         unoffered = frozenset[Place]().union(*kept.values())
-        for turn in self._arbiter.turns(free - unoffered):
+        for turn in self._arbiter.turns(every - taken - seen.held() - unoffered):
             if turn.places and turn.ref.experiment not in self._left_out:
                 yield Asked(*named[turn.ref], every - turn.places, depth=1)
-        for claim in see():
+        self._arbiter.see(now, seen.claims())
+        for claim in self._arbiter.order():
             # What nobody has taken is anybody's: who was given it could make nothing of it.
-            _, free = _places(runs, taken)
+            free = every - taken - seen.held()
             own = kept.get(claim.ref, frozenset[Place]())
             offered = (free - unoffered) | (own if own <= free else frozenset[Place]())
             if claim.ref.experiment not in self._left_out:
                 yield Asked(*named[claim.ref], every - offered, depth=1)
         # Only now is anything queued, because what would run at once elsewhere would be taken back; and nothing of a
         # run that has just taken something back: it is given to an idle device first, in the next round.
-        see()
+        self._arbiter.see(now, seen.claims())
         have_taken_back = {ref for ref, (_, run) in named.items() if not before[ref] <= run.open.keys()}
-        ending = self._guarded(runs, fault, lambda core, run: _ending(core, run, now))
-        followed = {place for places in ending for place in places} - unoffered
+        ending = [_asked(core, _ending, core, run, now) for core, run in seen.still()]
+        followed = {place for places in ending for place in places} - unoffered - taken
         for turn in self._arbiter.turns((), followed):
             is_asked = turn.ref.experiment not in self._left_out and turn.ref not in have_taken_back
             if turn.places and is_asked:
                 yield Asked(*named[turn.ref], every - turn.places)
-        see()
+        self._arbiter.see(now, seen.claims())
 
-    def _keep_free(
-        self, runs: list[tuple[Core, Run]], now: float, fault: _OnFault
-    ) -> dict[RunRef, frozenset[Place]]:
+    def _keep_free(self, seen: _Seen, now: float) -> dict[RunRef, frozenset[Place]]:
         """All places of a worker for each run that has waited for long to have one for itself: others have its devices
         in turn, and it would never be idle."""
-        found = self._guarded(runs, fault, _alone)
+        found = (_asked(core, _alone, core, run) for core, run in seen.still())
         waiting = {ref: able for ref, able in found if able}
         self._waits = {ref: self._waits.get(ref, _Wait(since=now)) for ref in waiting}
         if not waiting:
             return {}
-        held = (place for core, run in runs for place in claims.held(core.state, run))
-        busy = Counter(place.worker for place in held)
+        busy = Counter(place.worker for place in seen.held())
         kept = {}
         for ref, able in waiting.items():
             wait, taken = self._waits[ref], {each.worker for each in self._waits.values()}
@@ -173,32 +182,76 @@ class Sharing:
 
     def _rest(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
         """Keep account of a run that is alone, and gets all that it wants."""
-        still = ((core.state, run) for core, run in runs if run.is_open)
-        self._arbiter.see(now, [claims.resting(state, run, weigh=self._weigh) for state, run in still])
+        still = ((core, run) for core, run in runs if run.is_open)
+        self._arbiter.see(now, [_asked(core, self._resting, core, run) for core, run in still])
 
-    def _see(self, runs: list[tuple[Core, Run]], now: float, fault: _OnFault) -> list[Claim]:
-        def claim(core: Core, run: Run) -> Claim:
-            return claims.claim(core.state, run, core.fit_of(run), now, weigh=self._weigh)
+    def _resting(self, core: Core, run: Run) -> Claim:
+        return claims.resting(core.state, run, weigh=self._weigh)
 
-        self._arbiter.see(now, self._guarded(runs, fault, claim))
-        return self._arbiter.order()
 
-    def _guarded(
-        self, runs: list[tuple[Core, Run]], fault: _OnFault, ask: Callable[[Core, Run], _T]
-    ) -> list[_T]:
-        """What is so of each run that is still open; who has a fault is left out."""
-        found = []
-        for core, run in runs:
-            if not run.is_open or core.state.name in self._left_out:
-                continue
-            try:
-                found.append(ask(core, run))
-            except Exception as error:
-                if fault is None:
-                    raise
-                self.leave_out(core.state.name)
-                fault(core, error)
-        return found
+class CoreFaultError(Exception):
+    """A core has raised an error that nobody foresaw, which is the cause of this one.
+
+    Attributes:
+        core: whose.
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(f"the core of {core.state.name} has a fault")
+        self.core = core
+
+
+class _Seen:
+    """What there is to say of the runs in one round: asked once, and anew only where a log has grown since.
+
+    Args:
+        left_out: experiments that are not asked any more. What they have stays theirs.
+    """
+
+    def __init__(
+        self, runs: Sequence[tuple[Core, Run]], now: float, weigh: claims.Weigh, left_out: Set[str]
+    ) -> None:
+        self._runs, self._now, self._weigh, self._left_out = runs, now, weigh, left_out
+        self._claims: dict[RunRef, tuple[int, Claim]] = {}
+
+    def still(self) -> Iterator[tuple[Core, Run]]:
+        """The runs that are still open, and asked."""
+        return (
+            (core, run) for core, run in self._runs if run.is_open and core.state.name not in self._left_out
+        )
+
+    def claims(self) -> list[Claim]:
+        """Of these."""
+        return [self._claim(core, run) for core, run in self.still()]
+
+    def places(self) -> frozenset[Place]:
+        """All places of the workers."""
+        cores = {core.state.name: core for core, _ in self._runs}
+        found = (_asked(core, claims.places_of, core.state) for core in cores.values())
+        return frozenset[Place]().union(*found)
+
+    def held(self) -> frozenset[Place]:
+        """Places where any run has tasks."""
+        self.claims()
+        is_open = {RunRef(core.state.name, run.id): run.is_open for core, run in self._runs}
+        return frozenset[Place]().union(*(c.holds for ref, (_, c) in self._claims.items() if is_open[ref]))
+
+    def _claim(self, core: Core, run: Run) -> Claim:
+        ref, seq = RunRef(core.state.name, run.id), core.state.seq
+        known = self._claims.get(ref)
+        if known is None or known[0] != seq:
+            known = self._claims[ref] = seq, _asked(core, self._made, core, run)
+        return known[1]
+
+    def _made(self, core: Core, run: Run) -> Claim:
+        return claims.claim(core.state, run, core.fit_of(run), self._now, weigh=self._weigh)
+
+
+def _asked(core: Core, ask: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T:
+    try:
+        return ask(*given, **named)
+    except Exception as error:
+        raise CoreFaultError(core) from error
 
 
 def _told(claim: Claim, run: Run) -> api.AttendedRun:
@@ -223,15 +276,3 @@ def _alone(core: Core, run: Run) -> tuple[RunRef, list[Worker]]:
 
 def _ending(core: Core, run: Run, now: float) -> set[Place]:
     return claims.ending(core.state, run, core.fit_of(run), now)
-
-
-def _places(
-    runs: Iterable[tuple[Core, Run]], taken: frozenset[Place]
-) -> tuple[frozenset[Place], frozenset[Place]]:
-    """(all places, those without a task)."""
-    every: set[Place] = set()
-    full = set(taken)
-    for core, run in runs:
-        every |= claims.places_of(core.state)
-        full |= claims.held(core.state, run)
-    return frozenset(every), frozenset(every - full)

@@ -48,7 +48,14 @@ class TakenTime:
         """When a run is to be told next, if it is not judged before."""
 
     def noted(
-        self, core: Core, run: Run, steps: Sequence[Step], open_runs: Iterable[tuple[Core, Run]], now: float
+        self,
+        core: Core,
+        run: Run,
+        steps: Sequence[Step],
+        open_runs: Iterable[tuple[Core, Run]],
+        now: float,
+        *,
+        is_whole: bool = True,
     ) -> Iterator[Write]:
         """A run's steps, and what is to be noted before them: of it, or of others because it ends. If it is to be
         judged, only that is written, and it decides again on what it then knows.
@@ -56,12 +63,14 @@ class TakenTime:
         Args:
             open_runs: all of those that are worked on.
             now: the time that an event would have.
+            is_whole: whether these are all. As long as the log of one is read, nothing is told that can wait: once a
+                time is told, what was not known of it never is.
         """
         others = [(other, each) for other, each in open_runs if each is not run]
         events = [step.event for step in steps if isinstance(step, api.Note)]
         is_judged = any(isinstance(event, RunFinished | EpochCompleted) for event in events)
         note = None
-        if others and _has_begun(run) and (is_judged or self._is_due(core, run, now)):
+        if others and _has_begun(run) and (is_judged or (is_whole and self._is_due(core, run, now))):
             since = _since(run)
             if not is_judged or now - since >= _APART_S:
                 note = _note(core, run, [each for _, each in others], now)

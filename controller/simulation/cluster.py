@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cerebro.contract import api
 from cerebro.contract.events import ClusterEvent, Event, RunRequested, RunStarted, SchedulePlanned
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.state import ExperimentState, Run, RunState
+from controller import cluster_decision
 from controller.advisor.advisor import Advisor, Helper, without_plan
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
@@ -163,7 +164,7 @@ class Simulation:
             self._fold(core, self.store.events(name, core.state.seq), is_news=core.state.seq > 0)
         snapshot = self.snapshot()
         try:
-            if self.ledger.tend(self._term, snapshot, [core.state for core in cores.values()]):
+            if self._tend(cores, snapshot):
                 return True
         except _DiedError:
             self._start_controller()
@@ -183,6 +184,12 @@ class Simulation:
                 if self.cores.get(core.state.name) is not core:
                     return True
         return has_changed
+
+    def _tend(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
+        states = [core.state for core in cores.values()]
+        ending = {life for state in states for life in cluster_decision.ending(state)}
+        busy = {name for state in states for name in cluster_decision.busy(state)}
+        return self.ledger.tend(self._term, snapshot, ending=ending, busy=busy)
 
     def dies(self) -> bool:
         """Whether the controller dies now, between two writes."""

@@ -24,6 +24,7 @@ from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
+from controller.arbiter import RunRef
 from controller.core import Core
 from controller.opened import Experiments, Opened
 from controller.simulation.cluster import Simulation
@@ -261,7 +262,8 @@ def test_a_run_that_waits_for_another_one_of_its_experiment_takes_no_place() -> 
     for most in (1, 2, 3):
         experiments = Experiments(most)
         experiments.opened["one"] = Opened(core=core, runs=("fit-1",))
-        found[most] = experiments.admitted(queue, 0.0)
+        waiting = {RunRef("one", run) for run in core.waiting()}
+        found[most] = experiments.admitted(queue, 0.0, waiting)
     assert found[1] == {"one": ("fit-1",)}
     assert found[2] == {"one": ("fit-1", "test-1")}
     assert found[3] == {"one": ("fit-1", "test-1"), "two": ("fit-1",)}

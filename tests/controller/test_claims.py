@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from cerebro.contract.events import RunRequested, RunStarted
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.state import TaskKey
-from controller import claims
+from controller import opened
+from controller.core import Core
+from controller.opened import Overview
 from tests.state.stories import SHA, Story, etl_plan, unit
 
 
 def is_busy(*stories: Story) -> bool:
     """Over all open runs of these experiments."""
-    runs = ((story.state, run) for story in stories for run in story.state.runs.values() if run.is_open)
-    return claims.is_busy(runs)
+    overviews = []
+    for story in stories:
+        core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
+        core.state = story.state
+        overviews.append(Overview.of(core))
+    return opened.is_busy(overviews)
 
 
 def test_a_fit_is_busy_when_each_device_has_a_task() -> None:

@@ -172,16 +172,16 @@ def test_who_led_before_writes_no_more_and_who_leads_reads_first() -> None:
     snapshot = ClusterSnapshot(workers={"w0": HERE})
     first, second = Ledger(store), Ledger(store)
     old = store.lead("controller-0", 0.0).term
-    assert first.tend(old, snapshot, [])
+    assert first.tend(old, snapshot)
     term = store.lead("controller-1", 1.0).term
-    assert not second.tend(term, snapshot, [])
+    assert not second.tend(term, snapshot)
     away = ClusterSnapshot(workers={"w0": AWAY})
     with pytest.raises(ConflictError):
-        first.tend(old, away, [])
-    assert second.tend(term, away, [])
+        first.tend(old, away)
+    assert second.tend(term, away)
     # It leads again, and has not read meanwhile: what it would write is there.
-    assert first.tend(term, away, [])
-    assert not first.tend(term, away, [])
+    assert first.tend(term, away)
+    assert not first.tend(term, away)
     assert [event.type for event in store.ledger()] == ["WorkerJoined", "WorkerLost"]
 
 

@@ -17,6 +17,7 @@ from cerebro.contract.events import (
     RunRequested,
     RunStarted,
     RunStopRequested,
+    TaskAssigned,
     TaskCommitted,
     WorkerJoined,
 )
@@ -35,11 +36,13 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
-from controller import loop, plan_maker
+from controller import claims, cluster_decision, loop, memory_retries, plan_maker
 from controller.advisor import ChildHelper
 from controller.core import Core
 from controller.opened import Experiments, Opened
+from controller.plan_maker import PlanMaker
 from controller.settings import Settings
+from controller.sharing import Asked
 from controller.simulation.store import VirtualStore
 from tests.controller.test_loop import Nobody
 from tests.state.stories import SHA
@@ -54,6 +57,9 @@ class Cluster(VirtualStore):
         self.now = 0.0
         super().__init__(lambda: self.now)
         self.cursors = dict.fromkeys(WORKERS, 0)
+        self.lasting: set[str] = set()
+        """Experiments whose tasks go on and on."""
+        self.running: dict[str, str] = {}
         self.told: Callable[[], None] = lambda: None
         for name in experiments:
             self.create_experiment(
@@ -80,9 +86,13 @@ class Cluster(VirtualStore):
         held = {entry.dataset for entry in self._workers[name].record.holdings}
         for item in items:
             self.cursors[name] = item.seq
-            if item.body is None:
+            if item.body is None or self.running.get(name):
                 continue
             start = api.Start(experiment=item.experiment, task=item.task, attempt=item.attempt)
+            if item.experiment in self.lasting:
+                self.report(name, api.ReportRequest(incarnation="a", lease_s=86400, steps=(start,)))
+                self.running[name] = f"{item.experiment}/{item.task}"
+                continue
             checkpoint = (
                 CheckpointRef(name=item.task, checksum="-", size=1) if "/train/m" in item.task else None
             )
@@ -96,7 +106,8 @@ class Cluster(VirtualStore):
                 name,
                 api.ReportRequest(incarnation="a", lease_s=10.0, steps=(start, commit), holdings=holdings),
             )
-        self.report(name, api.ReportRequest(incarnation="a", lease_s=10.0))
+        running = self.running.get(name)
+        self.report(name, api.ReportRequest(incarnation="a", lease_s=10.0, running=running))
 
     def fit(self, name: str, models: int = 2, epochs: int = 2) -> None:
         """Ask for a fit."""
@@ -269,23 +280,39 @@ def test_runs_are_counted_not_experiments() -> None:
     assert kept.admitted(queue(*begun), 0.0) == {"one": ("fit-1",), "two": ("fit-1",), "three": ("fit-1",)}
 
 
-@pytest.mark.parametrize("where", ["decide", "wake_s", "fit_of"])
+@pytest.mark.parametrize(
+    ("owner", "where"),
+    [
+        *((Core, name) for name in ("decide", "wake_s", "fit_of", "open_runs", "waiting")),
+        *((claims, name) for name in ("claim", "held", "used", "ending", "places_of", "places_to_train")),
+        *((cluster_decision, name) for name in ("ending", "busy")),
+        (memory_retries, "waiting"),
+        (PlanMaker, "steps"),
+    ],
+)
 def test_a_fault_in_one_core_does_not_stop_another(
-    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch, where: str
+    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch, owner: Any, where: str
 ) -> None:
-    """Whatever its core raises: the others go on, and once the fault has gone the experiment does as well."""
+    """Whatever is asked of its core: the others go on, and once the fault has gone the experiment does as well."""
     store = Cluster("bad", "good")
-    whole, is_broken = getattr(Core, where), [True]
+    whole, is_broken, was_asked = getattr(owner, where), [True], [False]
 
-    def broken(self: Core, *given: Any) -> Any:
-        if self.state.name == "bad" and is_broken[0]:
+    def broken(*given: Any, **named: Any) -> Any:
+        of_bad = any(
+            getattr(getattr(each, "state", each), "name", None) == "bad"
+            for each in given
+            if isinstance(each, Core | ExperimentState)
+        )
+        was_asked[0] |= of_bad
+        if of_bad and is_broken[0]:
             raise ZeroDivisionError("nobody foresaw this")
-        return whole(self, *given)
+        return whole(*given, **named)
 
-    monkeypatch.setattr(Core, where, broken)
+    monkeypatch.setattr(owner, where, broken)
     monkeypatch.setattr("controller.opened._FIRST_S", 0.01)
     monkeypatch.setattr("controller.opened._LONGEST_S", 0.02)
     controlled(store, lambda: store.is_over("good"))
+    assert was_asked[0]
     if where == "decide":
         assert not store.is_over("bad")
     is_broken[0] = False
@@ -329,6 +356,82 @@ def test_a_long_log_does_not_hold_the_others_up(
     monkeypatch.setattr(loop.Controller, "_read_page", slowly)
     controlled(store, lambda: store.is_over("short") and store.is_over("long"))
     assert began[0] > 10
+
+
+def begin_to_train(store: Cluster, control: Callable[..., loop.Controller]) -> None:
+    """Of the experiment `long` a unit runs on each device, and goes on and on."""
+    control(store, lambda: store.is_over("long") and store.is_over("short"))
+    store.lasting.add("long")
+    store.fit("long", models=3)
+    control(store, lambda: len(store.running) == len(WORKERS))
+    store.fit("short")
+
+
+def has_units(store: Cluster, name: str) -> bool:
+    """Whether its fit was ever given anything."""
+    return any(isinstance(e, TaskAssigned) and e.task.startswith("fit-1") for e in store.events(name))
+
+
+def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
+    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a controller that starts and knows nothing of it but what workers say: nobody's units wait behind its own."""
+    store = Cluster("long", "short")
+    begin_to_train(store, controlled)
+    monkeypatch.setattr(loop, "_READING_S", 0.0)
+    whole, pages, alone = loop.Controller._read_page, [None] * 50, list[bool]()
+    decide = loop.Controller._decide
+
+    def slowly(self: loop.Controller, each: Opened) -> bool:
+        if each.core.state.name == "short" or not pages:
+            return whole(self, each)
+        pages.pop()
+        return True
+
+    def asked(self: loop.Controller, asked: Asked, *given: Any, **named: Any) -> bool:
+        alone.append(asked.is_alone)
+        return decide(self, asked, *given, **named)
+
+    monkeypatch.setattr(loop.Controller, "_read_page", slowly)
+    monkeypatch.setattr(loop.Controller, "_decide", asked)
+    controlled(store, lambda: not pages)
+    assert alone
+    assert not any(alone)
+    assert not has_units(store, "short")
+
+
+@pytest.mark.parametrize("is_read_anew", [True, False])
+def test_what_a_faulty_experiment_has_stays_its_own(
+    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch, *, is_read_anew: bool
+) -> None:
+    """While it is left alone, and also if it has a fault again while its log is read anew."""
+    store, faults, is_broken = Cluster("long", "short"), [0], [False]
+    begin_to_train(store, controlled)
+    whole, read = Core.decide, loop.Controller._read_page
+
+    def broken(self: Core, *given: Any) -> Any:
+        if self.state.name == "long":
+            is_broken[0] = True
+            raise ZeroDivisionError("nobody foresaw this")
+        return whole(self, *given)
+
+    def unread(self: loop.Controller, each: Opened) -> bool:
+        if each.core.state.name == "long" and is_broken[0]:
+            faults[0] += 1
+            if is_read_anew:
+                raise ZeroDivisionError("nor that")
+        return read(self, each)
+
+    monkeypatch.setattr(Core, "decide", broken)
+    monkeypatch.setattr(loop.Controller, "_read_page", unread)
+    monkeypatch.setattr("controller.opened._FIRST_S", 0.01)
+    monkeypatch.setattr("controller.opened._LONGEST_S", 0.02)
+    monkeypatch.setattr("controller.opened._REPORTED_S", 0.0)
+    controlled(store, lambda: faults[0] >= 3)
+    assert not has_units(store, "short")
+    # Once its workers say nothing of it any more, what it had is anybody's.
+    store.running.clear()
+    controlled(store, lambda: has_units(store, "short"))
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", ""])

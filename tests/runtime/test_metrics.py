@@ -212,16 +212,16 @@ def test_attempts_and_rows_are_counted_as_they_end() -> None:
 
 def test_workers_are_counted_by_state() -> None:
     """All states are there, so that a sum over them is a number; a worker that is silent or leaves is not idle."""
-    story, metrics = told()
+    _, metrics = told()
     seen: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",), "holdings": ()}
     quiet = WorkerView(**seen, absence=Absence(how=Liveness.SILENT, exit=SILENT))
-    metrics.look([story.state], ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
+    metrics.look((), ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
     name = "cerebro_controller_workers"
     assert {state: value(metrics, name, state=state) for state in WORKER_STATES} == {
         "busy": 0, "idle": 1, "silent": 1, "leaving": 0, "gone": 0,
     }  # fmt: skip
     seen |= {"devices": 2}
-    metrics.look([story.state], ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
+    metrics.look((), ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
     assert value(metrics, "cerebro_controller_devices", state="idle") == 2
     metrics.stood_by()
     assert value(metrics, name, state="idle") is None
