@@ -41,7 +41,9 @@ def whole(state: Any, group: Group, name: str = "") -> Any:
     for path in sorted(parts):  # in the same order on all ranks
         tensor: torch.Tensor = parts[path].full_tensor().detach()
         if group.rank == 0:
-            full[path] = tensor.cpu() if group.size > 1 else tensor
+            # Rows that do not divide were padded: what is saved of a tensor is its whole storage.
+            is_padded = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
+            full[path] = (tensor.clone() if is_padded else tensor).cpu()
         del tensor
     if group.rank > 0:
         return None
