@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import FitRequest
+from cerebro.contract.ways import Way
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from controller import memory_retries, tasks
 from controller.fit_dispatch import FitDispatch
@@ -44,8 +45,12 @@ class Assigner:
         # Seeded by the log's length: the same state decides the same, and two decisions are independent.
         self.rng = random.Random(f"{seed}/{run.id}/{state.seq}")
 
-    def give(self, worker: str, key: TaskKey, devices: tuple[int, ...]) -> None:
-        """Assign a task."""
+    def worker(self, name: str) -> Worker:
+        """One of `alive`, by name."""
+        return self._state.workers[name]
+
+    def give(self, worker: str, key: TaskKey, devices: tuple[int, ...], way: Way | None = None) -> None:
+        """Assign a task; a unit by a way."""
         task = self.run.task(key)
         self._taken.add(str(key))
         self.places.take(worker, devices)
@@ -56,7 +61,7 @@ class Assigner:
                 worker=worker,
                 incarnation=self._state.workers[worker].incarnation,
                 devices=devices,
-                body=tasks.body(self._record, self._state, self.run, key),
+                body=tasks.body(self._record, self._state, self.run, key, way),
             )
         )
 

@@ -6,6 +6,10 @@ loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which unit 
 policy knows workers and how many devices of each are free; which of them takes the unit makes no difference: one that
 is free, else the one that ends first.
 
+A unit of several devices is chosen as any other, as soon as a device of the worker is free. It is then given those
+that are free and those that end first, and begins when the last of them has ended what it has: so those that are free
+wait for the others, and no unit of one device can come between. That is no longer than the longest of what runs there.
+
 A unit whose worker was lost or taken away while it ran goes before all others, as soon as its model is idle and a
 holder of its partition has room; while such a holder is there the model goes nowhere else. It is one unit of a run's
 hundreds and has to be done anyway, so the makespan hardly changes; who sees a worker go sees its work go on at once,
@@ -28,6 +32,7 @@ from controller import replication
 from controller.assigner import Assigner
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch
+from controller.ways import as_sent
 
 LOOKAHEAD_S = 1.0
 """The next task is given so long, and the time to load a model, before the present one is expected to end. Earlier, and
@@ -178,25 +183,68 @@ class _Units:
         # Queued units count as running, so their places are free for the next ones.
         dispatch_state.free = [max(1, count) for count in dispatch_state.free]
         for worker, count in room.items():
-            dispatch_state.free[worker] = count
+            dispatch_state.free[worker] = self._reach(worker, count)
         while workers and (choice := choose(workers)):
             name = self._fit.workers[choice.worker]
+            devices = self._devices(choice, depth, among[name] if among else None)
+            if devices is None or self._waits_needlessly(choice, room):
+                self._keep_off(choice.model, choice.worker)
+                continue
             if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
                 workers = [w for w in workers if self._fit.workers[w] not in self._assigner.barred]
                 if depth > 1 and choice.worker in workers:
                     # The worker is to become idle first.
                     workers.remove(choice.worker)
                 continue
-            key, device = self._fit.key(choice), places.free(name, depth, among[name] if among else None)
+            way = self._fit.way(choice.model, choice.worker)
+            assert way is not None
+            key = self._fit.key(choice)
             dispatch_state.start(choice)
             self._started.append(choice.model)
-            self._assigner.give(name, key, (device,))
+            self._assigner.give(name, key, devices, as_sent(way))
             if choice.model in self._fit.memory_retries:
                 self._assigner.barred.add(name)
-            room[choice.worker] -= 1
-            dispatch_state.free[choice.worker] = max(1, room[choice.worker])
+            room[choice.worker] = places.num_free(name, depth, among[name] if among else None)
+            dispatch_state.free[choice.worker] = max(1, self._reach(choice.worker, room[choice.worker]))
             if name in self._assigner.barred or not room[choice.worker]:
                 workers.remove(choice.worker)
+
+    def _reach(self, worker: int, room: int) -> int:
+        """Devices that a unit of several could be given, of a worker with room for so many units of one."""
+        if self._fit.is_plain or not room:
+            return room
+        return max(room, len(self._assigner.places.reachable(self._fit.workers[worker], self._depth)))
+
+    def _devices(self, choice: Choice, depth: int, among: Sequence[int] | None) -> tuple[int, ...] | None:
+        """For a unit that was chosen, ascending: of several, those that are free, then those that end first. `None`:
+        there are not enough of them."""
+        name, places = self._fit.workers[choice.worker], self._assigner.places
+        size = self._fit.dispatch_state.need[choice.model][choice.worker]
+        if size == 1:
+            return (places.free(name, depth, among),)
+        reachable = places.reachable(name, self._depth)
+        worker = self._assigner.worker(name)
+        ends = {device: self._fit.present(worker, device) or 0.0 for device in reachable}
+        reachable.sort(key=lambda device: (places.count(name, device), ends[device]))
+        return tuple(sorted(reachable[:size])) if len(reachable) >= size else None
+
+    def _waits_needlessly(self, choice: Choice, room: Mapping[int, int]) -> bool:
+        """Whether the unit would wait for devices here while its model could begin another one elsewhere."""
+        dispatch_state, model = self._fit.dispatch_state, choice.model
+        need, times = dispatch_state.need[model], dispatch_state.time[model]
+        if need[choice.worker] <= room[choice.worker]:
+            return False
+        return any(
+            need[w] <= count and times[w] != NEVER and dispatch_state.held[w] & dispatch_state.open[model]
+            for w, count in room.items()
+            if self._fit.workers[w] not in self._assigner.barred
+        )
+
+    def _keep_off(self, model: int, worker: int) -> None:
+        """Have nobody choose the model for the worker in this decision."""
+        times = self._fit.dispatch_state.time[model]
+        self._barred.append((model, worker, times[worker]))
+        times[worker] = NEVER
 
     def _may_be_alone(self, depth: int, choice: Choice) -> bool:
         """Whether a model that ran out of memory can have the worker for itself now. If not, the worker that has least
@@ -220,8 +268,7 @@ class _Units:
             self._assigner.barred.add(self._fit.workers[calmest])
         for worker in able:
             if loads[worker]:
-                self._barred.append((choice.model, worker, times[worker]))
-                times[worker] = NEVER
+                self._keep_off(choice.model, worker)
         return False
 
     def _choose(self, workers: list[int]) -> Choice | None:
@@ -310,7 +357,8 @@ class _Units:
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
             return False
         queued = dispatch_state.running.pop(model)
-        free, dispatch_state.free[index] = dispatch_state.free[index], 1
+        room = 1 if self._fit.is_plain else self._assigner.places.num_free(worker.name, 1)
+        free, dispatch_state.free[index] = dispatch_state.free[index], room
         try:
             # The model may be bound to the holders of its interrupted unit: it would only be queued there again.
             is_bound = any(m == model and index not in holders for m, _, holders in self._bound())

@@ -77,7 +77,7 @@ def claim(
         wants=wants,
         most=most,
         unit_s=unit_s,
-        ahead_s=sum(_left_s(task, unit_s, now) for task in run.open.values()),
+        ahead_s=sum(_left_s(task, unit_s, now) * _width(task) for task in run.open.values()),
         start_s=_start_s(run),
     )
 
@@ -140,9 +140,9 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
     count = len(waiting)
     if fit is not None and fit.run == run.id:
         left = _left(fit, {fit.model(key.model or "") for key in queued if key.kind == "train"})
-        wanted = functools.reduce(operator.or_, left, 0)
+        wanted = functools.reduce(operator.or_, left.values(), 0)
         able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
-        count += len(left)
+        count += len(left) if fit.is_plain else sum(fit.size(model) for model in left)
     return frozenset(place for w in alive if w.name in able for place in _devices(w)), count
 
 
@@ -153,22 +153,27 @@ def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:
             yield task
 
 
-def _left(fit: FitDispatch, queued: set[int]) -> list[int]:
-    """Of each model that an idle device could train now, those whose unit is `queued` among them: the partitions that
-    it has yet to visit, as a mask."""
+def _left(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
+    """Models that an idle device could train now, those whose unit is `queued` among them -> the partitions that each
+    has yet to visit, as a mask."""
     dispatch_state = fit.dispatch_state
-    return [
-        mask
+    return {
+        model: mask
         for model, mask in enumerate(dispatch_state.open)
         if mask and (model not in dispatch_state.running or model in queued)
-    ]
+    }
 
 
 def _unit_s(run: Run) -> float:
     """Seconds that a task of the run holds a place, on average as far as is known."""
     seconds = sum(run.trained_s.values()) if run.models else run.counts.committed_s
-    count = run.counts.units if run.models else run.counts.committed
+    count = run.counts.unit_devices if run.models else run.counts.committed
     return seconds / count if count else _UNKNOWN_S
+
+
+def _width(task: Task) -> int:
+    """Places that a task holds."""
+    return max(1, len(task.attempts[-1].devices))
 
 
 def _left_s(task: Task, unit_s: float, now: float) -> float:

@@ -29,14 +29,16 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
+from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Worker
 from cerebro.state.tasks import ENDED
-from controller.unit_times import UnitTimes
+from controller import ways
+from controller.unit_times import UnitTimes, technique_of
 
 
 class FitDispatch:
@@ -79,6 +81,10 @@ class FitDispatch:
             epochs=run.request.epochs,
             gpus=[state.workers[name].devices for name in self.workers],
         )
+        self._ways: dict[int, tuple[Way | None, ...]] = {}
+        """Model -> its way on each worker, of those that have another one than `SINGLE` somewhere."""
+        for model in run.models.values():
+            self._allot(run, model)
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
         self.policy = self.dispatch
         self._follow(run)
@@ -95,7 +101,8 @@ class FitDispatch:
         for task in run.open.values():
             if task.key.kind == "train":
                 newest = task.attempts[-1]
-                made._start(task.key, newest.worker, newest.started or newest.assigned)
+                began = newest.started or newest.assigned
+                made._start(task.key, newest.worker, began, len(newest.devices))
                 latest = max(latest, newest.assigned)
         made.dispatch_state.now = latest
         for task in run.tasks.values():
@@ -124,6 +131,21 @@ class FitDispatch:
         """Index of a model."""
         return self._model[name]
 
+    def way(self, model: int, worker: int) -> Way | None:
+        """By which the next unit of a model is to run on a worker; `None`: it cannot."""
+        row = self._ways.get(model)
+        return SINGLE if row is None else row[worker]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each unit takes one device."""
+        return not self._ways
+
+    def size(self, model: int) -> int:
+        """Devices that the next unit of a model takes at least."""
+        row = self._ways.get(model, (SINGLE,))
+        return min((way.size for way in row if way is not None), default=1)
+
     def present(self, worker: Worker, device: int) -> float | None:
         """When the task that runs on a device of the worker is expected to end, by the store's clock; `None` if it is
         no unit. Of a model that has not run before, or that has failed, and of ETL, nothing is expected: then it is
@@ -136,7 +158,8 @@ class FitDispatch:
             return None
         index = self._model[key.model or ""]
         unit = self.dispatch_state.running.get(index)
-        if unit is None or not self.times.estimates.knows(self.models[index]):
+        technique = technique_of(self.way(index, unit.worker)) if unit is not None else ""
+        if unit is None or not self.times.estimates.knows(self.models[index], technique):
             return math.inf
         return unit.started + self.dispatch_state.seconds(index, unit.partition, unit.worker)
 
@@ -187,6 +210,7 @@ class FitDispatch:
             self._drop(name)
         elif not self.dispatch_state.open[self._model[name]] and not model.is_trained:
             self.dispatch_state.restore(self._model[name], model.epoch, self._mask(model.remaining))
+        self._allot(run, model)
         for task in run.tasks.values():
             if task.key.kind == "train" and task.key.model == name:
                 self._heed(task)
@@ -196,7 +220,7 @@ class FitDispatch:
         if key.kind == "train":
             match event:
                 case TaskAssigned():
-                    self._start(key, event.worker, event.time)
+                    self._start(key, event.worker, event.time, len(event.devices))
                 case TaskStarted():
                     self.dispatch_state.running[index] = self.dispatch_state.running[index]._replace(
                         started=event.time
@@ -206,6 +230,7 @@ class FitDispatch:
                     self._learn(name)
                 case TaskFailed() | TaskRevoked():
                     self.dispatch_state.release(index)
+                    self._allot(state.runs[self.run], model)
         self._take_back(model, index)
         if key.kind == "train":
             self._heed(state.runs[self.run].task(key))
@@ -231,11 +256,16 @@ class FitDispatch:
             if not self.memory_retries[model]:
                 del self.memory_retries[model]
 
-    def _start(self, key: TaskKey, worker: str, at: float) -> None:
+    def _start(self, key: TaskKey, worker: str, at: float, devices: int) -> None:
         choice = Choice(
             self._worker[worker], self._model[key.model or ""], self._partition[key.partition or 0]
         )
-        self.dispatch_state.start(choice, at=at)
+        dispatch_state = self.dispatch_state
+        dispatch_state.start(choice, at=at)
+        unit = dispatch_state.running[choice.model]
+        if unit.gpus != devices:  # the model has another way by now
+            dispatch_state.free[choice.worker] += unit.gpus - devices
+            dispatch_state.running[choice.model] = unit._replace(gpus=devices)
 
     def _take_back(self, model: Model, index: int) -> None:
         """Reopen the visit whose checkpoint was lost, if one was."""
@@ -293,8 +323,7 @@ class FitDispatch:
         if self.times.settled != self._settled:
             self._estimate()
             return
-        row = self.times.estimates.table([name], self.workers, rows=self.mean_rows)[0]
-        for index, seconds in enumerate(row):
+        for index, seconds in enumerate(self._row(self._model[name])):
             self.dispatch_state.set_time(self._model[name], index, seconds)
 
     def _estimate(self) -> None:
@@ -304,7 +333,42 @@ class FitDispatch:
             self.dispatch_state.time = self.times.estimates.table(
                 self.models, self.workers, rows=self.mean_rows
             )
+            for model in self._ways:
+                self.dispatch_state.time[model] = self._row(model)
         self.dispatch_state.recount()
+
+    # --- ways ------------------------------------------------------------------------------------
+
+    def _allot(self, run: Run, model: Model) -> None:
+        """See which way the model has on each worker from now on."""
+        index, options = self._model[model.id], ways.options(run, model)
+        row = tuple(ways.choose(options, devices) for devices in self.dispatch_state.gpus)
+        before = self._ways.get(index)
+        if row == before or (before is None and all(way == SINGLE for way in row)):
+            return
+        self._ways[index] = row
+        if all(way == SINGLE for way in row):
+            del self._ways[index]
+        for worker, (way, seconds) in enumerate(zip(row, self._row(index), strict=True)):
+            size = way.size if way is not None else 1
+            self.dispatch_state.set_way(index, worker, seconds, size, 0.0)
+
+    def _row(self, model: int) -> list[float]:
+        """Estimated seconds of a unit of mean size on each worker, by the way that the model has there."""
+        name, estimates = self.models[model], self.times.estimates
+        if model not in self._ways:
+            return estimates.table([name], self.workers, rows=self.mean_rows)[0]
+        if not estimates.observations:
+            return [1.0 if self.way(model, w) is not None else NEVER for w in range(len(self.workers))]
+        found = []
+        for index, worker in enumerate(self.workers):
+            way = self.way(model, index)
+            technique = technique_of(way)
+            # Of a way that has not run yet: as by one device, or else as is typical of all models.
+            known = technique if estimates.knows(name, technique) else ""
+            seconds = estimates.seconds(name, worker, rows=self.mean_rows, technique=known)
+            found.append(seconds if way is not None else NEVER)
+        return found
 
 
 def _training_workers(state: ExperimentState, run: Run) -> set[str]:

@@ -61,6 +61,15 @@ class Places:
             return sum([counts[device] < depth for device in among])
         return (counts[0] < depth) if len(counts) == 1 else sum([count < depth for count in counts])
 
+    def reachable(self, worker: str, depth: int) -> list[int]:
+        """Devices with fewer than `depth` open tasks, those first that have fewest, then by number."""
+        counts = self._devices[worker]
+        return sorted((d for d, count in enumerate(counts) if count < depth), key=counts.__getitem__)
+
+    def count(self, worker: str, device: int) -> int:
+        """Open tasks of a device."""
+        return self._devices[worker][device]
+
     def free(self, worker: str, depth: int, among: Sequence[int] | None = None) -> int:
         """Of these devices, of which there is one, the first of those with fewest open tasks: in the order of `among`,
         else by number."""

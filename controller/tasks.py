@@ -7,16 +7,19 @@ from typing import Any
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.tasks import EtlTask, EvaluateTask, PredictTask, TaskBody, TrainTask
+from cerebro.contract.ways import Way
 from cerebro.errors import IllegalEventError
 from cerebro.state import ExperimentState, Run, TaskKey, position_of
 
 
-def body(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> TaskBody:
-    """The body of a task of a started run."""
+def body(
+    record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey, way: Way | None = None
+) -> TaskBody:
+    """The body of a task of a started run; of a unit, which runs by `way`."""
     if key.kind == "etl":
         return _etl(record, state, run, key)
     if key.kind == "train":
-        return _train(record, run, key)
+        return _train(record, run, key, way)
     if key.kind == "valid":
         return _valid(record, run, key)
     return _evaluate(record, state, run, key)
@@ -43,7 +46,7 @@ def _etl(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKe
     )
 
 
-def _train(record: ExperimentRecord, run: Run, key: TaskKey) -> TrainTask:
+def _train(record: ExperimentRecord, run: Run, key: TaskKey, way: Way | None) -> TrainTask:
     if not isinstance(run.request, FitRequest) or not isinstance(run.plan, FitPlan):
         raise IllegalEventError(f"{key} belongs to no fit run")
     if key.epoch is None or key.partition is None:
@@ -59,6 +62,7 @@ def _train(record: ExperimentRecord, run: Run, key: TaskKey) -> TrainTask:
         position=position_of(model, run.plan.partitions, len(model.visits)),
         checkpoint=newest,
         savepoint=model.savepoint_of(str(key)),
+        way=way,
         keep=tuple(sorted(keep)),
     )
 

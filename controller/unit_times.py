@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from cerebro.contract.events import TaskCommitted
+from cerebro.contract.ways import SINGLE, Way
 from cerebro.scheduling.estimates import Estimates
 from cerebro.state import Run, TaskKey, Visit
 
@@ -22,6 +23,11 @@ first, then ever more rarely, for it costs a pass over all pairs."""
 
 _REMEMBERED = 50
 """Epochs after which what was shown before weighs next to nothing (`cerebro.scheduling.estimates`)."""
+
+
+def technique_of(way: Way | None) -> str:
+    """What units of a way are known by in `Estimates`."""
+    return "" if way is None or way == SINGLE else way.label
 
 
 class UnitTimes:
@@ -83,7 +89,13 @@ class UnitTimes:
         self._load_s = max(visit.load_s, _FADING * self._load_s)
         # Without what the process took to start and to import: that is over once and for all.
         seconds = visit.compute_s or visit.ended - visit.started
-        self._estimates.observe(model, visit.worker, rows=visit.rows - visit.resumed_rows, seconds=seconds)
+        self._estimates.observe(
+            model,
+            visit.worker,
+            rows=visit.rows - visit.resumed_rows,
+            seconds=seconds,
+            technique=technique_of(visit.way),
+        )
         count = self._estimates.observations
         if count >= self._settle_at:
             self._estimates.settle()

@@ -12,7 +12,7 @@ from typing import Any
 from cerebro.client.session import author
 from cerebro.commands.planning import ways_of
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.ways import BUILT_IN, Params, TechniqueChoice
+from cerebro.contract.ways import BUILT_IN, IN_ONE_PROCESS, Params, TechniqueChoice
 from cerebro.errors import SpecError
 from cerebro.techniques import Technique
 from cerebro.usercode.encoding import encode
@@ -113,21 +113,24 @@ def _own(given: object) -> tuple[str, Technique | None]:
 
 
 def _choice(name: str, technique: Technique | None) -> TechniqueChoice:
-    if technique is None:
+    if technique is None or _is_built_in(technique):
         least, most = BUILT_IN[name]
-        return TechniqueChoice(name=name, least=least, most=most)
-    params = _params(technique)
-    if _is_built_in(technique):
-        least, most = BUILT_IN[name]
-        version = technique.version
-        return TechniqueChoice(name=name, version=version, params=params, least=least, most=most)
+        return TechniqueChoice(
+            name=name,
+            version=technique.version if technique else 1,
+            params=_params(technique) if technique else {},
+            least=least,
+            most=most,
+            processes="one" if name in IN_ONE_PROCESS else "ranks",
+        )
     try:
         return TechniqueChoice(
             name=name,
             version=technique.version,
-            params=params,
+            params=_params(technique),
             least=technique.least,
             most=technique.most,
+            processes=technique.processes,
         )
     except ValueError as cause:
         raise SpecError(

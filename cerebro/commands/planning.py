@@ -82,7 +82,14 @@ def ways_of(
     if techniques is None:
         return (*_automatic(sizes),)
     found = [
-        Way(technique=each.name, version=each.version, params=each.params, size=size, code=each.code)
+        Way(
+            technique=each.name,
+            version=each.version,
+            params=each.params,
+            size=size,
+            processes=each.processes,
+            code=each.code,
+        )
         for each in techniques
         for size in sizes
         if each.least <= size <= each.most

@@ -20,6 +20,9 @@ Params = dict[str, JsonValue]
 """Of a technique, by name; anything JSON can say."""
 
 
+Processes = Literal["ranks", "one"]
+
+
 class TechniqueChoice(Contract):
     """A technique that a user names for a run.
 
@@ -29,6 +32,7 @@ class TechniqueChoice(Contract):
         params: that the user has fixed; all others are the technique's to vary.
         code: of the user's own technique, encoded like a spec; `None`: it is built in.
         least, most: numbers of devices that it can use.
+        processes: as in `Way`.
     """
 
     name: TechniqueName
@@ -37,6 +41,7 @@ class TechniqueChoice(Contract):
     code: Sha256 | None = None
     least: int = Field(default=1, ge=1, le=MAX_DEVICES)
     most: int = Field(default=MAX_DEVICES, ge=1, le=MAX_DEVICES)
+    processes: Processes = "ranks"
 
 
 class Way(Contract):
@@ -56,7 +61,7 @@ class Way(Contract):
     version: int = Field(default=1, ge=1)
     params: Params = Field(default_factory=dict)
     size: int = Field(default=1, ge=1, le=MAX_DEVICES)
-    processes: Literal["ranks", "one"] = "ranks"
+    processes: Processes = "ranks"
     code: Sha256 | None = None
 
     @property
@@ -86,6 +91,9 @@ BUILT_IN: Mapping[str, tuple[int, int]] = {
 }
 """Name of each technique that comes with Cerebro -> the least and the most devices that it can use. Who offers and
 chooses techniques knows no more of them than this; what they do is in `cerebro.techniques`."""
+
+IN_ONE_PROCESS = frozenset({"pipeline"})
+"""Those of them that use all devices in one process."""
 
 MemoryPlace = Literal["device", "host"]
 """Whose memory ran out."""

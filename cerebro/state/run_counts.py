@@ -36,6 +36,8 @@ class RunCounts:
     """Seconds that these took together."""
     units: int = 0
     """Visits of a fit."""
+    unit_devices: int = 0
+    """Devices that each of them took, added up."""
     _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
     """Model -> what it was counted as: its place, whether it was active, the epochs it had completed."""
 

@@ -284,6 +284,7 @@ class Run:
 
     def _count(self, visit: Visit) -> None:
         self.counts.units += 1
+        self.counts.unit_devices += len(visit.devices)
         seconds = visit.seconds * len(visit.devices)
         self.trained_s[visit.worker] = self.trained_s.get(visit.worker, 0.0) + seconds
         self.newest_commit = max(self.newest_commit, visit.ended)
@@ -300,7 +301,7 @@ class Run:
         task.reopen()
         self.trained_s.clear()
         self.starts.clear()
-        self.newest_commit, self.counts.units = 0.0, 0
+        self.newest_commit, self.counts.units, self.counts.unit_devices = 0.0, 0, 0
         for visit in (visit for each in self.models.values() for visit in each.visits):
             self._count(visit)
 

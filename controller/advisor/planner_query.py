@@ -78,7 +78,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     if not models or not partitions or len(models) * len(partitions) > MAX_UNITS:
         return None
     left = tuple(_left(fit, m, partitions) for m in models)
-    if sum(mask.bit_count() for mask in left) < 2:
+    if sum(mask.bit_count() for mask in left) < 2 or not fit.is_plain:
         return None
     epochs = min(dispatch_state.epochs - dispatch_state.epoch[m] + 1 for m in models)
     if len(partitions) < len(dispatch_state.sizes):

@@ -130,3 +130,4 @@ def test_all_names_are_known() -> None:
     for name, (least, most) in BUILT_IN.items():
         found, _ = fields([name], [max(1, least)])
         assert (found["techniques"][0].least, found["techniques"][0].most) == (least, most)
+        assert found["techniques"][0].processes == ("one" if name == "pipeline" else "ranks")

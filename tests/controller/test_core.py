@@ -25,6 +25,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import Holding
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.ways import Way
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
@@ -45,7 +46,9 @@ def request(models: int, epochs: int) -> FitRequest:
     )
 
 
-def plan(models: int, partitions: int, *, validated: bool = False, rows: int = 1) -> RunStarted:
+def plan(
+    models: int, partitions: int, *, validated: bool = False, rows: int = 1, ways: tuple[Way, ...] = ()
+) -> RunStarted:
     """The plan of that fit over as many partitions, of so many rows each."""
     return RunStarted(
         run="fit-1",
@@ -54,6 +57,7 @@ def plan(models: int, partitions: int, *, validated: bool = False, rows: int = 1
             models={f"m{n:02}": {"batch_size": 1} for n in range(models)},
             partitions=dict.fromkeys(range(partitions), rows),
             valid_partitions=(0,) if validated else (),
+            ways=ways,
         ),
     )
 

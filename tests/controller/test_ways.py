@@ -1,0 +1,296 @@
+"""Ways of units: which one a unit gets, on how many devices of one worker, and what becomes of ways that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    Event,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.ways import SINGLE, Way
+from cerebro.scheduling.policies import POLICIES
+from cerebro.state import ExperimentState, ModelState, RunState
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
+from tests.controller.test_core import (
+    assert_complete,
+    assert_exclusive,
+    own_partition,
+    plan,
+    request,
+    several_devices,
+)
+
+CHECKPOINTING = Way(technique="checkpointing")
+DDP = Way(technique="ddp", size=2)
+FSDP = Way(technique="fsdp", size=2)
+FSDP_3 = Way(technique="fsdp", size=3)
+WAYS = (SINGLE, CHECKPOINTING, DDP, FSDP, FSDP_3)
+
+DEVICE = Failure(kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device")
+HOST = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
+NOT_APPLICABLE = Failure(kind=FailureKind.NOT_APPLICABLE, message="no blocks")
+
+Unusable = Mapping[tuple[str, str], Failure]
+"""(model, label of a way) -> how each unit of it fails."""
+
+
+def failing(unusable: Unusable) -> Outcome:
+    """Attempts by these ways fail so, all others do not."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        way = (body.way or SINGLE).label if isinstance(body, TrainTask) else ""
+        return unusable.get((getattr(body, "model", ""), way))
+
+    return outcome
+
+
+def simulate(
+    *devices: int,
+    models: int,
+    ways: tuple[Way, ...] = WAYS,
+    epochs: int = 1,
+    unusable: Unusable | None = None,
+    scheduler: str = "lrptw",
+    **changes: object,
+) -> Simulation:
+    """A finished run on workers with so many devices, each of which holds the partition of its number."""
+    scenario = Scenario(
+        holdings=own_partition(len(devices)),
+        devices=several_devices(*devices),
+        outcome=failing(unusable or {}),
+        **changes,  # type: ignore[arg-type]
+    )
+    asked = request(models, epochs).model_copy(update={"scheduler": scheduler})
+    simulation = Simulation(scenario, asked, plan(models, len(devices), ways=ways))
+    simulation.run()
+    return simulation
+
+
+def states(simulation: Simulation) -> Iterator[tuple[Event, ExperimentState]]:
+    """Every event, and the state after it: one object, to be looked at before the next."""
+    state = ExperimentState(name=EXPERIMENT)
+    for event in simulation.log:
+        state.apply(event)
+        yield event, state
+
+
+def ways_of(simulation: Simulation, model: str) -> list[str]:
+    """By which ways the units of a model were tried, in order; "-" where an assignment names none."""
+    return [
+        event.way.label if event.way else "-"
+        for event in simulation.log
+        if isinstance(event, TaskAssigned) and f"/train/{model}/" in event.task
+    ]
+
+
+def test_a_model_that_fits_runs_as_it_is_written() -> None:
+    """Nothing names a way: neither log nor task differs from those of a run without a choice."""
+    chosen, plain = (simulate(2, 1, models=3, epochs=2, ways=ways) for ways in (WAYS, ()))
+    assert ways_of(chosen, "m00") == ["-"] * 4
+    assert [e for e in chosen.log if isinstance(e, TaskAssigned)] == [
+        e for e in plain.log if isinstance(e, TaskAssigned)
+    ]
+
+
+def test_what_runs_out_of_memory_goes_on_by_the_next_way() -> None:
+    """From its next attempt on, for all units of this model, and of no other."""
+    unusable = {("m01", "single"): DEVICE, ("m01", "checkpointing"): NOT_APPLICABLE}
+    simulation = simulate(2, 2, models=3, epochs=2, unusable=unusable)
+    assert ways_of(simulation, "m01") == ["-", "checkpointing", "ddp-2", "ddp-2", "ddp-2", "ddp-2"]
+    assert ways_of(simulation, "m00") == ["-"] * 4
+    state = fold(EXPERIMENT, simulation.log)
+    assert_complete(state, epochs=2, partitions=2)
+    assert_exclusive(simulation)
+    assert {visit.devices for visit in state.runs["fit-1"].models["m01"].visits} == {(0, 1)}
+    assert list(state.runs["fit-1"].models["m01"].struck) == ["single", "checkpointing"]
+
+
+def test_named_techniques_are_taken_in_their_order() -> None:
+    """The first one that finds enough devices on the worker."""
+    simulation = simulate(3, 2, 1, models=2, ways=(FSDP_3, DDP, SINGLE))
+    found = {
+        (event.worker, event.way and event.way.label, len(event.devices))
+        for event in simulation.log
+        if isinstance(event, TaskAssigned)
+    }
+    assert found == {("worker-0", "fsdp-3", 3), ("worker-1", "ddp-2", 2), ("worker-2", None, 1)}
+
+
+def test_units_of_two_devices_run_side_by_side() -> None:
+    """On four devices, two at a time; nothing waits for longer than it must."""
+    simulation = simulate(4, models=4, epochs=2, ways=(DDP,), unit_time=lambda body, worker: 3.0)
+    assert simulation.now == 4 * 2 * 3.0 / 2
+    assert_exclusive(simulation)
+
+
+def test_a_model_without_a_way_left_fails_alone() -> None:
+    """And tells of each way why; the others finish."""
+    unusable: dict[tuple[str, str], Failure] = {("m01", way.label): NOT_APPLICABLE for way in WAYS}
+    simulation = simulate(3, models=3, unusable=unusable)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    assert run.state is RunState.FINISHED
+    assert {name: model.state for name, model in run.models.items()} == {
+        "m00": ModelState.FINISHED,
+        "m01": ModelState.FAILED,
+        "m02": ModelState.FINISHED,
+    }
+    failure = run.models["m01"].failure
+    assert failure is not None
+    assert [line.strip() for line in failure.message.splitlines()[1:]] == [
+        f"{way.label}: no blocks" for way in WAYS
+    ]
+    assert len(ways_of(simulation, "m01")) == len(WAYS)
+
+
+def test_what_a_machine_lacks_memory_for_is_alone_before_it_goes_another_way() -> None:
+    """Its second attempt is by the same way, with the worker for itself."""
+    simulation = simulate(2, models=3, unusable={("m01", "single"): HOST})
+    assert ways_of(simulation, "m01") == ["-", "-", "checkpointing"]
+    for _, state in states(simulation):
+        worker = state.workers.get("worker-0")
+        tasks = [state.runs["fit-1"].open[key] for key in worker.open_tasks] if worker else []
+        assert not any(task.exhausted for task in tasks) or len(tasks) == 1
+
+
+def assert_no_way_twice(simulation: Simulation) -> None:
+    """What was struck off for a model is never assigned to it again, and each way has its number of devices."""
+    state = ExperimentState(name=EXPERIMENT)
+    for event in simulation.log:
+        if isinstance(event, TaskAssigned) and "/train/" in event.task:
+            struck = state.runs["fit-1"].models[event.task.split("/")[2]].struck
+            assert (event.way or SINGLE).label not in struck
+            assert len(event.devices) == (event.way or SINGLE).size
+        state.apply(event)
+
+
+unusable_ways = st.dictionaries(
+    st.tuples(st.sampled_from(["m00", "m01", "m02"]), st.sampled_from([way.label for way in WAYS])),
+    st.sampled_from([DEVICE, HOST, NOT_APPLICABLE]),
+    max_size=9,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    unusable=unusable_ways,
+    ways=st.lists(st.sampled_from([CHECKPOINTING, DDP, FSDP, FSDP_3]), unique_by=lambda way: way.label),
+    outages=st.lists(
+        st.tuples(st.integers(0, 2), st.floats(0.1, 20), st.floats(0.1, 30)),
+        max_size=2,
+        unique_by=lambda outage: outage[0],
+    ),
+    deaths=st.frozensets(st.integers(0, 40), max_size=3),
+    times=st.randoms(use_true_random=False),
+    scheduler=st.sampled_from(sorted(POLICIES)),
+    order=st.booleans(),
+)
+def test_whatever_happens_every_model_finishes_or_has_no_way_left(
+    counts: list[int],
+    unusable: dict[tuple[str, str], Failure],
+    ways: list[Way],
+    outages: list[tuple[int, float, float]],
+    deaths: frozenset[int],
+    times: Random,
+    scheduler: str,
+    order: bool,
+) -> None:
+    """With ways that fail, workers that go away and controllers that die: devices are exclusive, no way is tried again
+    once it is struck off, and the log alone tells the same state."""
+    offered = (SINGLE, *ways) if order else (*ways, SINGLE)
+    simulation = simulate(
+        *counts,
+        models=3,
+        epochs=2,
+        ways=tuple(way for way in offered if way.size <= min(counts)),
+        unusable=unusable,
+        scheduler=scheduler,
+        unit_time=lambda body, worker: times.uniform(0.5, 4.0),
+        outages=[
+            WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < len(counts)
+        ],
+        crash_before=deaths,
+    )
+    state = fold(EXPERIMENT, simulation.log)
+    assert state == simulation.core.state
+    assert_complete(state, epochs=2, partitions=len(counts))
+    assert_exclusive(simulation)
+    assert_no_way_twice(simulation)
+    for name, model in state.runs["fit-1"].models.items():
+        usable = [way for way in offered if way.size <= min(counts) and (name, way.label) not in unusable]
+        assert usable or model.state is ModelState.FAILED
+        # A lost worker costs no attempt but of those that ran out of memory: nothing else ends a model here.
+        assert not usable or model.state is ModelState.FINISHED
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    devices=st.integers(2, 4),
+    wide=st.integers(1, 3),
+    times=st.randoms(use_true_random=False),
+    scheduler=st.sampled_from(sorted(POLICIES)),
+)
+def test_a_unit_of_several_devices_is_not_held_up_by_those_of_one(
+    devices: int, wide: int, times: Random, scheduler: str
+) -> None:
+    """Once it is given to its devices it begins when what ran there by then has ended, and nothing else begins there
+    before; so no device waits for longer than that either."""
+    size = Way(technique="fsdp", size=devices)
+    names = [f"m{number:02}" for number in range(8)]
+    unusable = {(name, "single"): DEVICE for name in names[:wide]}
+    simulation = simulate(
+        devices,
+        models=8,
+        epochs=3,
+        ways=(SINGLE, size),
+        unusable=unusable,
+        scheduler=scheduler,
+        unit_time=lambda body, worker: times.uniform(0.5, 4.0),
+    )
+    assert_exclusive(simulation)
+    open_before: dict[str, set[str]] = {}
+    revoked = {(e.task, e.attempt) for e in simulation.log if isinstance(e, TaskRevoked)}
+    state = ExperimentState(name=EXPERIMENT)
+    for event in simulation.log:
+        match event:
+            case TaskAssigned() if event.way is not None and (event.task, event.attempt) not in revoked:
+                open_before[event.task] = set(state.workers["worker-0"].open_tasks)
+            case TaskStarted() if event.task not in open_before:
+                for waiting, before in open_before.items():
+                    assert event.task in before, f"{event.task} began while {waiting} waited"
+            case TaskStarted():
+                before = open_before.pop(event.task)
+                assert before.isdisjoint(state.workers["worker-0"].open_tasks)
+            case TaskCommitted() | TaskFailed():
+                pass
+        state.apply(event)
+    assert not open_before
+
+
+def test_a_large_model_ends_about_when_the_small_ones_do() -> None:
+    """It is not left for the end, where it would have the cluster for itself."""
+    simulation = simulate(
+        2,
+        models=9,
+        epochs=6,
+        ways=(SINGLE, FSDP),
+        unusable={("m08", "single"): DEVICE},
+        unit_time=lambda body, worker: 2.0 if getattr(body, "model", "") == "m08" else 3.0,
+    )
+    # 8 models of 6 units of 3 s on a device each, and 6 of 2 s on both.
+    bound = (8 * 6 * 3.0 + 2 * 6 * 2.0) / 2
+    assert simulation.now <= bound * 1.35
+    begun = [e.time for e in simulation.log if isinstance(e, TaskStarted) and "/m08/" in e.task]
+    assert begun[1] <= simulation.now / 2
