@@ -13,7 +13,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from cerebro.contract import api
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.state import Run, Worker
+from cerebro.state import Run, RunState, TaskState, Worker
 from cerebro.state.workers import NO_DEVICE
 from controller import claims, memory_retries
 from controller.arbiter import Arbiter, Claim, Place, RunRef
@@ -151,7 +151,7 @@ class Sharing:
         # Only now is anything queued, because what would run at once elsewhere would be taken back; and nothing of a
         # run that has just taken something back: it is given to an idle device first, in the next round.
         self._arbiter.see(now, seen.claims())
-        have_taken_back = {ref for ref, (_, run) in named.items() if not before[ref] <= run.open.keys()}
+        have_taken_back = {ref for ref, (_, run) in named.items() if _has_back(run, before[ref])}
         ending = [_asked(core, _ending, core, run, now) for core, run in seen.still()]
         followed = {place for places in ending for place in places} - unoffered - taken
         for turn in self._arbiter.turns((), followed):
@@ -268,10 +268,19 @@ def _told(claim: Claim, run: Run) -> api.AttendedRun:
 
 
 def _alone(core: Core, run: Run) -> tuple[RunRef, list[Worker]]:
-    """The workers that could take a task of the run that must be alone and waits; none if there is no such task."""
-    fit = core.fit_of(run) if run.exhausted else None
-    able = next(memory_retries.waiting(core.state, run, fit), [])
-    return RunRef(core.state.name, run.id), able
+    """The workers that could take a task of the run that must be alone and waits; none if there is no such task, or if
+    the run is given nothing."""
+    ref = RunRef(core.state.name, run.id)
+    if run.state is not RunState.RUNNING or not run.exhausted:
+        return ref, []
+    waiting = memory_retries.waiting(core.state, run, core.fit_of(run))
+    return ref, next(filter(None, waiting), [])
+
+
+def _has_back(run: Run, before: Set[str]) -> bool:
+    """Whether one of the tasks that were open is to be done again. One that was committed meanwhile, as the store's
+    answers tell, is not."""
+    return any(run.find(key).state is TaskState.PENDING for key in before - run.open.keys())
 
 
 def _ending(core: Core, run: Run, now: float) -> set[Place]:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 
-from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked
+from cerebro.contract.events import (
+    RunPaused,
+    RunResumed,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+)
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state.experiment import fold
 from controller.sharing import PATIENCE_S
@@ -63,3 +72,43 @@ def test_a_task_that_must_be_alone_does_not_wait_for_ever(kind: str, workers: in
                 assert is_it or since is None or event.time <= again.time or since >= done.time
     for name, epochs in ((EXPERIMENT, 3), ("other", 12)):
         assert_complete(fold(name, logs[name]), epochs=epochs, partitions=workers)
+
+
+def test_a_run_that_is_paused_keeps_no_worker_free() -> None:
+    """A task of it that must be alone waits until it goes on; meanwhile the others have every device."""
+    failed: dict[str, FailureKind] = {}
+    kinds = {"m01": FailureKind.OUT_OF_MEMORY, "m00": FailureKind.STORAGE_FULL}
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        model = getattr(body, "model", "")
+        if model not in kinds or len(failed) == 2 or model in failed:
+            return None
+        failed[model] = kinds[model]
+        return Failure(kind=kinds[model], message="there is too little", needs_bytes=1 << 50)
+
+    scenario = Scenario(
+        holdings=own_partition(2), outcome=outcome, unit_time=lambda body, worker: UNIT_S, lease_s=3600
+    )
+    simulation = Simulation(
+        scenario,
+        request(2, 1),
+        plan(2, 2),
+        neighbours=[neighbour("other", 6, 12, at=1.0, workers=2)],
+        most_open=2,
+    )
+    resumed = 300.0
+
+    def resume() -> None:
+        simulation.store.append(EXPERIMENT, RunResumed(run="fit-1"))
+
+    simulation._at(resumed, resume)
+    simulation.run()
+    (paused,) = (event for event in simulation.log if isinstance(event, RunPaused))
+    since = paused.time + UNIT_S
+    assert resumed - since > 2 * PATIENCE_S
+    other = simulation.cores["other"].state.runs["fit-1"]
+    had: defaultdict[str, float] = defaultdict(float)
+    for visit in (visit for model in other.models.values() for visit in model.visits):
+        had[visit.worker] += max(0.0, min(visit.ended, resumed) - max(visit.started, since))
+    assert min(had.values()) > 0.95 * (resumed - since)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)

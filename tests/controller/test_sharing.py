@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import (
     PriorityChanged,
+    RunRequested,
+    RunStarted,
     RunStopRequested,
     TaskAssigned,
     TaskCommitted,
@@ -19,12 +21,21 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
-from cerebro.state import RunState
+from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EtlRequest
+from cerebro.contract.tasks import TaskResult
+from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
+from cerebro.state.workers import NO_DEVICE
+from controller.arbiter import Place
+from controller.claims import places_of
+from controller.core import Core
+from controller.sharing import Sharing
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Neighbour, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import assert_complete, own_partition, plan, request
+from tests.state.stories import SHA, Story, etl_plan
 
 WORKERS = 3
 
@@ -189,6 +200,38 @@ def test_to_stop_one_run_does_not_touch_another(at: float) -> None:
     revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
     assert all("is idle and can run it now" in event.reason for event in revoked)
     assert_apart(simulation)
+
+
+@pytest.mark.parametrize("is_taken_back", [False, True])
+def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, is_taken_back: bool) -> None:
+    """An answer of the store tells of it. Only a run that has just taken something back queues nothing."""
+    story, other = Story(), Story()
+    asked = EtlRequest(code=SHA, code_fingerprint=SHA)
+    planned = etl_plan(2, {"train": 4, "valid": 4})
+    story.tell(RunRequested(run="etl-1", request=asked), RunStarted(run="etl-1", plan=planned))
+    tasks = [TaskKey(run="etl-1", kind="etl", split="train", partition=number) for number in range(2)]
+    for number, key in enumerate(tasks):
+        story.start(key, number, ())
+    other.fit()
+    cores = {"one": core_of(story), "two": core_of(other, "two")}
+    ended, queueing = False, frozenset[Place]()
+    for each in Sharing().round(cores, story.time):
+        if each.core is cores["one"] and each.depth == QUEUE_DEPTH:
+            queueing = frozenset(places_of(story.state) - each.closed)
+        if not ended:
+            ended = True
+            if is_taken_back:
+                story.tell(TaskRevoked(task=str(tasks[1]), attempt=1, worker="worker-1", reason="-"))
+            else:
+                story.commit(tasks[1], 1, TaskResult(rows=4))
+    assert queueing == (frozenset() if is_taken_back else {Place("worker-0", NO_DEVICE)})
+
+
+def core_of(story: Story, name: str = "one") -> Core:
+    """The core of an experiment at the end of a story."""
+    core = Core(ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="t.csv"))))
+    core.state, story.state.name = story.state, name
+    return core
 
 
 def test_a_priority_that_is_changed_changes_the_shares() -> None:
