@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,7 @@ from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.savepoints import Savepoints, is_for
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, restore, train_unit
 
@@ -107,6 +108,7 @@ class Case:
         two: whether the head has an optimizer of its own.
         tracked: whether the optimizers are tracked, or saved and loaded by the user's own code.
         average: whether a moving average of the weights is kept.
+        dropout: of the examples; with it the results of different ways agree in distribution only.
     """
 
     model: str = "mlp"
@@ -120,6 +122,7 @@ class Case:
     two: bool = False
     tracked: bool = True
     average: bool = False
+    dropout: float = 0.0
     hyperparams: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -184,16 +187,19 @@ class CaseSpec(SubEpochSpec):
             for name, optimizer in optimizers.items():
                 if name in checkpoint:
                     optimizer.load_state_dict(checkpoint[name])
-        average = checkpoint.get("average")
-        if case.average and average is None:
-            average = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
-        total = 0.0
-        for number, (inputs, outputs) in enumerate(dataloader, 1):
+        if case.average:
+            dataloader.savepoint(every=case.accumulate)
+            start = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
+            checkpoint.setdefault("average", start)
+        total = dataloader.progress({"loss": 0.0})
+        for inputs, outputs in dataloader:
             examples, labels = self._examples(inputs, outputs)
+            if case.dropout:
+                examples = functional.dropout(examples, case.dropout)
             loss = functional.cross_entropy(network(examples).reshape(-1, TOKENS), labels.reshape(-1))
             (loss / case.accumulate).backward()  # type: ignore[no-untyped-call]
-            total += loss.item() * len(outputs)
-            if number % case.accumulate == 0 or number == len(dataloader):
+            total["loss"] += loss.item() * len(outputs)
+            if (dataloader.step + 1) % case.accumulate == 0 or dataloader.step + 1 == len(dataloader):
                 if case.clip:
                     torch.nn.utils.clip_grad_norm_(network.parameters(), case.clip)
                 for optimizer in optimizers.values():
@@ -202,15 +208,13 @@ class CaseSpec(SubEpochSpec):
                             group["lr"] = 0.01 * (1 - dataloader.step / dataloader.total_steps)
                     optimizer.step()
                     optimizer.zero_grad()
-                if average:
+                if case.average:
                     with torch.no_grad():
                         for name, tensor in network.named_parameters():
-                            average[name].lerp_(tensor, 0.1)
+                            checkpoint["average"][name].lerp_(tensor, 0.1)
         if not case.tracked:
             checkpoint.update({name: optimizer.state_dict() for name, optimizer in optimizers.items()})
-        if average:
-            checkpoint["average"] = average
-        return {"loss": total / dataloader.num_rows}
+        return {"loss": total["loss"] / dataloader.num_rows}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,46 +235,73 @@ class Unit:
     written: str
 
 
-def trained(group: Group | None, unit: Unit) -> tuple[CheckpointRef | None, dict[str, float]]:
+class StoppedError(Exception):
+    """A unit ends here, after a savepoint."""
+
+
+def trained(
+    group: Group | None, unit: Unit, stop: int = 0, savepoint: CheckpointRef | None = None
+) -> tuple[CheckpointRef | None, dict[str, float]]:
     """Train it as a handler does: on every rank, or alone without a way.
 
+    Args:
+        stop: batch before which a savepoint is taken and the unit ends; 0: it goes on to its end.
+        savepoint: where it begins instead.
+
     Returns:
-        What identifies the file, on rank 0; metrics of the unit.
+        What identifies the file, or the savepoint, on rank 0; metrics of the unit.
     """
-    spec, case = CaseSpec(unit.case), unit.case
-    technique = None if unit.way is None else resolve(unit.way)
     group = group or Alone(("cpu",) * (unit.way.size if unit.way else 1))
     try:
-        device = (
-            CPU
-            if technique is None or unit.way is None
-            else torch.device(technique.made_on(group, unit.way.params))
-        )
-        trainee: Trainee = create(spec, case.given, seed=1, model="m00", device=device)
-        if unit.read is not None:
-            restore(trainee, checkpoints.load(unit.root, unit.read, device))
-        share = (0, 1)
-        if technique is not None and unit.way is not None:
-            trainee = prepare(spec, trainee, technique, unit.way.params, group)
-            share = trainee.share
-        seed = unit_seed(1, "m00", 1, unit.number)
-        loader = PartitionLoader([unit.partition], batch_size=case.batch_size, seed=seed, share=share)
-        metrics = train_unit(
-            spec,
-            trainee,
-            InstrumentedLoader(loader),
-            case.given,
-            seed=1,
-            model="m00",
-            epoch=1,
-            partition=unit.number,
-        )
-        state = trainee.state()
-        reference = checkpoints.save(unit.root, unit.written, state) if group.rank == 0 else None
-        return reference, metrics
+        return _trained(group, unit, stop, savepoint)
     finally:
         if isinstance(group, Alone):
             group.leave()
+
+
+def _trained(
+    group: Group, unit: Unit, stop: int, savepoint: CheckpointRef | None
+) -> tuple[CheckpointRef | None, dict[str, float]]:
+    spec, case, way = CaseSpec(unit.case), unit.case, unit.way
+    technique = None if way is None else resolve(way)
+    device = CPU if technique is None or way is None else torch.device(technique.made_on(group, way.params))
+    trainee: Trainee = create(spec, case.given, seed=1, model="m00", device=device)
+    reference, resumed = savepoint or unit.read, None
+    if reference is not None:
+        state = checkpoints.load(unit.root, reference, device)
+        restore(trainee, state)
+        resumed = state.get("savepoint")
+        assert resumed is None or is_for(resumed, way.ranks if way else 1)
+    share = (0, 1)
+    if technique is not None and way is not None:
+        trainee = prepare(spec, trainee, technique, way.params, group)
+        share = trainee.share
+    taken: list[CheckpointRef] = []
+
+    def write(state: State, batch: int, rows: int) -> None:
+        taken.append(checkpoints.save(unit.root, f"{unit.written}-{batch}", state))
+
+    def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
+        if stop and batch == stop:
+            assert savepoints.take(batch, rows)
+            raise StoppedError
+
+    savepoints = Savepoints(trainee, write=write, resumed=resumed)
+    loader = PartitionLoader(
+        [unit.partition],
+        batch_size=case.batch_size,
+        seed=unit_seed(1, "m00", 1, unit.number),
+        share=share,
+        first=resumed["batch"] if resumed else 0,
+    )
+    feed = InstrumentedLoader(loader, on_batch, savepoints=savepoints)
+    with suppress(StoppedError):
+        metrics = train_unit(
+            spec, trainee, feed, case.given, seed=1, model="m00", epoch=1, partition=unit.number
+        )
+        state = trainee.state()
+        return (checkpoints.save(unit.root, unit.written, state) if group.rank == 0 else None), metrics
+    return (taken[0] if group.rank == 0 else None), {}
 
 
 def content(root: Path, reference: CheckpointRef) -> State:
@@ -335,12 +366,20 @@ def chain(
             read=reference,
             written=f"{names}.pt",
         )
-        if way is not None and resolve(way).processes == "ranks":
-            answers = ranks.run(way.size, trained, unit)
-            assert all(metrics == answers[0][1] for _, metrics in answers)
-            reference, metrics = answers[0]
-        else:
-            reference, metrics = trained(None, unit)
+        reference, metrics = attempt(unit, ranks)
         found.append(metrics)
     assert reference is not None
     return reference, found
+
+
+def attempt(
+    unit: Unit, ranks: Any, stop: int = 0, savepoint: CheckpointRef | None = None
+) -> tuple[CheckpointRef | None, dict[str, float]]:
+    """One unit, in as many processes as its way says. See `trained`."""
+    way = unit.way
+    if way is None or resolve(way).processes == "one":
+        return trained(None, unit, stop, savepoint)
+    answers = ranks.run(way.size, trained, unit, stop, savepoint)
+    assert all(metrics == answers[0][1] for _, metrics in answers)
+    found: tuple[CheckpointRef | None, dict[str, float]] = answers[0]
+    return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.data.rows import write_partition
 from tests.techniques.ranks import Ranks
 
 
@@ -14,3 +16,11 @@ def ranks() -> Iterator[Ranks]:
     """Up to three, each with one thread."""
     with Ranks() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """46 rows: batches of 8 leave 6, of 9 leave 1."""
+    folder = tmp_path_factory.mktemp("partition")
+    write_partition(folder, [20, 26])
+    return folder

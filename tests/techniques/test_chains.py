@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cerebro.contract.ways import SINGLE, Way
-from tests.data.rows import write_partition
 from tests.techniques.cases import Case, chain, content, distance, threads
 from tests.techniques.ranks import Ranks
 
@@ -25,14 +24,6 @@ SHARED = [
     way("fsdp", 2, reshard=False, checkpointing=True),
 ]
 EXACT = [SINGLE, way("checkpointing"), way("offload"), way("offload", checkpointing=True, activations=True)]
-
-
-@pytest.fixture(scope="session")
-def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """46 rows: batches of 8 leave 6, of 9 leave 1."""
-    folder = tmp_path_factory.mktemp("partition")
-    write_partition(folder, [20, 26])
-    return folder
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])

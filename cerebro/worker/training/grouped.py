@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from cerebro.errors import MetricError, SpecError
 from cerebro.spec import DataLoader, Hints, SubEpochSpec
@@ -30,7 +31,7 @@ from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.gathering import whole
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import rank_seed
-from cerebro.worker.training.sharded import cut_named, cut_optimizer_states
+from cerebro.worker.training.sharded import cut, cut_named, cut_optimizer_states
 from cerebro.worker.training.unit import Trainee
 from cerebro.worker.training.weights import weight, weighted
 
@@ -54,17 +55,30 @@ class GroupTrainee(Trainee):
         share = self.technique.share(self.group)
         return share.index, share.of
 
-    def state(self) -> State:
-        """What is saved of it, with full tensors, on rank 0; nothing on the others. Collective.
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """Number of this process in its group."""
+        return self.group.rank
+
+    def whole(self, state: State) -> State:
+        """What is saved of a state, with full tensors, on rank 0; nothing on the others. Collective.
 
         Raises:
             SpecError: ranks differ in what is kept: on all of them.
         """
-        return self.whole(super().state())
-
-    def whole(self, state: State) -> State:
-        """A state of this rank made whole, on rank 0; nothing on the others. Collective."""
         return whole(state, self.group) or {}
+
+    def of_ranks(self, value: Any) -> list[Any]:
+        """What each rank gave. Collective."""
+        return self.group.gathered(value)
+
+    def part(self, tensor: Any, parameter: torch.nn.Parameter) -> Any:
+        """What this rank has of a saved tensor that belongs to a parameter."""
+        return cut(tensor, parameter) if tensor is not None and isinstance(parameter, DTensor) else tensor
+
+    def cut_kept(self) -> None:
+        """Cut what user code keeps by the names of sharded parameters."""
+        cut_named(self.checkpoint, self.modules, except_for=self.checkpoint.made)
 
     @contextmanager
     def running(self, feed: DataLoader, seed: int) -> Iterator[None]:
@@ -121,8 +135,7 @@ def prepare(
     if not isinstance(hints, Hints):
         raise SpecError(f"hints() returned a {type(hints).__name__}, expected cerebro.Hints(...)")
     technique.prepare(trainee.modules, group, params, hints)
-    cut_named(trainee.checkpoint, trainee.modules, except_for=trainee.checkpoint.made)
-    return GroupTrainee(
+    prepared = GroupTrainee(
         modules=trainee.modules,
         checkpoint=trainee.checkpoint,
         hyperparams=trainee.hyperparams,
@@ -131,6 +144,8 @@ def prepare(
         group=group,
         hints=hints,
     )
+    prepared.cut_kept()
+    return prepared
 
 
 def averaged(found: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:

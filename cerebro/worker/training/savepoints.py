@@ -84,6 +84,7 @@ class Savepoints:
                 for name in resumed["opening"]["new"]:
                     trainee.checkpoint.pop(name, None)
                 trainee.checkpoint.update(resumed["opening"]["before"])
+                trainee.cut_kept()
             self._opening = dict(trainee.checkpoint)
             self._versions = self._weight_versions()
 
@@ -115,7 +116,7 @@ class Savepoints:
             )
         kept = storable(dict(values), "dataloader.progress()")
         assert isinstance(kept, dict)
-        self._progress = kept | (self._resumed["progress"] if self._resumed else {})
+        self._progress = kept | (_own(self._resumed, self._rank)["progress"] if self._resumed else {})
         return self._progress
 
     def _require_start(self, what: str) -> None:
@@ -156,6 +157,7 @@ class Savepoints:
             self._variables = Variables(train_unit.__code__, inner, self._held(loader))
 
     def _put_back(self, resumed: Mapping[str, Any]) -> None:
+        assert self._trainee is not None
         modules = self._modules()
         for module, (is_training, needs_gradient), gradients in zip(
             modules, resumed["modes"], resumed["gradients"], strict=True
@@ -166,13 +168,14 @@ class Savepoints:
                 module.parameters(), needs_gradient, gradients, strict=True
             ):
                 parameter.requires_grad_(needed)
-                parameter.grad = gradient
-        set_generators(resumed["generators"])
+                parameter.grad = self._trainee.part(gradient, parameter)
+        set_generators(_own(resumed, self._rank)["generators"])
 
     # --- taking one ------------------------------------------------------------------------------
 
     def take(self, batch: int, rows: int) -> bool:
-        """Save the unit's state before this batch is handed out, if that is possible; whether it was.
+        """Save the unit's state before this batch is handed out, if that is possible; whether it was. Ranks do so at
+        the same batch, and rank 0 writes.
 
         A savepoint never fails a unit: what keeps it from being written is told in the attempt's log, once.
 
@@ -180,14 +183,18 @@ class Savepoints:
             batch: number of the batch in the unit.
             rows: of the batches before it.
         """
-        if self._write is None or self._trainee is None or not self._may_take(batch):
+        if self._write is None or self._trainee is None:
+            return False
+        if not all(self._trainee.of_ranks(self._may_take(batch))):
             return False
         # What user code's function draws, or torch does to save, is not drawn by a unit that never stops.
         before = generators()
         if self._hook is not None:
             self._hook()
         try:
-            self._write(self._state(batch, rows, before), batch, rows)
+            state = self._state(batch, rows, before)
+            if self._rank == 0:
+                self._write(state, batch, rows)
         except StorageFullError as error:
             self._tell(str(error))
             return False
@@ -204,7 +211,7 @@ class Savepoints:
         if self._trainee is None:
             return 0
         gradients = [parameter.grad for module in self._modules() for parameter in module.parameters()]
-        return state_bytes({**self._trainee.state(), "gradients": gradients})
+        return state_bytes({**self._trainee.local_state(), "gradients": gradients})
 
     def _may_take(self, batch: int) -> bool:
         if self._is_off or self._passes != 1 or not self._has_begun or batch <= self._first:
@@ -219,12 +226,15 @@ class Savepoints:
     def _state(self, batch: int, rows: int, before: Mapping[str, Any]) -> State:
         assert self._trainee is not None
         modules = self._modules()
+        progress = storable(self._progress or {}, "dataloader.progress()")
+        # Of its own rows: what each rank has drawn and counted.
+        ranks = self._trainee.of_ranks({"generators": dict(before), "progress": progress})
         place = {
             "batch": batch,
             "rows": rows,
             "threads": torch.get_num_threads(),
-            "generators": before,
-            "progress": storable(self._progress or {}, "dataloader.progress()"),
+            **ranks[0],
+            **({"ranks": ranks} if len(ranks) > 1 else {}),
             "opening": storable(self._opening, "checkpoint"),
             "gradients": [[parameter.grad for parameter in module.parameters()] for module in modules],
             "modes": [
@@ -235,7 +245,12 @@ class Savepoints:
                 for module in modules
             ],
         }
-        return {**self._trainee.state(), "changes": self._trainee.checkpoint.changes, "savepoint": place}
+        state = {**self._trainee.local_state(), "changes": self._trainee.checkpoint.changes}
+        return self._trainee.whole({**state, "savepoint": place})
+
+    @property
+    def _rank(self) -> int:
+        return 0 if self._trainee is None else self._trainee.rank
 
     def _is_wanted(self) -> bool:
         """Whether user code has said that its units may be resumed."""
@@ -268,6 +283,18 @@ class Savepoints:
         for module in self._modules():
             found |= {*map(id, module.modules()), *map(id, _tensors(module))}
         return found
+
+
+def is_for(resumed: Mapping[str, Any], ranks: int) -> bool:
+    """Whether so many processes can go on from a savepoint: each needs what one of as many has drawn and counted."""
+    return len(resumed.get("ranks", [resumed])) == ranks
+
+
+def _own(resumed: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    """What a rank has left of its own."""
+    ranks = resumed.get("ranks", [resumed])
+    found: Mapping[str, Any] = ranks[rank]
+    return found
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -36,12 +36,36 @@ class Trainee:
 
     def state(self) -> State:
         """What is saved of it."""
+        return self.whole(self.local_state())
+
+    def local_state(self) -> State:
+        """What this process has of it."""
         return {
             "models": [module.state_dict() for module in self.modules],
             "checkpoint": self.checkpoint.newest(),
             "hyperparams": self.hyperparams,
             "made": self.checkpoint.made,
         }
+
+    # --- what is otherwise where several processes train it together (`grouped`) ---------------------
+
+    rank = 0
+    """Number of this process among them."""
+
+    def whole(self, state: State) -> State:
+        """What is saved of a state of this process."""
+        return state
+
+    def of_ranks(self, value: Any) -> list[Any]:
+        """What each of these processes gave."""
+        return [value]
+
+    def part(self, tensor: Any, parameter: torch.nn.Parameter) -> Any:
+        """What this process has of a saved tensor that belongs to a parameter."""
+        return tensor
+
+    def cut_kept(self) -> None:
+        """Have what was put into `checkpoint` fit the parameters of this process."""
 
     @contextmanager
     def running(self, feed: DataLoader, seed: int) -> Iterator[None]:
