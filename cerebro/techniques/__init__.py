@@ -19,7 +19,9 @@ from cerebro.techniques.checkpointing import Checkpointing
 from cerebro.techniques.ddp import Ddp
 from cerebro.techniques.fsdp import Fsdp, Offload
 from cerebro.techniques.named import resolve
+from cerebro.techniques.pipeline import Pipeline
 from cerebro.techniques.single import Single
+from cerebro.techniques.tensor import Tensor
 
 __all__ = [
     "Checkpointing",
@@ -31,9 +33,11 @@ __all__ = [
     "ModelFacts",
     "Offload",
     "Params",
+    "Pipeline",
     "Place",
     "Share",
     "Single",
     "Technique",
+    "Tensor",
     "resolve",
 ]

@@ -53,7 +53,7 @@ def recompute_blocks(modules: list[nn.Module], hints: Hints) -> int:
 
     from cerebro.techniques.facts import blocks
 
-    found = [block for module in modules for block in blocks(module, hints)]
+    found = blocks(modules, hints)
     for block in found:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     return len(found)

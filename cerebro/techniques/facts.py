@@ -1,42 +1,16 @@
-"""What can be seen of a model without training it: sizes, repeated blocks, what couples rows. Needs torch."""
+"""What can be seen of a model's modules: repeated blocks, stages, what couples rows, what a plan splits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import nn
 
 from cerebro.spec import Hints
-from cerebro.techniques.base import ModelFacts
-
-
-def facts(modules: Sequence[nn.Module], hints: Hints, *, batch_size: int, signature: str = "") -> ModelFacts:
-    """Of a model, which may lie on device ``meta``.
-
-    Args:
-        modules: what `create_models` returned.
-        signature: see `ModelFacts`.
-    """
-    # Parameters that several modules share count once.
-    parameters = {id(one): one for module in modules for one in module.parameters()}.values()
-    buffers = {id(one): one for module in modules for one in module.buffers()}.values()
-    repeated = [block for module in modules for block in blocks(module, hints)]
-    trained = [module for module in modules if any(True for _ in module.parameters())]
-    return ModelFacts(
-        signature=signature,
-        param_bytes=num_bytes(parameters),
-        trainable_bytes=num_bytes(one for one in parameters if one.requires_grad),
-        buffer_bytes=num_bytes(buffers),
-        block_bytes=max((num_bytes(block.parameters()) for block in repeated), default=0),
-        batch_size=batch_size,
-        layers=dict(Counter(type(block).__name__ for block in repeated)),
-        num_modules=len(trained),
-        coupled=next(filter(None, map(coupled, modules)), ""),
-        stages=len(stages(trained[0], hints)) if len(trained) == 1 else 0,
-        splits=tuple(splits(trained[0], hints)) if len(trained) == 1 else (),
-    )
 
 
 def num_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -52,34 +26,50 @@ def coupled(module: nn.Module) -> str:
     return ""
 
 
-def blocks(module: nn.Module, hints: Hints) -> list[nn.Module]:
-    """The modules that are repeated: those of the classes that the user names or, of the children of a list or
-    sequence, those of the repeated class that has most parameters. None of them lies in another one."""
-    kinds = hints.blocks or _repeated(module)
-    return list(_outermost(module, kinds)) if kinds else []
+def blocks(modules: Sequence[nn.Module], hints: Hints | None = None) -> list[nn.Module]:
+    """The modules that are repeated, in their order: those of the classes that the user names or, of the classes of
+    which some ``ModuleList`` or ``Sequential`` has several children, those of the class that has most parameters in
+    all. None of them lies in another one."""
+    kinds = hints.blocks if hints is not None and hints.blocks else _repeated(modules)
+    if not kinds:
+        return []
+    found = {id(block): block for module in modules for block in _outermost(module, kinds)}
+    return list(found.values())
 
 
-def _repeated(module: nn.Module) -> tuple[type, ...]:
-    counts: Counter[type] = Counter()
-    sizes: Counter[type] = Counter()
-    for holder in module.modules():
-        if isinstance(holder, nn.ModuleList | nn.Sequential):
-            for child in holder.children():
-                counts[type(child)] += 1
-                sizes[type(child)] += num_bytes(child.parameters())
-    found = [kind for kind in counts if counts[kind] > 1 and sizes[kind] > 0]
-    return (max(found, key=lambda kind: sizes[kind]),) if found else ()
+def _repeated(modules: Sequence[nn.Module]) -> tuple[type, ...]:
+    found: dict[type[nn.Module], dict[int, nn.Module]] = {}
+    for module in modules:
+        for parent in module.modules():
+            if not isinstance(parent, nn.ModuleList | nn.Sequential):
+                continue
+            kinds = Counter(type(child) for child in parent)
+            for child in parent:
+                if kinds[type(child)] > 1 and any(True for _ in child.parameters()):
+                    found.setdefault(type(child), {})[id(child)] = child
+
+    def size(kind: type[nn.Module]) -> int:
+        return num_bytes(distinct(one for block in found[kind].values() for one in block.parameters()))
+
+    # The first of equals: the outermost, where a block holds nothing but a repeated one.
+    return (max(found, key=size),) if found else ()
 
 
 def _outermost(module: nn.Module, kinds: tuple[type, ...]) -> Iterator[nn.Module]:
-    seen: set[int] = set()
     for child in module.children():
         if isinstance(child, kinds):
-            if id(child) not in seen:
-                yield child
+            yield child
         else:
             yield from _outermost(child, kinds)
-        seen.add(id(child))
+
+
+def distinct(items: Iterable[Any]) -> Iterator[Any]:
+    """Each object once: parameters may be shared between modules."""
+    seen: set[int] = set()
+    for item in items:
+        if id(item) not in seen:
+            seen.add(id(item))
+            yield item
 
 
 def stages(module: nn.Module, hints: Hints) -> list[tuple[str, nn.Module]]:
@@ -95,11 +85,27 @@ def stages(module: nn.Module, hints: Hints) -> list[tuple[str, nn.Module]]:
     return list(module.named_children()) if is_plain else []
 
 
-def splits(module: nn.Module, hints: Hints) -> list[int]:
-    """Sizes that a tensor plan cuts, which the number of devices must divide; none without a plan."""
-    return [cut for _, _, _, cut in planned(module, hints)]
-
-
 def planned(module: nn.Module, hints: Hints) -> list[tuple[str, nn.Module, str, int]]:
-    """Modules that a plan splits: name, module, ``"colwise"`` or ``"rowwise"``, and the size of what is cut."""
-    return []
+    """Modules that a plan splits: name, module, ``"colwise"`` or ``"rowwise"``, and the size of what is divided.
+
+    Raises:
+        ValueError: the plan names what cannot be split, or another way to split it; says so for people.
+    """
+    plan = hints.tensor_plan if hints.tensor_plan is not None else getattr(module, "_tp_plan", None)
+    found: list[tuple[str, nn.Module, str, int]] = []
+    for pattern, how in (plan or {}).items():
+        names = [name for name, _ in module.named_modules() if name and fnmatchcase(name, pattern)]
+        if how not in ("colwise", "rowwise"):
+            raise ValueError(f"the plan for {pattern!r} is {how!r}, expected 'colwise' or 'rowwise'")
+        if not names:
+            raise ValueError(f"the plan names {pattern!r}, and no module has such a name")
+        for name in names:
+            part = module.get_submodule(name)
+            if not isinstance(part, nn.Linear | nn.Embedding):
+                raise ValueError(
+                    f"the plan splits {name}, a {type(part).__name__}, expected Linear or Embedding"
+                )
+            # A linear layer computes with its weight transposed.
+            is_first = (how == "colwise") == isinstance(part, nn.Linear)
+            found.append((name, part, how, int(part.weight.shape[0 if is_first else 1])))
+    return found

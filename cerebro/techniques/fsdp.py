@@ -189,7 +189,7 @@ def _separable(module: nn.Module, hints: Hints) -> list[nn.Module]:
     from cerebro.techniques.facts import blocks
 
     holders: dict[int, int] = {}
-    found = blocks(module, hints)
+    found = blocks([module], hints)
     for block in found:
         for parameter in {id(one) for one in block.parameters()}:
             holders[parameter] = holders.get(parameter, 0) + 1

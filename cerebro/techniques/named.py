@@ -11,10 +11,12 @@ from cerebro.techniques.base import Technique
 from cerebro.techniques.checkpointing import Checkpointing
 from cerebro.techniques.ddp import Ddp
 from cerebro.techniques.fsdp import Fsdp, Offload
+from cerebro.techniques.pipeline import Pipeline
 from cerebro.techniques.single import Single
+from cerebro.techniques.tensor import Tensor
 
 KINDS: Mapping[str, type[Technique]] = {
-    kind.name: kind for kind in (Single, Checkpointing, Offload, Ddp, Fsdp)
+    kind.name: kind for kind in (Single, Checkpointing, Offload, Ddp, Fsdp, Tensor, Pipeline)
 }
 
 

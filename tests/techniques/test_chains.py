@@ -22,12 +22,20 @@ SHARED = [
     way("fsdp", 2),
     way("fsdp", 3),
     way("fsdp", 2, reshard=False, checkpointing=True),
+    way("tensor", 2),
+    way("pipeline", 2),
+    way("pipeline", 3, parts=4, checkpointing=True),
 ]
+ONLY = {"tensor": ["gpt"], "pipeline": ["mlp"]}
+"""Technique -> the models that it can train, if not all."""
 EXACT = [SINGLE, way("checkpointing"), way("offload"), way("offload", checkpointing=True, activations=True)]
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])
-@pytest.mark.parametrize("chosen", SHARED, ids=lambda each: each.label)
+@pytest.mark.parametrize(
+    ("chosen", "model"),
+    [(way, model) for way in SHARED for model in ONLY.get(way.technique, ["mlp", "cnn", "gpt"])],
+    ids=lambda each: each.label if isinstance(each, Way) else each,
+)
 def test_a_unit_on_several_devices(
     model: str, chosen: Way, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import nn
 from cerebro.errors import SpecError
 from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import ModelFacts
-from cerebro.techniques.facts import coupled
+from cerebro.techniques.facts import blocks, coupled, distinct, num_bytes, planned, stages
 from cerebro.worker.training.unit import Trainee, create
 
 log = logging.getLogger(__name__)
@@ -77,61 +78,38 @@ def facts_of(
     """What there is to know of a model's modules.
 
     Args:
-        hints: where they name blocks, those are looked at, else `repeated`.
+        hints: where they name blocks, those are looked at: see `cerebro.techniques.facts.blocks`.
         ignore: hyper-parameters that are harmless, beside `HARMLESS`.
     """
-    parameters = list(_distinct(parameter for module in modules for parameter in module.parameters()))
-    blocks = blocks_of(modules, hints)
+    parameters = list(distinct(parameter for module in modules for parameter in module.parameters()))
+    trained = [module for module in modules if any(True for _ in module.parameters())]
+    repeated = blocks(modules, hints)
     given = hyperparams.get("batch_size")
     return ModelFacts(
         signature=signature_of(modules, hyperparams, ignore=ignore),
-        param_bytes=_num_bytes(parameters),
-        trainable_bytes=_num_bytes(parameter for parameter in parameters if parameter.requires_grad),
-        buffer_bytes=_num_bytes(_distinct(buffer for module in modules for buffer in module.buffers())),
-        block_bytes=max((_num_bytes(_distinct(block.parameters())) for block in blocks), default=0),
+        param_bytes=num_bytes(parameters),
+        trainable_bytes=num_bytes(parameter for parameter in parameters if parameter.requires_grad),
+        buffer_bytes=num_bytes(distinct(buffer for module in modules for buffer in module.buffers())),
+        block_bytes=max((num_bytes(distinct(block.parameters())) for block in repeated), default=0),
         batch_size=given if isinstance(given, int) and given > 0 else 1,
-        layers=dict(Counter(type(block).__name__ for block in blocks)),
-        num_modules=sum(any(True for _ in module.parameters()) for module in modules),
+        layers=dict(Counter(type(block).__name__ for block in repeated)),
+        num_modules=len(trained),
         coupled=next(filter(None, map(coupled, modules)), ""),
-        stages=_num_stages(modules, hints),
+        stages=_stages(trained, hints or Hints()),
+        splits=_splits(trained, hints or Hints()),
     )
 
 
-def blocks_of(modules: Iterable[nn.Module], hints: Hints | None = None) -> list[nn.Module]:
-    """The repeated blocks of a model, in its order: of the classes that are named, else `repeated`."""
-    modules = list(modules)
-    if hints is not None and hints.blocks:
-        return [each for module in modules for each in module.modules() if isinstance(each, hints.blocks)]
-    return repeated(modules)
+def _stages(modules: Sequence[nn.Module], hints: Hints) -> int:
+    with suppress(AttributeError):  # a stage that is no module: the technique says so
+        return len(stages(modules[0], hints)) if len(modules) == 1 else 0
+    return 0
 
 
-def repeated(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Of the classes of which some ``ModuleList`` or ``Sequential`` has several children, those of the class that has
-    most parameters in all; none if no class with parameters is repeated.
-
-    Blocks within blocks are not asked for: the class with most parameters is the outermost one.
-    """
-    found: dict[type[nn.Module], list[nn.Module]] = {}
-    for module in modules:
-        for parent in module.modules():
-            if not isinstance(parent, nn.ModuleList | nn.Sequential):
-                continue
-            kinds = Counter(type(child) for child in parent)
-            for child in _distinct(parent):
-                if kinds[type(child)] > 1 and any(True for _ in child.parameters()):
-                    found.setdefault(type(child), []).append(child)
-
-    def size(kind: type[nn.Module]) -> int:
-        return _num_bytes(_distinct(p for block in found[kind] for p in block.parameters()))
-
-    # The first of equals: the outermost, where a block holds nothing but a repeated one.
-    return found[max(found, key=size)] if found else []
-
-
-def _num_stages(modules: Sequence[nn.Module], hints: Hints | None) -> int:
-    if hints is not None and hints.stages:
-        return len(hints.stages)
-    return len(modules[0]) if len(modules) == 1 and isinstance(modules[0], nn.Sequential) else 0
+def _splits(modules: Sequence[nn.Module], hints: Hints) -> tuple[int, ...]:
+    with suppress(ValueError):  # what the plan says cannot be: the technique says so
+        return tuple(size for _, _, _, size in planned(modules[0], hints)) if len(modules) == 1 else ()
+    return ()
 
 
 def signature_of(
@@ -171,18 +149,6 @@ def _modules(module: nn.Module) -> Iterator[list[str]]:
         # How much is dropped is harmless, and what a Dropout would tell of itself.
         is_dropout = isinstance(each, nn.modules.dropout._DropoutNd)
         yield [name, type(each).__qualname__, "" if is_dropout else each.extra_repr()]
-
-
-def _distinct(items: Iterable[Any]) -> Iterator[Any]:
-    seen: set[int] = set()
-    for item in items:
-        if id(item) not in seen:
-            seen.add(id(item))
-            yield item
-
-
-def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def named(modules: Collection[nn.Module]) -> str:

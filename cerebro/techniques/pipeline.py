@@ -1,0 +1,215 @@
+"""Pipelining: one process, the model's stages on several devices, each batch in parts that follow one another.
+
+GPipe (arXiv 1811.06965) by torch's own autograd: the parts' results are put together again, so user code sees a batch,
+and `loss.backward()` is the pipeline in reverse. On GPUs a stage works on one part while the next stage works on the
+part before. There are no ranks, and all state is plain.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cerebro.errors import NotApplicableError
+from cerebro.spec import Hints
+from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
+from cerebro.techniques.checkpointing import NO_BLOCKS, recompute_blocks
+from cerebro.techniques.single import state_bytes, too_large
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_PARTS, _CHECKPOINTING = "parts", "checkpointing"
+
+_NO_STAGES = "its forward is not known to be a sequence: name its stages, in order, in Hints(stages=...)"
+
+
+class Pipeline(Technique):
+    """Stages of a sequence of modules, balanced by their bytes, on one device each."""
+
+    name = "pipeline"
+    least = 2
+    parameters: ClassVar = MappingProxyType({_PARTS: (2, 4, 8, 16, 32, 64), _CHECKPOINTING: (False, True)})
+    processes = "one"
+
+    def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
+        """More parts leave devices idle for less time, and have each compute on less."""
+        least = next(parts for parts in self.parameters[_PARTS] if parts >= min(2 * place.size, 64))
+        return ({_PARTS: least}, *([{_PARTS: least, _CHECKPOINTING: True}] if facts.layers else []))
+
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        """It needs one module that is a sequence of as many stages as there are devices, and rows that are computed
+        independently."""
+        if place.size < 2:
+            return "it puts stages on several devices, and there is one device"
+        if facts.num_modules != 1:
+            return f"create_models() returned {facts.num_modules} modules with parameters: it takes one"
+        if facts.stages < place.size:
+            return f"{facts.stages} stages for {place.size} devices" if facts.stages else _NO_STAGES
+        if facts.coupled:
+            return _coupled(facts.coupled)
+        return ("" if facts.layers or not params.get(_CHECKPOINTING) else NO_BLOCKS) or too_large(
+            self.memory(facts, place, params), place
+        )
+
+    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+        """A part of the state on each device, if they can be balanced."""
+        return Memory(device=-(-state_bytes(facts) // place.size))
+
+    def made_on(self, group: Group, params: Params) -> str:
+        """The host: the whole model need not fit a device."""
+        return "cpu"
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        """See `Technique.prepare`."""
+        from cerebro.techniques.facts import coupled, num_bytes, stages
+
+        trained = [module for module in modules if any(True for _ in module.parameters())]
+        if len(trained) != 1:
+            raise NotApplicableError(
+                f"create_models() returned {len(trained)} modules with parameters: it takes one"
+            )
+        (module,) = trained
+        if name := coupled(module):
+            raise NotApplicableError(_coupled(name))
+        try:
+            found = stages(module, hints)
+        except AttributeError as error:
+            raise NotApplicableError(f"Hints(stages=...) names what is no module: {error}") from error
+        if not found:
+            raise NotApplicableError(_NO_STAGES)
+        _require_whole(module, found)
+        if len(found) < len(group.devices):
+            raise NotApplicableError(f"{len(found)} stages for {len(group.devices)} devices")
+        if params.get(_CHECKPOINTING) and not recompute_blocks(modules, hints):
+            raise NotApplicableError(NO_BLOCKS)
+        places = balanced([num_bytes(stage.parameters()) for _, stage in found], len(group.devices))
+        for (_, stage), number in zip(found, places, strict=True):
+            stage.to(group.devices[number])
+        placed = [(stage, group.devices[number]) for (_, stage), number in zip(found, places, strict=True)]
+        parts = params.get(_PARTS, 2 * len(group.devices))
+        _call_instead(module, partial(_run, placed, parts))
+
+
+def balanced(sizes: Sequence[int], devices: int) -> list[int]:
+    """Which device each stage goes to: in order, each device some, with the largest sum as small as can be.
+
+    Args:
+        sizes: of the stages; at least as many as there are devices.
+    """
+    # The largest sum of the first n stages on d devices is best[n]; dynamic programming over d.
+    sums = [0]
+    for size in sizes:
+        sums.append(sums[-1] + size)
+    count = len(sizes)
+    best: list[float] = [float(total) for total in sums]
+    cuts: list[list[int]] = []
+    for device in range(2, devices + 1):
+        found, cut = [float("inf")] * (count + 1), [0] * (count + 1)
+        for end in range(device, count + 1):
+            for start in range(device - 1, end):
+                largest = max(best[start], sums[end] - sums[start])
+                if largest < found[end]:
+                    found[end], cut[end] = largest, start
+        best = found
+        cuts.append(cut)
+    places, end = [0] * count, count
+    for device in range(devices - 1, 0, -1):
+        start = cuts[device - 1][end]
+        places[start:end] = [device] * (end - start)
+        end = start
+    return places
+
+
+def _coupled(name: str) -> str:
+    return f"{name} computes over all rows of a batch, which are not computed together here"
+
+
+def _require_whole(module: nn.Module, found: Sequence[tuple[str, nn.Module]]) -> None:
+    """Raise NotApplicableError unless each parameter and buffer belongs to one stage."""
+    holders: dict[int, list[str]] = {}
+    for name, stage in found:
+        for one in {id(tensor) for tensor in (*stage.parameters(), *stage.buffers())}:
+            holders.setdefault(one, []).append(name)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        held = holders.get(id(tensor), [])
+        if len(held) != 1:
+            where = f"in the stages {' and '.join(held)}" if held else "in no stage"
+            raise NotApplicableError(
+                f"{name} is {where}: each parameter must be in one, see Hints(stages=...)"
+            )
+
+
+def _run(placed: Sequence[tuple[nn.Module, str]], parts: int, *args: Any, **kwargs: Any) -> Any:
+    """The forward of all stages, part by part."""
+    rows = _rows((args, kwargs))
+    count = max(1, min(parts, rows))
+    edges = [rows * number // count for number in range(count + 1)]
+    found = []
+    for begin, end in itertools.pairwise(edges):
+        (first, device), *rest = placed
+        given_args, given_kwargs = _moved(_rows_of((args, kwargs), begin, end, rows), device)
+        hidden = first(*given_args, **given_kwargs)
+        for stage, device in rest:
+            hidden = stage(_moved(hidden, device))
+        found.append(hidden)
+    return found[0] if len(found) == 1 else _joined(found)
+
+
+def _call_instead(module: nn.Module, run: Any) -> None:
+    """Have calls of the module, and of no copy of it, go to `run`."""
+    original = type(module)
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self is not module:
+            return original.__call__(self, *args, **kwargs)
+        return run(*args, **kwargs)
+
+    calls = {"__call__": call, "__module__": original.__module__, "__qualname__": original.__qualname__}
+    module.__class__ = type(original.__name__, (original,), calls)
+
+
+def _rows(tree: Any) -> int:
+    """Rows of the batch: of the first tensor in it."""
+    from torch.utils import _pytree
+
+    found = [leaf for leaf in _pytree.tree_leaves(tree) if _has_rows(leaf)]
+    return int(found[0].shape[0]) if found else 0
+
+
+def _has_rows(leaf: object) -> bool:
+    import torch
+
+    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0
+
+
+def _rows_of(tree: Any, begin: int, end: int, rows: int) -> Any:
+    from torch.utils import _pytree
+
+    def cut(leaf: Any) -> Any:
+        return leaf[begin:end] if _has_rows(leaf) and leaf.shape[0] == rows else leaf
+
+    return _pytree.tree_map(cut, tree)
+
+
+def _moved(tree: Any, device: str) -> Any:
+    import torch
+    from torch.utils import _pytree
+
+    def move(leaf: Any) -> Any:
+        return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf
+
+    return _pytree.tree_map(move, tree)
+
+
+def _joined(trees: list[Any]) -> Any:
+    import torch
+    from torch.utils import _pytree
+
+    def join(*leaves: Any) -> Any:
+        return torch.cat(leaves) if _has_rows(leaves[0]) else leaves[0]
+
+    return _pytree.tree_map(join, *trees)

@@ -1,0 +1,159 @@
+"""Tensor parallelism: the matrices of a layer in parts, one on each rank; every rank reads all rows.
+
+What is not split is the same on all ranks. Parameters become DTensors in place, under the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cerebro.errors import NotApplicableError
+from cerebro.spec import DataLoader, Hints
+from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
+from cerebro.techniques.checkpointing import NO_BLOCKS, recompute_blocks
+from cerebro.techniques.single import too_large
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_CHECKPOINTING = "checkpointing"
+
+_NO_PLAN = "there is no plan: say which modules are split how in Hints(tensor_plan=...)"
+
+
+class Tensor(Technique):
+    """`parallelize_module` by the user's plan, or by the one that a Hugging Face model brings."""
+
+    name = "tensor"
+    least = 2
+    parameters: ClassVar = MappingProxyType({_CHECKPOINTING: (False, True)})
+
+    def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
+        """To compute activations once more takes time, and spares memory."""
+        return ({}, {_CHECKPOINTING: True}) if facts.layers else ({},)
+
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        """It needs a plan for one module, whose sizes the devices divide."""
+        if place.size < 2:
+            return "it splits matrices between devices, and there is one device"
+        if facts.num_modules != 1:
+            return f"create_models() returned {facts.num_modules} modules with parameters: it takes one"
+        if not facts.splits:
+            return _NO_PLAN
+        for size in facts.splits:
+            if size % place.size:
+                return f"{size} columns or rows of a matrix cannot be divided between {place.size} devices"
+        return ("" if facts.layers or not params.get(_CHECKPOINTING) else NO_BLOCKS) or too_large(
+            self.memory(facts, place, params), place
+        )
+
+    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+        """A part of the state, at least."""
+        state = facts.param_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
+        return Memory(device=-(-state // place.size) + facts.buffer_bytes)
+
+    def made_on(self, group: Group, params: Params) -> str:
+        """The host: the whole model need not fit a device."""
+        return "cpu"
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        """See `Technique.prepare`."""
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        from cerebro.techniques.facts import planned
+
+        trained = [module for module in modules if any(True for _ in module.parameters())]
+        if len(trained) != 1:
+            raise NotApplicableError(
+                f"create_models() returned {len(trained)} modules with parameters: it takes one"
+            )
+        (module,) = trained
+        try:
+            plan = planned(module, hints)
+        except ValueError as error:
+            raise NotApplicableError(str(error)) from error
+        if not plan:
+            raise NotApplicableError(_NO_PLAN)
+        for name, _, _, size in plan:
+            if size % group.size:
+                raise NotApplicableError(f"{name} has {size} to be divided between {group.size} devices")
+        if params.get(_CHECKPOINTING) and not recompute_blocks(modules, hints):
+            raise NotApplicableError(NO_BLOCKS)
+        _require_untied(module, {id(part) for _, part, _, _ in plan})
+        styles: dict[str, Any] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
+        parallelize_module(module, group.mesh, {name: styles[how]() for name, _, how, _ in plan})
+        _replicate(module, group)
+        for each in modules:
+            each.to(group.device)
+
+    @contextmanager
+    def running(
+        self, modules: list[nn.Module], feed: DataLoader, group: Group, params: Params
+    ) -> Iterator[None]:
+        """Have plain tensors beside split ones taken for what they are: the same on all ranks."""
+        from torch.distributed.tensor.experimental import implicit_replication
+
+        with implicit_replication():
+            yield
+
+
+def _require_untied(module: nn.Module, split: set[int]) -> None:
+    """Raise NotApplicableError where a split module shares a parameter with another one."""
+    holders: dict[int, list[tuple[str, bool]]] = {}
+    for name, part in module.named_modules():
+        for own, parameter in part.named_parameters(recurse=False):
+            full = f"{name}.{own}" if name else own
+            holders.setdefault(id(parameter), []).append((full, id(part) in split))
+    for found in holders.values():
+        if len(found) > 1 and any(is_split for _, is_split in found):
+            raise NotApplicableError(
+                f"{' and '.join(name for name, _ in found)} are one parameter, which cannot be split for one of them"
+            )
+
+
+def _replicate(module: nn.Module, group: Group) -> None:
+    """Have what is not split be a DTensor, too, the same on all ranks: an optimizer computes with all of them at once.
+
+    Of modules without children only: the others compute with their parameters in ways of their own.
+    """
+    from torch import nn
+    from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+    same = [Replicate()]
+    made: dict[int, nn.Parameter] = {}
+
+    def enter(part: nn.Module, args: tuple[Any, ...]) -> Any:
+        return tuple(_converted(one, group) for one in args)
+
+    def leave(part: nn.Module, args: Any, result: Any) -> Any:
+        from torch.utils import _pytree
+
+        return _pytree.tree_map(lambda one: one.to_local() if isinstance(one, DTensor) else one, result)
+
+    for part in module.modules():
+        own = dict(part.named_parameters(recurse=False))
+        if (
+            not own
+            or any(True for _ in part.children())
+            or any(isinstance(one, DTensor) for one in own.values())
+        ):
+            continue
+        for name, parameter in own.items():
+            if id(parameter) not in made:
+                whole = distribute_tensor(parameter.data, group.mesh, same)
+                made[id(parameter)] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
+            part.register_parameter(name, made[id(parameter)])
+        part.register_forward_pre_hook(enter)
+        part.register_forward_hook(leave)
+
+
+def _converted(value: Any, group: Group) -> Any:
+    import torch
+    from torch.distributed.tensor import DTensor, Replicate
+
+    if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
+        return DTensor.from_local(value, group.mesh, [Replicate()], run_check=False)
+    return value
