@@ -17,7 +17,8 @@ from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection
 from cerebro.contract.ways import TechniqueChoice, Way
 from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import Memory, ModelFacts, Params, Place, Technique
-from cerebro.worker.training.facts import HARMLESS, facts_of, made_on_meta, repeated
+from cerebro.techniques.facts import blocks
+from cerebro.worker.training.facts import HARMLESS, facts_of, made_on_meta
 from tests.state.stories import SHA
 from tests.techniques.cases import Block, Gpt
 from trial_runner.inspecting import grouped, inspect
@@ -130,8 +131,8 @@ def test_sizes_count_what_is_shared_once() -> None:
 def test_the_repeated_class_with_most_parameters_is_the_block_unless_the_user_names_one() -> None:
     """Not the layers within it; nothing where no class is repeated."""
     gpt = Gpt(2)
-    assert repeated([gpt]) == list(gpt.blocks)
-    assert repeated([nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU())]) == []
+    assert blocks([gpt]) == list(gpt.blocks)
+    assert blocks([nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU())]) == []
     named = facts_of([gpt], {}, hints=Hints(blocks=(nn.LayerNorm,)))
     assert named.layers == {"LayerNorm": 5}
     assert Block.__name__ in facts_of([gpt], {}).layers
@@ -161,7 +162,7 @@ def test_only_the_techniques_and_numbers_of_devices_that_a_user_names_are_consid
     named = (TechniqueChoice(name="ddp"),)
     places = (DevicePlace(device=CPU, most=4),)
     found = inspect(Spec(), task({"m00": BASE}, techniques=named, gpus=(2, 8), places=places))
-    assert {known.id for known in found.groups[0].ways} == {"ddp-2", "ddp.1-2"}
+    assert {known.id for known in found.groups[0].ways} == {"ddp-2", "ddp.1-2", "ddp.2-2"}
     assert sizes(6) == [1, 2, 4, 6]
 
 
