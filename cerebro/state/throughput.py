@@ -166,8 +166,8 @@ class ThroughputMeter:
         table = units or (_Counted(run) if run.models else None)
         own = [commit for commit in self._commits if commit.run == run.id]
         begin = max(run.started, now - WINDOW_S)
-        if len(own) == _COMMITS:
-            begin = max(begin, own[0].ended)  # what was before is not remembered
+        if len(self._commits) == _COMMITS:
+            begin = max(begin, self._commits[0].ended)  # what was before is not remembered, of no run
         if not run.started or now <= begin:
             return IDLE
         recent = [commit for commit in own if commit.ended > begin]
