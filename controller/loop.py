@@ -79,6 +79,8 @@ class Controller:
         self._told: dict[str, tuple[str, ...]] | None = None
         """Runs that were admitted, as the store was told; `None` before this controller has admitted any."""
         self._told_before = api.Attended()
+        self._waiting: tuple[api.QueueEntry, ...] = ()
+        """Runs that wait for another one of their experiment."""
         self._led_until = 0.0
         self._decided = 0.0
         self._queue_read = -settings.tick_s
@@ -141,6 +143,7 @@ class Controller:
         for name, each in [*opened.items()]:
             found = self._isolation.attempt(name, each.core.waiting, frozenset[str]())
             waiting |= {RunRef(name, run) for run in found}
+        self._waiting = tuple(each for each in queue.runs if RunRef(each.experiment, each.run) in waiting)
         admitted = self._experiments.admitted(queue, now, waiting)
         for name in [name for name in opened if name not in admitted]:
             self._cores.keep(opened.pop(name).core)
@@ -334,7 +337,7 @@ class Controller:
             overviews = self._experiments.overviews()
             runs = {RunRef(name, run.id): run for name, each in overviews.items() for run in each.runs}
             devices = {place for each in overviews.values() for place in each.to_train}
-            attended = self._sharing.told(self._told, runs, len(devices), self._told_before)
+            attended = self._sharing.told(self._told, runs, len(devices), self._waiting, self._told_before)
         open_runs = self._settings.open_runs
         answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S, open_runs=open_runs, attended=attended)
         if answer.term == 0:

@@ -77,6 +77,7 @@ class Sharing:
         attended: Mapping[str, Iterable[str]],
         runs: Mapping[RunRef, Run],
         devices: int,
+        waiting: tuple[api.QueueEntry, ...] = (),
         before: api.Attended = _NOTHING_TOLD,
     ) -> api.Attended:
         """What is worked on, for everybody who waits: those first whose turn it is.
@@ -85,6 +86,7 @@ class Sharing:
             attended: runs that are worked on, by experiment.
             runs: those of them whose log is read.
             devices: to train on.
+            waiting: runs that wait for another one of their experiment, as far as logs are read.
             before: what was told last, by this or an earlier controller: it stays for runs whose log is not read yet.
         """
         refs = [RunRef(name, run) for name, names in attended.items() for run in names]
@@ -96,7 +98,7 @@ class Sharing:
         for ref in refs:
             if ref not in found:
                 found[ref] = known.get(ref) or api.AttendedRun(experiment=ref.experiment, run=ref.run)
-        return api.Attended(runs=tuple(found.values()), devices=devices or before.devices)
+        return api.Attended(runs=tuple(found.values()), devices=devices or before.devices, waiting=waiting)
 
     def leave_out(self, experiment: str) -> None:
         """Ask no run of the experiment any more in this round."""

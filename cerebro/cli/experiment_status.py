@@ -19,9 +19,11 @@ from cerebro.state import (
     ExperimentState,
     Model,
     Run,
+    Standing,
     breaks,
     explained,
     gap,
+    reason_to_wait,
     schedule_lines,
     standings,
     waiting_for,
@@ -78,16 +80,15 @@ def state_lines(
         meter: has seen the log.
     """
     now = time.time() if now is None else now
-    rows = [_run_row(state, run, troubles or {}, now) for run in state.runs.values()]
+    own = {each.run: each for each in standings(queue) if each.experiment == state.name} if queue else {}
+    rows = [_run_row(state, run, own.get(run.id), troubles or {}, now) for run in state.runs.values()]
     lines = [f"Experiment {state.name}", ""]
     lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
-    own = [each for each in standings(queue) if each.experiment == state.name] if queue else []
     log = FollowedLog(state=state, meter=meter or ThroughputMeter())
-    for each in own:
+    for each in own.values():
         left_s = log.left_s(each.run, now)
         left = f", about {duration(left_s)} left" if left_s is not None else ""
-        why = f"; {each.reason}" if each.reason else ""
-        lines += ["", f"  {each.run} {each.line}{left}{why}"]
+        lines += ["", f"  {each.run} {each.line}{left}"]
     fits = [run for run in state.runs.values() if run.models]
     if not fits:
         return lines
@@ -116,9 +117,11 @@ def print_experiment(kvs: KvsClient, name: str, *, is_json: bool) -> None:
         raise problem
 
 
-def _run_row(state: ExperimentState, run: Run, troubles: Mapping[str, str], now: float) -> tuple[str, ...]:
+def _run_row(
+    state: ExperimentState, run: Run, standing: Standing | None, troubles: Mapping[str, str], now: float
+) -> tuple[str, ...]:
     done, total = run.progress()
-    note = explained(waiting_for(state, run), troubles) or run.error
+    note = explained(reason_to_wait(waiting_for(state, run), standing), troubles) or run.error
     spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
     return (run.id, wording.run(run), f"{done}/{total}", spent, first_line(note))
 

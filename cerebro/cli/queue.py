@@ -14,6 +14,7 @@ from cerebro.state import (
     Run,
     Standing,
     explained,
+    reason_to_wait,
     schedule_now,
     standing_of,
     standings,
@@ -71,8 +72,8 @@ def _row(
 
 def _reason(standing: Standing, log: FollowedLog | None, troubles: Mapping[str, str]) -> str:
     run = log.state.runs.get(standing.run) if log is not None else None
-    waits = explained(waiting_for(log.state, run), troubles) if log is not None and run is not None else ""
-    return standing.reason or waits
+    told = waiting_for(log.state, run) if log is not None and run is not None else ""
+    return explained(reason_to_wait(told, standing), troubles)
 
 
 # --- as JSON ------------------------------------------------------------------------------------

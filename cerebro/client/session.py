@@ -37,6 +37,7 @@ from cerebro.state import (
     Standing,
     explained,
     lost_because,
+    reason_to_wait,
     schedule_lines,
     standing_of,
     waiting_for,
@@ -119,7 +120,7 @@ class Session:
         for run in state.runs.values():
             done, total = run.progress()
             standing = self.standing(run)
-            waits = waiting_for(state, run) or self._queued(run, standing)
+            waits = reason_to_wait(waiting_for(state, run), standing, self._unregistered(run))
             why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
             lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
             lines += [f"    {line}" for line in [self._beside(run, standing).line] if line]
@@ -247,12 +248,9 @@ class Session:
                         cursor = points[-1].seq if points else cursor
                         bars.live(points)
                     standing = self.standing(run)
-                    bars.show(
-                        self._state,
-                        self._queued(run, standing),
-                        self._troubles(run),
-                        self._beside(run, standing),
-                    )
+                    waits = reason_to_wait(waiting_for(self._state, run), standing, self._unregistered(run))
+                    reason = explained(waits, self._troubles(run))
+                    bars.show(self._state, reason, self._beside(run, standing))
                     if not run.is_open:
                         return run
                     self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
@@ -296,10 +294,8 @@ class Session:
         """How long an open run will probably take yet; `None` while that is not known."""
         return self._meter.throughput(run, self._clock()).left if run.is_open else None
 
-    def _queued(self, run: Run, standing: Standing | None) -> str:
-        """What a run waits for: other runs, or of a queued one workers."""
-        if standing is not None and standing.reason:
-            return standing.reason
+    def _unregistered(self, run: Run) -> str:
+        """What a queued run waits for that the controller cannot plan, since nobody is there."""
         if run.state is not RunState.QUEUED:
             return ""
         is_known = any(status.silent_s < _SILENT_S for status in self._kvs.workers())

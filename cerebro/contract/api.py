@@ -317,6 +317,8 @@ class Attended(Contract):
 
     runs: tuple[AttendedRun, ...] = ()
     devices: int = Field(default=0, ge=0)
+    waiting: tuple[QueueEntry, ...] = ()
+    """Runs that wait for another run of their experiment, as far as logs are read. They take no place in the queue."""
 
 
 class QueueAnswer(Contract):

@@ -17,7 +17,7 @@ from cerebro.state.sharing import Standing, standing_of, standings
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.timeline import schedule_of
 from cerebro.state.visits import Visit
-from cerebro.state.waiting import explained, lost_because, waiting_for
+from cerebro.state.waiting import explained, lost_because, reason_to_wait, waiting_for
 from cerebro.state.workers import Worker
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "lost_because",
     "plan_line",
     "position_of",
+    "reason_to_wait",
     "schedule_lines",
     "schedule_now",
     "schedule_of",

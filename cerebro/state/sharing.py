@@ -45,16 +45,18 @@ class Standing:
 
     Attributes:
         is_attended: the controller works on it.
-        place: its place among those that wait for that, from 1; 0: it does not wait, or for a moment only.
+        place: its place among those that wait for that, from 1; 0: it does not wait, or for a moment only, or
+            `has_to_wait`: for another run of its experiment, however much room there is.
         due: its share of the cluster, 0 to 1, while all want more than they have; `None` until it is worked on.
         devices: on which it has tasks, `of` so many of the cluster. beside: workers that have a task of it without a
             device.
-        reason: why it waits; empty if it does not, or not for other runs.
+        reason: why it waits; empty if it does not, or not for runs of other experiments. See `reason_to_wait`.
     """
 
     experiment: str
     run: str
     is_attended: bool
+    has_to_wait: bool = False
     place: int = 0
     priority: str = ""
     project: str = ""
@@ -67,6 +69,8 @@ class Standing:
     @property
     def position(self) -> str:
         """Whether it runs, or where it is in the queue, in words."""
+        if self.has_to_wait:
+            return "waits for a run of its experiment"
         if self.place:
             return f"{_ordinal(self.place)} in the queue"
         return "runs now" if self.is_attended else "begins in a moment"
@@ -98,17 +102,23 @@ def standings(queue: QueueAnswer) -> list[Standing]:
     }
     due = due_shares({key: (each.project, WEIGHTS[each.priority]) for key, each in attended.items()})
     reasons = dict(zip(attended, _reasons(attended, due, queue.attended.devices), strict=True))
-    left, place, found = queue.open_runs - len(attended), 0, []
+    left, place, ahead, found = queue.open_runs - len(attended), 0, 0, []
     for entry in queue.runs:
         key = entry.experiment, entry.run
         if key in attended:
             found.append(_attended(attended[key], due[key], queue.attended.devices, reasons[key]))
+        elif entry in queue.attended.waiting:
+            found.append(
+                Standing(experiment=entry.experiment, run=entry.run, is_attended=False, has_to_wait=True)
+            )
+            continue
         elif left > 0:
             left -= 1
             found.append(Standing(experiment=entry.experiment, run=entry.run, is_attended=False))
         else:
             place += 1
-            found.append(_waiting(entry, place, len(found), queue.open_runs))
+            found.append(_waiting(entry, place, ahead, queue.open_runs))
+        ahead += 1
     return found
 
 

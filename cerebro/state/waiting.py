@@ -10,6 +10,7 @@ from cerebro.state.beside import obstacle
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import ModelState
 from cerebro.state.runs import Run, RunState
+from cerebro.state.sharing import Standing
 from cerebro.state.tasks import TaskState
 from cerebro.state.workers import Worker
 
@@ -27,6 +28,17 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
         found = obstacle(state.runs, run)
         return found.reason if found else ""
     return _missing_worker(state, run)
+
+
+def reason_to_wait(told: str, standing: Standing | None, otherwise: str = "") -> str:
+    """Of the reasons why a run does not go on the one that users are told.
+
+    Args:
+        told: what the experiment's own log tells (`waiting_for`). It comes first: it stays, whatever others do.
+        standing: where the run stands among those of all experiments.
+        otherwise: what is said if neither tells a reason.
+    """
+    return told or (standing.reason if standing is not None else "") or otherwise
 
 
 def explained(reason: str, troubles: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from cerebro.state import (
     Standing,
     TaskKey,
     explained,
+    reason_to_wait,
     standings,
     waiting_for,
     wording,
@@ -25,8 +26,8 @@ from cerebro.state.timeline import busy
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """An open run; `reason`: why it does not go on, empty if it does. `requested`: seconds since the epoch. `left`: how
-    long it will take yet, if that can be told."""
+    """An open run; `reason`: why it does not go on, as far as its log tells. `requested`: seconds since the epoch.
+    `left`: how long it will take yet, if that can be told."""
 
     state: str = "queued"
     done: int = 0
@@ -34,6 +35,7 @@ class RunSummary:
     author: str = ""
     requested: float | None = None
     reason: str = ""
+    is_queued: bool = False
     left: TimeLeft | None = None
 
 
@@ -103,8 +105,6 @@ def doing(task: str) -> str:
 def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
     done, total = run.progress()
     waits = explained(waiting_for(state, run), troubles.pods)
-    if not waits and run.state is RunState.QUEUED:
-        waits = "the controller plans it"
     return RunSummary(
         state=wording.run(run),
         done=done,
@@ -112,6 +112,7 @@ def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
         author=run.author,
         requested=run.requested,
         reason=waits,
+        is_queued=run.state is RunState.QUEUED,
     )
 
 
@@ -143,6 +144,9 @@ class QueueRow:
     reason: str
 
 
+_PLANNED = "the controller plans it"
+
+
 def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterable[QueueRow]:
     """The queue, oldest run first."""
     for position, standing in enumerate(standings(queued), start=1):
@@ -154,5 +158,5 @@ def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterabl
             run=standing.run,
             standing=standing,
             told=told,
-            reason=standing.reason or told.reason,
+            reason=reason_to_wait(told.reason, standing, _PLANNED if told.is_queued else ""),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cerebro.commands.command import PRIORITIES
 from cerebro.commands.rules import allowed, resumable
 from cerebro.contract.records import WorkerStatus
-from cerebro.state import Run, RunState, Standing, wording
+from cerebro.state import Run, RunState, Standing, reason_to_wait, waiting_for, wording
 from cerebro.state.throughput import TimeLeft
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.models import Best, best
@@ -21,6 +21,7 @@ class Header:
 
     Attributes:
         state: a word of `cerebro.state.wording`. note: what the word does not say, such as why a run is paused.
+        waits: why the run in progress does not go on; empty if it does.
         run, kind, done, total: the run in progress, else the newest; tasks committed of so many.
         halted: another run, which somebody stopped and may resume. others: that are open as well.
         fits, fit: planned fit runs, and the one whose models are shown; empty without any.
@@ -37,6 +38,7 @@ class Header:
     created: float
     state: str
     note: str
+    waits: str
     run: str
     kind: str
     done: int
@@ -74,12 +76,14 @@ def header(
     word, halted = wording.experiment(state), resumable(state)
     may = allowed(state) | (allowed(state, run) if run else frozenset())
     standing = next((each for each in standings if run and run.is_open and each.run == run.id), None)
+    waits = reason_to_wait(waiting_for(state, run), standing) if run else ""
     return Header(
         name=record.name,
         author=record.author,
         created=record.created,
         state=word,
-        note=_note(run, standing),
+        note=_note(run, standing, waits),
+        waits=waits,
         run=run.id if run else "",
         kind=run.kind if run else "",
         done=done,
@@ -103,16 +107,14 @@ def header(
     )
 
 
-def _note(run: Run | None, standing: Standing | None) -> str:
+def _note(run: Run | None, standing: Standing | None, waits: str) -> str:
     if run is None:
         return ""
     if run.state is RunState.STOPPING:
         return "units that run are being taken back"
     if run.state is RunState.QUEUED:
-        reason = standing.reason if standing is not None and standing.place else ""
-        return (
-            f"{standing.position}: {reason}" if standing and reason else "waits for the controller to plan it"
-        )
+        place = f"{standing.position}: " if standing and standing.place else ""
+        return place + waits if waits else "waits for the controller to plan it"
     return run.error or run.reason
 
 

@@ -36,6 +36,7 @@ from cerebro.state.throughput import ThroughputMeter
 from controller.simulation.store import VirtualStore
 from tests.state.runs import TimedStory
 from tests.state.stories import unit
+from tests.state.test_beside import evaluation, half_trained
 
 
 def test_workers_are_listed_by_name() -> None:
@@ -177,6 +178,21 @@ def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
         "2 runs are open before it; 2 may be open at once",
     ]
     assert cli_queue.queue_lines(api.QueueAnswer(runs=()), {}, {}, now) == ["  no run is open"]
+
+
+def test_what_the_log_of_a_run_tells_comes_before_its_place_in_the_queue() -> None:
+    """Of a run that waits for another one of its experiment: in the queue, and in the status of the experiment."""
+    story = half_trained()
+    story.tell(evaluation(2, "m01"))
+    log = FollowedLog(state=story.state, meter=ThroughputMeter())
+    entries = tuple(api.QueueEntry(experiment=story.state.name, run=run) for run in ("fit-1", "test-2"))
+    queue = api.QueueAnswer(runs=entries, open_runs=1)
+    why = "fit-1 is running, and its model m01 is not finished"
+    rows = cli_queue.queue_lines(queue, {story.state.name: log}, {}, story.time)
+    assert rows[2].endswith(why)
+    lines = state_lines(story.state, now=story.time, queue=queue)
+    assert any(line.strip().startswith("test-2") and line.endswith(why) for line in lines)
+    assert not any("open before it" in line for line in rows + lines)
 
 
 def test_the_status_of_an_experiment_says_where_its_runs_stand() -> None:

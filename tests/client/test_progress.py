@@ -86,12 +86,11 @@ class Shown(Progress):
     def show(
         self,
         state: ExperimentState,
-        queued: str = "",
-        troubles: Mapping[str, str] | None = None,
+        reason: str = "",
         beside: Beside = ALONE,
     ) -> None:
         self.clock.now += 1
-        super().show(state, queued, troubles, beside)
+        super().show(state, reason, beside)
 
 
 def etl_story() -> Story:
@@ -178,7 +177,7 @@ def test_what_a_run_waits_for_is_said_once(terminal: Terminal) -> None:
     with Shown("fit-1") as progress:
         story.tell(RunPaused(run="fit-1", reason="no room"))
         for _ in range(3):
-            progress.show(story.state)
+            progress.show(story.state, "paused: no room")
         story.tell(RunStopRequested(run="fit-1"))
         progress.show(story.state)
     assert terminal.lines == ["fit-1: paused: no room"]

@@ -26,6 +26,7 @@ from cerebro.contract.runs import EtlRequest
 from cerebro.errors import BadRequestError, DataError
 from tests.state.runs import TimedStory
 from tests.state.stories import SHA, unit
+from tests.state.test_beside import evaluation, half_trained
 
 
 def opened(
@@ -36,8 +37,14 @@ def opened(
     queue: QueueAnswer | None = None,
 ) -> Session:
     """A session over a store that holds this log, and knows this of workers and of open runs."""
+
+    def events(name: str, after: int, *, wait_s: float = 0.0) -> tuple[Event, ...]:
+        if wait_s:
+            raise KeyboardInterrupt
+        return tuple(log[after:])
+
     kvs = SimpleNamespace(
-        events=lambda name, after: tuple(log[after:]),
+        events=events,
         workers=lambda: statuses,
         troubles=lambda: Troubles(pods=dict(troubles or {})),
         queued=lambda: queue or QueueAnswer(runs=()),
@@ -88,6 +95,28 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
     )
     alone = shared.model_copy(update={"runs": entries[:1]})
     assert "due" not in opened(story.log, story.zero + 40.0, queue=alone).status()
+
+
+def test_what_the_log_tells_comes_before_the_queue(terminal: list[str]) -> None:
+    """A run that waits for another one of its experiment, and stands in the queue: in the status and beside bars."""
+    story = half_trained()
+    story.tell(evaluation(2, "m01"))
+    entries = tuple(QueueEntry(experiment="one", run=run) for run in ("fit-1", "test-2"))
+    session = opened(story.log, story.time, queue=QueueAnswer(runs=entries, open_runs=1))
+    why = "fit-1 is running, and its model m01 is not finished"
+    assert f"  test-2: queued, 0/0 done ({why})" in session.status()
+    with pytest.raises(KeyboardInterrupt):
+        session.follow("test-2", progress=True)
+    assert f"test-2: {why}" in terminal
+    assert not any("open before it" in line for line in terminal)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lines that bars write beside themselves."""
+    lines: list[str] = []
+    monkeypatch.setattr("tqdm.tqdm.write", lambda line, **_: lines.append(line))
+    return lines
 
 
 def test_the_status_tells_a_failure_in_a_line() -> None:

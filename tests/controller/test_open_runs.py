@@ -29,7 +29,7 @@ from cerebro.contract.records import (
     Locators,
     WorkerRecord,
 )
-from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest, PartitionPlan
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs import KvsClient
@@ -259,6 +259,25 @@ def test_everybody_is_told_what_is_worked_on(
     for told in both:
         assert {(run.experiment, run.priority) for run in told.runs} == {("one", "high"), ("two", "normal")}
     assert any(run.is_hungry for told in both for run in told.runs)
+
+
+def test_everybody_is_told_who_waits_for_another_run_of_its_experiment(
+    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it does."""
+    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # it is said anew whenever the loop turns
+    store, told = Cluster("one"), set[tuple[api.QueueEntry, ...]]()
+    controlled(store, lambda: store.is_over("one"))
+    store.fit("one")
+    best = EvaluateRequest(kind="test", fit="fit-1", split="test")
+    store.append("one", RunRequested(run="test-1", request=best))
+
+    def look() -> bool:
+        told.add(store.queued().attended.waiting)
+        return store.is_over("one", "fit-1")
+
+    controlled(store, look)
+    assert told == {(), (api.QueueEntry(experiment="one", run="test-1"),)}
 
 
 def test_runs_are_counted_not_experiments() -> None:

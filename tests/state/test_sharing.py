@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -59,13 +60,13 @@ def attended(
     )
 
 
-def queue(names: str, *runs: AttendedRun, open_runs: int = 8, devices: int = 4) -> QueueAnswer:
-    """Open runs of these experiments, oldest first."""
-    return QueueAnswer(
-        runs=tuple(QueueEntry(experiment=name, run="fit-1") for name in names.split()),
-        open_runs=open_runs,
-        attended=Attended(runs=runs, devices=devices),
-    )
+def queue(
+    names: str, *runs: AttendedRun, open_runs: int = 8, devices: int = 4, waiting: Sequence[int] = ()
+) -> QueueAnswer:
+    """Open runs of these experiments, oldest first; `waiting`: positions of those that wait for another of theirs."""
+    entries = tuple(QueueEntry(experiment=name, run="fit-1") for name in names.split())
+    told = Attended(runs=runs, devices=devices, waiting=tuple(entries[number] for number in waiting))
+    return QueueAnswer(runs=entries, open_runs=open_runs, attended=told)
 
 
 def test_a_run_says_what_it_is_due_and_has() -> None:
@@ -106,6 +107,19 @@ def test_a_run_that_was_just_asked_for_begins_in_a_moment() -> None:
     assert found[0].due == 1
 
 
+def test_a_run_that_waits_for_another_of_its_experiment_is_in_nobodys_way() -> None:
+    """It takes no place, neither in the queue nor of those that are open, however much room there is."""
+    given = queue("one blocked two three", attended("one"), attended("two"), open_runs=2, waiting=[1])
+    one, blocked, two, three = standings(given)
+    assert [each.position for each in (one, two)] == ["runs now"] * 2
+    assert (blocked.position, blocked.place, blocked.reason) == ("waits for a run of its experiment", 0, "")
+    assert three.position == "1st in the queue"
+    assert three.reason == "2 runs are open before it; 2 may be open at once"
+    roomy = standings(given.model_copy(update={"open_runs": 3}))
+    assert roomy[1] == blocked
+    assert roomy[3].position == "begins in a moment"
+
+
 def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
     """In the order of their turns; one that has what it is due, or could use no more, does not wait."""
     given = queue(
@@ -134,14 +148,24 @@ def test_a_run_that_has_ended_stands_nowhere() -> None:
 @given(
     st.lists(st.integers(0, 9), unique=True, max_size=10),
     st.lists(st.integers(0, 9), unique=True, max_size=10),
+    st.sets(st.integers(0, 9)),
     st.integers(1, 5),
 )
-def test_each_open_run_stands_somewhere(queued: list[int], begun: list[int], most: int) -> None:
-    """Once, in the order of the queue; places count from 1 among those that wait, and no more begin than may."""
+def test_each_open_run_stands_somewhere(
+    queued: list[int], begun: list[int], waiting: set[int], most: int
+) -> None:
+    """Once, in the order of the queue; places count from 1 among those that wait, and no more begin than may. Those
+    that wait for their own experiment change nothing for the others."""
     names = [f"e{number}" for number in queued]
-    given = queue(" ".join(names), *(attended(f"e{number}") for number in begun), open_runs=most)
+    runs = [attended(f"e{number}") for number in begun]
+    blocked = [at for at, number in enumerate(queued) if number in waiting - set(begun)]
+    given = queue(" ".join(names), *runs, open_runs=most, waiting=blocked)
     found = standings(given)
     assert [each.experiment for each in found] == names
+    assert [each.has_to_wait for each in found] == [at in blocked for at in range(len(names))]
+    found = [each for each in found if not each.has_to_wait]
+    others = " ".join(each.experiment for each in found)
+    assert found == standings(queue(others, *runs, open_runs=most))
     places = [each.place for each in found if each.place]
     assert places == list(range(1, len(places) + 1))
     there = Counter(each.is_attended for each in found)

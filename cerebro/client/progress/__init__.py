@@ -11,7 +11,7 @@ from cerebro.client.progress.bars import ALONE, Beside
 from cerebro.client.progress.notebook import NotebookScreen
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint
-from cerebro.state import ExperimentState, Run, explained, waiting_for
+from cerebro.state import ExperimentState, Run
 
 _PAUSE_S = 0.3
 """Between two drawings: a run may have hundreds of events a second, and eyes do not see as many pictures."""
@@ -77,15 +77,14 @@ class Progress:
     def show(
         self,
         state: ExperimentState,
-        queued: str = "",
-        troubles: Mapping[str, str] | None = None,
+        reason: str = "",
         beside: Beside = ALONE,
     ) -> None:
-        """Draw the state; `queued` says what the run waits for, `troubles` why workers do not start."""
+        """Draw the state; `reason` says why nothing happens."""
         run = state.runs.get(self._run)
         if run is None or not self._is_shown:
             return
-        self._pending = state, run, explained(waiting_for(state, run) or queued, troubles or {}), beside
+        self._pending = state, run, reason, beside
         if self._clock() >= self._next:
             self._draw()
 

@@ -155,6 +155,9 @@ def test_history_keeps_gaps() -> None:
     assert found[1:59] == (None,) * 58
 
 
+UNKNOWN = "fit-1 is running, and its best model is not known before it has ended"
+
+
 def test_queue_says_why() -> None:
     """Those that are worked on by their own log; the others by how many are before them."""
     story = running_story()
@@ -170,11 +173,13 @@ def test_queue_says_why() -> None:
         api.QueueEntry(experiment="birds", run="etl-1"),
     )
     queue = api.QueueAnswer(runs=runs, open_runs=3)
+    full = queue.model_copy(update={"open_runs": 1})
+    rows = cluster(told(summaries={"digits": seen}, queue=full), now=NOW).queue
+    assert (rows[1].standing.place, rows[1].reason) == (1, UNKNOWN)
     rows = cluster(told(summaries={"digits": seen}, queue=queue), now=NOW).queue
     first = rows[0].told
     assert (first.state, first.done, first.total, first.author) == ("running", 10, 42, "ada")
-    unknown = "fit-1 is running, and its best model is not known before it has ended"
-    assert (rows[1].told.state, rows[1].told.author, rows[1].reason) == ("queued", "bob", unknown)
+    assert (rows[1].told.state, rows[1].told.author, rows[1].reason) == ("queued", "bob", UNKNOWN)
     assert (rows[2].told.state, rows[2].reason) == ("queued", "")
     assert (rows[3].told.state, rows[3].reason) == (
         "queued",
