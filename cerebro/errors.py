@@ -163,6 +163,28 @@ class UnreadableError(IllegalEventError):
         return error
 
 
+class UnreadableLedgerError(UnreadableError):
+    """An event of the cluster's log cannot be read, or does not fit. Every experiment has it among its events."""
+
+    @classmethod
+    def of(
+        cls, experiment: str, seq: int, reason: str, readable: Sequence[Any] = ()
+    ) -> UnreadableLedgerError:
+        """With what is wrong, and what can be done.
+
+        Args:
+            experiment: among whose events it was found; empty: in the cluster's log itself.
+            seq: its number there.
+        """
+        where = f", event {seq} of experiment {experiment!r}," if experiment else f", event {seq},"
+        error = cls(
+            f"an event of the cluster's log{where} cannot be read ({reason}): a newer version of Cerebro wrote it, or "
+            "it is damaged. Nothing goes on in the cluster, and nothing is lost. Install the newer version again"
+        )
+        error.experiment, error.seq, error.reason, error.readable = experiment, seq, reason, tuple(readable)
+        return error
+
+
 def found_in(problems: Iterable[Mapping[str, Any]]) -> str:
     """What pydantic found, in one line: where, and what. Not what was given: that may be long, or secret."""
     return "; ".join(

@@ -12,7 +12,7 @@ from typing import TypeVar
 from cerebro.contract import api
 from cerebro.contract.events import Event
 from cerebro.contract.records import Unreadable
-from cerebro.errors import ConflictError, RetryableError, UnreadableError
+from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState, whole
 from controller.assigning import revoke_task
@@ -52,11 +52,11 @@ class Isolation:
         while; then `otherwise` is the answer.
 
         Raises:
-            RetryableError, ConflictError, MemoryError: what is wrong is not the experiment's.
+            RetryableError, ConflictError, UnreadableLedgerError, MemoryError: what is wrong is not the experiment's.
         """
         try:
             return act()
-        except (RetryableError, ConflictError, MemoryError):
+        except (RetryableError, ConflictError, UnreadableLedgerError, MemoryError):
             raise
         except UnreadableError as error:
             self.quarantine(experiment, error)

@@ -8,7 +8,7 @@ import threading
 from cerebro.errors import CerebroError
 from cerebro.runtime.kvs import KvsClient
 
-_SOON_S = 0.001
+SOON_S = 0.001
 """The lease that is left: the shortest there is."""
 
 _LIMIT_S = 1.0
@@ -28,7 +28,7 @@ def resign(server: str, token: str, holder: str) -> None:
     def give_back() -> None:
         kvs = KvsClient(server, token, retry_for_s=0.0, timeout_s=_LIMIT_S)
         with contextlib.suppress(CerebroError):
-            kvs.lead(holder, _SOON_S)
+            kvs.lead(holder, SOON_S)
 
     thread = threading.Thread(target=give_back, name="resign", daemon=True)
     thread.start()

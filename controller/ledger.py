@@ -10,6 +10,7 @@ from typing import Protocol
 from cerebro.contract import api
 from cerebro.contract.events import ClusterEvent, HoldingsChanged
 from cerebro.contract.records import Holding
+from cerebro.errors import IllegalEventError, UnreadableLedgerError
 from cerebro.state import ClusterState
 from controller.cluster_decision import Life, decide, holdings
 from controller.cluster_snapshot import ClusterSnapshot
@@ -47,6 +48,12 @@ class Ledger:
         """Another controller may have written."""
         self._is_behind = True
 
+    def read_on(self) -> None:
+        """Read what another controller may have written. Raises as `tend`."""
+        while self._is_behind and (events := self._kvs.ledger(self.state.seq)):
+            self._apply(events)
+        self._is_behind = False
+
     def tend(
         self,
         term: int,
@@ -63,10 +70,9 @@ class Ledger:
         Raises:
             ConflictError: another controller leads.
             RetryableError: the store is away.
+            UnreadableLedgerError: the log has an event that cannot be read, or does not fit what is before it.
         """
-        while self._is_behind and (events := self._kvs.ledger(self.state.seq)):
-            self._apply(events)
-        self._is_behind = False
+        self.read_on()
         news = tuple(self._news(snapshot, ending, busy))
         if not news:
             return False
@@ -94,7 +100,10 @@ class Ledger:
 
     def _apply(self, events: Iterable[ClusterEvent]) -> None:
         for event in events:
-            self.state.apply(event)
+            try:
+                self.state.apply(event)
+            except IllegalEventError as cause:
+                raise UnreadableLedgerError.of("", event.seq, str(cause)) from cause
             self._registered = {}
 
 

@@ -9,6 +9,7 @@ cannot be read or has a fault, touches no other one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -18,7 +19,7 @@ from functools import partial
 
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunPaused
-from cerebro.errors import ConflictError, RetryableError, UnreadableError
+from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import RunState
 from controller.advisor import Advisor, Helper, without_plan
@@ -30,6 +31,7 @@ from controller.deletion import Deletion
 from controller.event_logging import line
 from controller.fold_cache import FoldCache
 from controller.isolation import Isolation
+from controller.leadership import SOON_S
 from controller.ledger import Ledger
 from controller.log_reading import LogReading, Observer
 from controller.membership import Membership
@@ -49,6 +51,9 @@ over from another machine waits at most this long."""
 
 _DECISION_INTERVAL_S = 0.025
 """Between two decisions while every worker has work. Workers are a unit ahead, so nobody waits for it."""
+
+_STAND_BY_S = 10.0
+"""A controller that cannot read the cluster's log leaves the leadership to others for so long."""
 
 _READING_S = 0.1
 """So long a log is read on before the others have their turn: a long one takes minutes."""
@@ -121,6 +126,18 @@ class Controller:
                 log.warning("leadership lost: %s", error)
                 self._led_until = 0.0
                 self._begin_anew()
+            except UnreadableLedgerError as error:
+                self._metrics.stood_by()
+                log.error("the controller stands by: %s", error)
+                self._stand_by()
+
+    def _stand_by(self) -> None:
+        """A controller of the version that can go on may lead; for this one the cluster's log is read anew then."""
+        with contextlib.suppress(RetryableError):
+            self._kvs.lead(self._settings.holder, SOON_S)
+        self._led_until = 0.0
+        self._begin_anew()
+        self.stop.wait(_STAND_BY_S)
 
     def _begin_anew(self) -> None:
         """What is known may be out of date, and another controller may have led."""
@@ -200,6 +217,7 @@ class Controller:
 
     def _turn(self) -> None:
         """Let every open run decide; if there was nothing to do, wait for news."""
+        self._ledger.read_on()  # first: what is wrong with it is not to be taken for that of an experiment
         is_reading = self._read_on()
         overviews = self._look_over()
         snapshot = self._look(overviews)
@@ -312,7 +330,7 @@ class Controller:
                 {name: core.state.seq for name, core in cores.items()}, self._cluster, wait_s
             )
         except UnreadableError as error:
-            if error.experiment not in cores:
+            if error.experiment not in cores or isinstance(error, UnreadableLedgerError):
                 raise
             self._isolation.quarantine(error.experiment, error)
             return

@@ -160,7 +160,10 @@ class Views:
         """A log after a cursor; waits for news if asked to."""
         self._store.require(_name(name))
         self._refuse_older()
-        events = self._store.read_log(_name(name), *_cursor(), is_checked=request.args.get("check") == "1")
+        is_checked = request.args.get("check") == "1"
+        events = self._store.read_log(
+            _name(name), *_cursor(), is_checked=is_checked, is_marked=is_checked and _knows_ledger()
+        )
         return _json(f'{{"events":[{",".join(events)}]{_told()}}}')
 
     def quarantine(self, name: str) -> Response:

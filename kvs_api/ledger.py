@@ -23,6 +23,10 @@ from kvs_api.steps import UNNUMBERED
 Numbered = tuple[int, dict[bytes, bytes]]
 
 
+_OF_CLUSTER = api.OF_CLUSTER.encode()
+"""Put to an entry of the ledger as it is read."""
+
+
 class LedgerStore(QuarantineStore):
     """Reads of logs, and what is written into the ledger."""
 
@@ -66,13 +70,16 @@ class LedgerStore(QuarantineStore):
         with translated():
             return bool(self._redis.exists(keys.LEDGER))
 
-    def read_log(self, name: str, after: int, wait_s: float, *, is_checked: bool = False) -> list[str]:
+    def read_log(
+        self, name: str, after: int, wait_s: float, *, is_checked: bool = False, is_marked: bool = False
+    ) -> list[str]:
         """An experiment's log after a cursor, as JSON objects; waits for news up to `wait_s` seconds.
 
         Args:
             is_checked: what is no JSON object is answered as an event of no known type. Else all is taken for one.
+            is_marked: those of the ledger say so (`api.OF_CLUSTER`).
         """
-        found, _ = self.read_logs({name: after}, None, wait_s, is_checked=is_checked)
+        found, _ = self.read_logs({name: after}, None, wait_s, is_checked=is_checked, is_marked=is_marked)
         return found.get(name, [])
 
     def read_logs(
@@ -82,6 +89,7 @@ class LedgerStore(QuarantineStore):
         wait_s: float,
         *,
         is_checked: bool = False,
+        is_marked: bool = False,
     ) -> tuple[dict[str, list[str]], int]:
         """The same of several experiments, each with its cursor, and the number of the newest notification.
 
@@ -101,6 +109,8 @@ class LedgerStore(QuarantineStore):
             ledger = answer.get(keys.LEDGER, [])
         if notifications is not None and (news := answer.get(keys.CLUSTER)):
             notifications = seq_of(news[-1][0])
+        if is_marked:
+            ledger = [(identity, {**fields, _OF_CLUSTER: b"1"}) for identity, fields in ledger]
         found: dict[str, list[str]] = {}
         for name, after in cursors.items():
             own = answer.get(keys.log(name), [])
@@ -199,4 +209,5 @@ def _merged(after: int, own: Entries, ledger: Entries, *, is_cut: bool, reserved
 def _as_told(entry: Numbered, *, is_checked: bool) -> str:
     number, fields = entry
     told = numbered(number, fields)
-    return checked(number, told) if is_checked else told
+    told = checked(number, told) if is_checked else told
+    return f'{{"{api.OF_CLUSTER}":true,{told[1:]}' if _OF_CLUSTER in fields else told

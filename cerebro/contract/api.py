@@ -245,6 +245,10 @@ class ReportAnswer(Contract):
     """`Reclaim.seq`: where it differs from the one that the worker last acted on, it asks for the list."""
 
 
+OF_CLUSTER = "of_cluster"
+"""Field of an event of the cluster's, where a log is read with ``check=1``: it may be of a type that nobody knows."""
+
+
 class EventsAnswer(Contract):
     """Events after a cursor, oldest first; empty when the wait ran out. They are the experiment's own and the
     cluster's, in the order in which they were written."""

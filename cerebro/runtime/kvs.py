@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -32,6 +34,7 @@ from cerebro.contract.tasks import InboxItem
 from cerebro.runtime.transport import Transport
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+_CLUSTER_EVENT: TypeAdapter[ClusterEvent] = TypeAdapter(ClusterEvent)
 
 
 class _AnyHealth(BaseModel):
@@ -126,7 +129,8 @@ class KvsClient(Transport):
         """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none.
 
         Raises:
-            UnreadableError: one of them cannot be read; it has those before that one.
+            UnreadableError: one of them cannot be read; it has those before that one. `UnreadableLedgerError` if it is
+                one of the cluster's.
         """
         path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}&ledger=1"
         content = self.send("GET", f"{path}&wait_s={wait_s}", None, wait_s)
@@ -180,17 +184,22 @@ class KvsClient(Transport):
         return answer
 
     def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
-        """Events of the cluster's log with seq > `after`, oldest first, at most 1,000."""
+        """Events of the cluster's log with seq > `after`, oldest first, at most 1,000.
+
+        Raises:
+            UnreadableLedgerError: one of them cannot be read.
+        """
         path = f"/v1/cluster/log?after={after}&wait_s={wait_s}"
-        return self.call("GET", path, api.LedgerAnswer, wait_s=wait_s).events
+        return _ledger(self.send("GET", path, None, wait_s)).events
 
     def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
         """Append the controller's events to the cluster's log, unless it has something after the request's cursor.
 
         Raises:
             ConflictError: another controller leads now.
+            UnreadableLedgerError: something follows the cursor that cannot be read.
         """
-        return self.call("POST", "/v1/cluster/log", api.LedgerAnswer, request)
+        return _ledger(self.send("POST", "/v1/cluster/log", request.model_dump_json().encode(), 0.0))
 
     def quarantine(self, experiment: str, problem: Unreadable, term: int) -> None:
         """Quarantine an experiment that cannot be read: its runs leave the queue, and clients are told why.
@@ -355,14 +364,37 @@ def _readable(experiment: str, content: bytes) -> tuple[Event, ...]:
     """
     found: list[Event] = []
     for entry in json.loads(content)["events"]:
+        kind = errors.UnreadableLedgerError if entry.pop(api.OF_CLUSTER, False) else errors.UnreadableError
         try:
             found.append(_EVENT.validate_json(json.dumps(entry)))
         except ValidationError as cause:
-            reason = errors.found_in(cause.errors())
-            if cause.errors()[0]["type"].startswith("union_tag"):
-                reason = f"it is of type {str(entry.get('type'))[:60]!r}, which is not known here"
-            raise errors.UnreadableError.of(experiment, entry.get("seq", 0), reason, found) from cause
+            raise kind.of(experiment, entry.get("seq", 0), _reason(cause, entry), found) from cause
     return tuple(found)
+
+
+def _ledger(content: bytes) -> api.LedgerAnswer:
+    """An answer with events of the cluster's log.
+
+    Raises:
+        UnreadableLedgerError: one cannot be read.
+    """
+    try:
+        return api.LedgerAnswer.model_validate_json(content)
+    except ValidationError as error:
+        for entry in json.loads(content)["events"]:
+            try:
+                _CLUSTER_EVENT.validate_json(json.dumps(entry))
+            except ValidationError as cause:
+                seq, reason = entry.get("seq", 0), _reason(cause, entry)
+                raise errors.UnreadableLedgerError.of("", seq, reason) from cause
+        raise error  # the events are well: it is the rest that is not
+
+
+def _reason(cause: ValidationError, entry: Mapping[str, Any]) -> str:
+    """What is wrong with an event."""
+    if cause.errors()[0]["type"].startswith("union_tag"):
+        return f"it is of type {str(entry.get('type'))[:60]!r}, which is not known here"
+    return errors.found_in(cause.errors())
 
 
 def _quoted(text: str) -> str:

@@ -36,7 +36,7 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
-from controller import claims, cluster_decision, loop, memory_retries, plan_maker
+from controller import claims, cluster_decision, loop, plan_maker
 from controller.advisor import ChildHelper
 from controller.core import Core
 from controller.opened import Experiments, Opened
@@ -305,7 +305,6 @@ def test_runs_are_counted_not_experiments() -> None:
         *((Core, name) for name in ("decide", "wake_s", "fit_of", "open_runs", "waiting")),
         *((claims, name) for name in ("claim", "held", "used", "ending", "places_of", "places_to_train")),
         *((cluster_decision, name) for name in ("ending", "busy")),
-        (memory_retries, "waiting"),
         (PlanMaker, "steps"),
     ],
 )

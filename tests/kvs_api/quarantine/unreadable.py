@@ -45,13 +45,27 @@ class Store:
         self._redis.xadd(keys.log(name), {"t": 1_000, "e": event}, id=f"{seq}-0")
         return int(seq)
 
+    def write_ledger(self, event: str) -> int:
+        """An event of the cluster's log as it is; its number there."""
+        seq: Any = self._redis.incr(f"{keys.LEDGER}:seq")
+        self._redis.xadd(keys.LEDGER, {"t": 1_000, "e": event}, id=f"{seq}-0")
+        return int(seq)
+
+    def mend_ledger(self, seq: int) -> None:
+        """In place of its newest event is one that says nothing, as a version that understands it reads it."""
+        self._cut(keys.LEDGER, seq)
+        self.write_ledger('{"type":"HoldingsChanged","volume":"nobody"}')
+
     def mend(self, name: str, seq: int) -> None:
         """Take an event and all after it away, as a newer version would understand it."""
-        kept = cast(Any, self._redis.xrange(keys.log(name), max=f"{seq - 1}-0"))
-        self._redis.delete(keys.log(name))
+        self._cut(keys.log(name), seq)
+
+    def _cut(self, log: str, seq: int) -> None:
+        kept = cast(Any, self._redis.xrange(log, max=f"{seq - 1}-0"))
+        self._redis.delete(log)
         for identity, fields in kept:
-            self._redis.xadd(keys.log(name), fields, id=identity)
-        self._redis.set(f"{keys.log(name)}:seq", seq - 1)
+            self._redis.xadd(log, fields, id=identity)
+        self._redis.set(f"{log}:seq", seq - 1)
 
     def damage(self, name: str) -> None:
         """The experiment's record is that of a version that knows more."""
