@@ -24,6 +24,7 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskRevoked,
     TaskStarted,
+    WaysStruckOff,
     WorkerJoined,
     WorkerLost,
     WorkerRemoved,
@@ -141,6 +142,11 @@ class FitDispatch:
         """Whether each unit takes one device."""
         return not self._ways
 
+    @property
+    def choosing(self) -> Iterable[str]:
+        """Models that have another way than `SINGLE` somewhere, or none."""
+        return (self.models[model] for model in self._ways)
+
     def size(self, model: int) -> int:
         """Devices that the next unit of a model takes at least."""
         row = self._ways.get(model, (SINGLE,))
@@ -185,7 +191,9 @@ class FitDispatch:
                 self._holders_changed(state)
             case SchedulePlanned() | SchedulerChanged() if event.run == self.run:
                 self._follow(state.runs[self.run])
-            case ModelStopRequested() | ModelResumed() | ModelRetried() if event.run == self.run:
+            case ModelStopRequested() | ModelResumed() | ModelRetried() | WaysStruckOff() if (
+                event.run == self.run
+            ):
                 self._steer(state.runs[self.run], event.model)
             case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
                 key = TaskKey.parse(event.task)

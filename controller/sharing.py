@@ -13,12 +13,13 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from cerebro.contract import api
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.state import Run, RunState, TaskState, Worker
+from cerebro.state import ExperimentState, Run, RunState, TaskState, Worker
 from cerebro.state.workers import NO_DEVICE
 from controller import claims, memory_retries
 from controller.arbiter import Arbiter, Claim, Place, RunRef
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
+from controller.fit_dispatch import FitDispatch
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -48,16 +49,17 @@ class Asked(NamedTuple):
 
 
 PATIENCE_S = 60.0
-"""How long a task that must be alone on a worker waits for one to become idle by itself, beside other runs. Then one is
-kept free for it; that takes no longer than what runs there."""
+"""How long a task that must be alone on a worker, or that takes several of its devices, waits beside other runs until
+they become free by themselves. Then they are kept free for it; that takes no longer than what runs there."""
 
 
 @dataclass(kw_only=True)
 class _Wait:
-    """Of a run with a task that must be alone: since when, and the worker that is kept free for it."""
+    """Of a run with a task that needs more than a place: since when, and what is kept free for it."""
 
     since: float
     worker: str = ""
+    places: frozenset[Place] = frozenset()
 
 
 class Sharing:
@@ -163,23 +165,28 @@ class Sharing:
         self._arbiter.see(now, seen.claims())
 
     def _keep_free(self, seen: _Seen, now: float) -> dict[RunRef, frozenset[Place]]:
-        """All places of a worker for each run that has waited for long to have one for itself: others have its devices
-        in turn, and it would never be idle."""
-        found = (_asked(core, _alone, core, run) for core, run in seen.still())
-        waiting = {ref: able for ref, able in found if able}
+        """For each run that has waited for long to have a worker for itself, all places of one; or several devices of
+        one for a unit that takes them. Others have these places in turn, and they would never be free together."""
+        found = (_asked(core, _needing, core, run) for core, run in seen.still())
+        waiting = {ref: (able, size) for ref, able, size in found if able}
         self._waits = {ref: self._waits.get(ref, _Wait(since=now)) for ref in waiting}
         if not waiting:
             return {}
-        busy = Counter(place.worker for place in seen.held())
+        held = seen.held()
+        busy = Counter(place.worker for place in held)
         kept = {}
-        for ref, able in waiting.items():
+        for ref, (able, size) in waiting.items():
             wait, taken = self._waits[ref], {each.worker for each in self._waits.values()}
             by_name = {worker.name: worker for worker in able}
             if now - wait.since >= PATIENCE_S and wait.worker not in by_name:
                 left = (name for name in by_name if name not in taken)
                 wait.worker = min(left, key=busy.__getitem__, default="")
+                if wait.worker:
+                    places = sorted(claims.places_at(by_name[wait.worker]), key=lambda place: place in held)
+                    devices = [place for place in places if place.device != NO_DEVICE]
+                    wait.places = frozenset(devices[:size] if size else places)
             if wait.worker in by_name:
-                kept[ref] = frozenset(claims.places_at(by_name[wait.worker]))
+                kept[ref] = wait.places
         return kept
 
     def _rest(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
@@ -269,14 +276,36 @@ def _told(claim: Claim, run: Run) -> api.AttendedRun:
     )
 
 
-def _alone(core: Core, run: Run) -> tuple[RunRef, list[Worker]]:
-    """The workers that could take a task of the run that must be alone and waits; none if there is no such task, or if
-    the run is given nothing."""
-    ref = RunRef(core.state.name, run.id)
-    if run.state is not RunState.RUNNING or not run.exhausted:
-        return ref, []
-    waiting = memory_retries.waiting(core.state, run, core.fit_of(run))
-    return ref, next(filter(None, waiting), [])
+def _needing(core: Core, run: Run) -> tuple[RunRef, list[Worker], int]:
+    """The workers that could take a task of the run that waits for more than a place, and the devices that it takes;
+    0: it must be alone. No workers if there is no such task, or if the run is given nothing."""
+    ref, fit = RunRef(core.state.name, run.id), core.fit_of(run)
+    if run.state is not RunState.RUNNING:
+        return ref, [], 0
+    waiting = memory_retries.waiting(core.state, run, fit) if run.exhausted else iter(())
+    if able := next(filter(None, waiting), []):
+        return ref, able, 0
+    if fit is None or fit.is_plain or any(len(task.attempts[-1].devices) > 1 for task in run.open.values()):
+        return ref, [], 0  # of units of several devices a run has one at a time so, and others as they come
+    return (ref, *next((found for found in _wide(core.state, fit) if found[0]), ([], 0)))
+
+
+def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worker], int]]:
+    """Of each idle model whose next unit takes several devices: the workers that could take it, and how many."""
+    dispatch_state = fit.dispatch_state
+    for name in fit.choosing:
+        model = fit.model(name)
+        size, left = fit.size(model), dispatch_state.open[model]
+        if size > 1 and left and model not in dispatch_state.running:
+            held = dispatch_state.held
+            yield (
+                [
+                    w
+                    for w in state.workers.values()
+                    if w.is_alive and w.trains and w.devices >= size and held[fit.worker(w.name)] & left
+                ],
+                size,
+            )
 
 
 def _has_back(run: Run, before: Set[str]) -> bool:

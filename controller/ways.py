@@ -6,11 +6,13 @@ Ways are chosen between units, where a model's state goes through its checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from cerebro.contract.events import WaysStruckOff
+from cerebro.contract.runs import FitPlan
 from cerebro.contract.ways import SINGLE, Way
-from cerebro.state import Model, Run
+from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.ways import left
 
 
@@ -33,6 +35,29 @@ def choose(ways: Iterable[Option], devices: int) -> Way | None:
     there is to go by.
     """
     return next((option.way for option in ways if option.way.size <= devices), None)
+
+
+def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[WaysStruckOff]:
+    """Models that can be trained by none of the ways that they have left where one of their partitions is: whoever
+    holds it, though perhaps away, has too few devices.
+
+    Args:
+        models: to look at; what is struck off of others is nothing.
+    """
+    assert isinstance(run.plan, FitPlan)
+    for name in models:
+        model = run.models[name]
+        if not model.struck or model.busy or model.state is not ModelState.ACTIVE:
+            continue
+        ways = tuple(left(run, model))
+        least = min((way.size for way in ways), default=0)
+        for partition in model.partitions if model.epoch < model.epochs else model.remaining:
+            holders = [w for w in state.holders(run.plan.dataset, partition) if w.trains]
+            if ways and holders and max(worker.devices for worker in holders) < least:
+                told = ", ".join(f"{worker.name}: {worker.devices}" for worker in holders)
+                reason = f"partition {partition} is held by workers with too few devices ({told})"
+                yield WaysStruckOff(run=run.id, model=name, ways=ways, reason=reason)
+                break
 
 
 def as_sent(way: Way) -> Way | None:

@@ -43,12 +43,16 @@ def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, 
     models = {f"m{number:0{width}}": hyperparams for number, hyperparams in enumerate(request.models)}
     for name, hyperparams in models.items():
         _check_batch_size(name, hyperparams, partitions)
+    ways = ways_of(request.techniques, request.gpus, devices)
+    for partition in partitions:
+        holders = {w.name: devices[w.name] for w in state.holders(dataset.id, partition) if w.name in devices}
+        _check_reach(partition, holders, ways)
     return FitPlan(
         dataset=dataset.id,
         models=models,
         partitions=partitions,
         valid_partitions=tuple(sorted(dataset.partitions("valid"))),
-        ways=ways_of(request.techniques, request.gpus, devices),
+        ways=ways,
     )
 
 
@@ -106,6 +110,17 @@ def ways_of(
             f"in gpus. The workers and their devices: {told}"
         )
     return tuple(found)
+
+
+def _check_reach(partition: int, holders: Mapping[str, int], ways: Collection[Way]) -> None:
+    """A model has to be trained where each partition is."""
+    least = min(way.size for way in ways)
+    if holders and max(holders.values()) < least:
+        told = ", ".join(f"{name}: {count}" for name, count in sorted(holders.items()))
+        raise SpecError(
+            f"partition {partition} of the training data is held by workers with fewer than {least} devices ({told}), "
+            f"and each of the ways to train takes {least} or more: name one that takes fewer, such as 'single', too"
+        )
 
 
 def _automatic(sizes: list[int]) -> Iterator[Way]:

@@ -227,6 +227,17 @@ class DevicesTaken(_Event):
     spans: tuple[TakenSpan, ...]
 
 
+class WaysStruckOff(_Event):
+    """A model cannot be trained by these ways, whatever attempts would show: where its data are, no worker has the
+    devices for one of them."""
+
+    type: Literal["WaysStruckOff"] = "WaysStruckOff"
+    run: Name
+    model: str
+    ways: tuple[Way, ...] = Field(min_length=1)
+    reason: str
+
+
 class TrialsRecalled(_Event):
     """Outcomes of earlier runs' trials that hold for this run, too: their trials need not be done. Told once, after the
     run's models were inspected; there may be none."""
@@ -375,6 +386,7 @@ Event = Annotated[
     | EpochCompleted
     | SchedulePlanned
     | DevicesTaken
+    | WaysStruckOff
     | TrialsRecalled
     | WorkerJoined
     | WorkerLost
@@ -398,6 +410,7 @@ ControllerEvent = Annotated[
     | EpochCompleted
     | SchedulePlanned
     | DevicesTaken
+    | WaysStruckOff
     | TrialsRecalled
     | WorkerJoined
     | WorkerLost

@@ -43,13 +43,14 @@ from cerebro.contract.events import (
     TaskStarted,
     TrialsRecalled,
     UnitSaved,
+    WaysStruckOff,
     WorkerJoined,
     WorkerLost,
     WorkerRemoved,
 )
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import IllegalEventError
-from cerebro.state import attempts, beside, breaks, commands, measured, plans, taken, workers
+from cerebro.state import attempts, beside, breaks, commands, measured, plans, taken, ways, workers
 from cerebro.state.commands import CommandRecord, RunCommand
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.workers import Worker
@@ -170,7 +171,7 @@ class ExperimentState:
                 run.reason, run.needs_bytes = event.reason, event.needs_bytes
             case RunFinished():
                 self._finish(event)
-            case EpochCompleted() | SchedulePlanned() | DevicesTaken() | TrialsRecalled():
+            case EpochCompleted() | SchedulePlanned() | DevicesTaken() | WaysStruckOff() | TrialsRecalled():
                 self._note(event)
             case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
                 self._see(event)
@@ -242,7 +243,9 @@ class ExperimentState:
             raise IllegalEventError(f"RunFinished of {run.id} while tasks are open")
         run.state, run.error, run.ended = RunState(event.outcome), event.error, event.time
 
-    def _note(self, event: EpochCompleted | SchedulePlanned | DevicesTaken | TrialsRecalled) -> None:
+    def _note(
+        self, event: EpochCompleted | SchedulePlanned | DevicesTaken | WaysStruckOff | TrialsRecalled
+    ) -> None:
         run = self._run(event.run)
         if not run.is_open or run.kind != "fit":
             raise IllegalEventError(f"{event.type} of {run.id}, a {run.kind} run that is {run.state}")
@@ -250,6 +253,8 @@ class ExperimentState:
             run.planned = event
         elif isinstance(event, DevicesTaken):
             taken.take(run, event)
+        elif isinstance(event, WaysStruckOff):
+            ways.strike_all(event, run)
         elif isinstance(event, TrialsRecalled):
             measured.recall(event, run)
         elif event.epoch != len(run.epochs) + 1:

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cerebro.contract.events import WaysStruckOff
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
+from cerebro.errors import IllegalEventError
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task
@@ -81,6 +83,24 @@ def strike(model: Model, way: Way, failure: Failure) -> None:
         place=failure.place,
         peak_bytes=failure.peak_bytes,
     )
+
+
+def strike_all(event: WaysStruckOff, run: Run) -> None:
+    """Take in an event; a model without a way left is given up.
+
+    Raises:
+        IllegalEventError: the run has no such model.
+    """
+    model = run.models.get(event.model)
+    if model is None:
+        raise IllegalEventError(f"WaysStruckOff of {event.model!r}, which is no model of {run.id}")
+    failure = Failure(kind=FailureKind.NOT_APPLICABLE, message=event.reason)
+    for way in event.ways:
+        if way.label not in model.struck:
+            strike(model, way, failure)
+    if next(left(run, model), None) is None:
+        model.give_up(final(failure, run, model))
+    run.see_model(model)
 
 
 def final(failure: Failure, run: Run, model: Model) -> Failure:

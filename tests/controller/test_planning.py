@@ -190,6 +190,16 @@ def test_named_techniques_come_in_their_order_on_few_devices_first() -> None:
     assert labels({"worker-0": 4}, gpus=[4])[:2] == ["ddp-4", "fsdp-4"]
 
 
+def test_a_partition_on_a_worker_with_too_few_devices_is_told() -> None:
+    """Instead of a run that waits for ever."""
+    with pytest.raises(
+        SpecError, match=r"partition 1 .* fewer than 2 devices \(worker-1: 1\).* such as 'single'"
+    ):
+        labels({"worker-0": 2, "worker-1": 1}, gpus=[2])
+    both = labels({"worker-0": 2, "worker-1": 1}, gpus=[1, 2])
+    assert both[0] == "single"
+
+
 def test_a_fit_that_no_worker_has_the_devices_for_is_refused() -> None:
     """In the client's words, which asks the same."""
     with pytest.raises(SpecError, match=r"gpus names 4, .* choose at most 2\. .*: worker-0: 2"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from cerebro.contract.ways import SINGLE, Way
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, RunState
 from cerebro.state.experiment import fold
+from controller.sharing import PATIENCE_S
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
 from tests.controller.test_core import (
@@ -31,6 +33,8 @@ from tests.controller.test_core import (
     request,
     several_devices,
 )
+from tests.controller.test_sharing import neighbour
+from tests.state import exclusive
 
 CHECKPOINTING = Way(technique="checkpointing")
 DDP = Way(technique="ddp", size=2)
@@ -164,6 +168,20 @@ def test_what_a_machine_lacks_memory_for_is_alone_before_it_goes_another_way() -
         assert not any(task.exhausted for task in tasks) or len(tasks) == 1
 
 
+def test_a_model_whose_data_are_where_no_way_of_it_fits_is_not_waited_for() -> None:
+    """One device where a partition is, and the only way left takes two: it fails with the reason, the others finish."""
+    simulation = simulate(2, 1, models=3, ways=(SINGLE, DDP), unusable={("m01", "single"): DEVICE})
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    failure = run.models["m01"].failure
+    assert failure is not None
+    assert run.models["m01"].state is ModelState.FAILED
+    assert failure.message.splitlines()[1:] == [
+        "  single: out of memory of the device: CUDA out of memory",
+        "  ddp-2: partition 1 is held by workers with too few devices (worker-1: 1)",
+    ]
+    assert {run.models[name].state for name in ("m00", "m02")} == {ModelState.FINISHED}
+
+
 def assert_no_way_twice(simulation: Simulation) -> None:
     """What was struck off for a model is never assigned to it again, and each way has its number of devices."""
     state = ExperimentState(name=EXPERIMENT)
@@ -214,7 +232,7 @@ def test_whatever_happens_every_model_finishes_or_has_no_way_left(
         *counts,
         models=3,
         epochs=2,
-        ways=tuple(way for way in offered if way.size <= min(counts)),
+        ways=tuple(way for way in offered if way.size <= max(counts)),
         unusable=unusable,
         scheduler=scheduler,
         unit_time=lambda body, worker: times.uniform(0.5, 4.0),
@@ -294,3 +312,27 @@ def test_a_large_model_ends_about_when_the_small_ones_do() -> None:
     assert simulation.now <= bound * 1.35
     begun = [e.time for e in simulation.log if isinstance(e, TaskStarted) and "/m08/" in e.task]
     assert begun[1] <= simulation.now / 2
+
+
+def test_a_unit_of_several_devices_does_not_wait_for_ever_beside_other_runs() -> None:
+    """Another run has enough to do to keep each device busy: after a minute devices are kept free for it."""
+    scenario = Scenario(
+        holdings=own_partition(1),
+        devices=several_devices(2),
+        unit_time=lambda body, worker: 5.0 if body.experiment == EXPERIMENT else 7.0,
+    )
+    simulation = Simulation(
+        scenario,
+        request(2, 3),
+        plan(2, 1, ways=(DDP,)),
+        neighbours=[neighbour("other", 12, 12, workers=1)],
+        most_open=2,
+    )
+    simulation.run()
+    logs = {name: simulation.store.events(name) for name in simulation.cores}
+    begun = [e.time for e in logs[EXPERIMENT] if isinstance(e, TaskStarted)]
+    for before, after in pairwise([0.0, *begun]):
+        assert after - before <= PATIENCE_S + 4 * 7.0
+    exclusive.assert_exclusive(logs)
+    for name, epochs in ((EXPERIMENT, 3), ("other", 12)):
+        assert_complete(fold(name, logs[name]), epochs=epochs, partitions=1)
