@@ -282,8 +282,7 @@ def _needing(core: Core, run: Run) -> tuple[RunRef, list[Worker], int]:
     ref, fit = RunRef(core.state.name, run.id), core.fit_of(run)
     if run.state is not RunState.RUNNING:
         return ref, [], 0
-    waiting = memory_retries.waiting(core.state, run, fit) if run.exhausted else iter(())
-    if able := next(filter(None, waiting), []):
+    if able := next(filter(None, memory_retries.waiting(core.state, run, fit)), []):
         return ref, able, 0
     if fit is None or fit.is_plain or any(len(task.attempts[-1].devices) > 1 for task in run.open.values()):
         return ref, [], 0  # of units of several devices a run has one at a time so, and others as they come

@@ -242,7 +242,8 @@ def test_whatever_happens_every_model_finishes_or_has_no_way_left(
         crash_before=deaths,
     )
     state = fold(EXPERIMENT, simulation.log)
-    assert state == simulation.core.state
+    known = simulation.core.state
+    assert known == state or known.seq < state.seq, "a controller that has just died knows less"
     assert_complete(state, epochs=2, partitions=len(counts))
     assert_exclusive(simulation)
     assert_no_way_twice(simulation)
