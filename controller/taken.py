@@ -46,6 +46,8 @@ class TakenTime:
     def __init__(self) -> None:
         self._next: dict[RunRef, float] = {}
         """When a run is to be told next, if it is not judged before."""
+        self._told: dict[RunRef, tuple[tuple[int, ...], float]] = {}
+        """For which epochs, or its end, a run was last told before it was judged, and when."""
 
     def noted(
         self,
@@ -58,7 +60,7 @@ class TakenTime:
         is_whole: bool = True,
     ) -> Iterator[Write]:
         """A run's steps, and what is to be noted before them: of it, or of others because it ends. If it is to be
-        judged, only that is written, and it decides again on what it then knows.
+        judged, it is told first, and judged by what it then knows, the next time that it decides.
 
         Args:
             open_runs: all of those that are worked on.
@@ -67,14 +69,16 @@ class TakenTime:
                 time is told, what was not known of it never is.
         """
         others = [(other, each) for other, each in open_runs if each is not run]
-        events = [step.event for step in steps if isinstance(step, api.Note)]
-        is_judged = any(isinstance(event, RunFinished | EpochCompleted) for event in events)
+        judged = _judgements(steps)
         note = None
-        if others and _has_begun(run) and (is_judged or (is_whole and self._is_due(core, run, now))):
-            since = _since(run)
-            if not is_judged or now - since >= _APART_S:
+        if others and _has_begun(run):
+            if judged:
+                is_due = now - _since(run) >= _APART_S and self._is_to_be_told(core, run, judged, now)
+            else:
+                is_due = is_whole and self._is_due(core, run, now)
+            if is_due:
                 note = _note(core, run, [each for _, each in others], now)
-        if any(isinstance(event, RunFinished) for event in events):
+        if any(isinstance(event, RunFinished) for event in judged):
             for other, each in others:
                 # What has ended is not looked at any more.
                 if _has_begun(each) and _note(other, each, [run], now) is not None:
@@ -84,7 +88,21 @@ class TakenTime:
         if note is None:
             yield Write(core, [*steps])
         else:
-            yield Write(core, [note] if is_judged else [note, *steps])
+            unjudged = (s for s in steps if not isinstance(s, api.Note) or s.event not in judged)
+            yield Write(core, [note, *unjudged])
+
+    def _is_to_be_told(
+        self, core: Core, run: Run, judged: Sequence[RunFinished | EpochCompleted], now: float
+    ) -> bool:
+        """Whether a run that is to be judged was not told just before for the same reason: where a decision takes
+        longer than what may stay untold, it would be told again and again, and never be judged."""
+        ref = RunRef(core.state.name, run.id)
+        what = tuple(event.epoch if isinstance(event, EpochCompleted) else 0 for event in judged)
+        told_for, at = self._told.get(ref, ((), 0.0))
+        if told_for == what and now - at < EVERY_S:
+            return False
+        self._told[ref] = what, now
+        return True
 
     def _is_due(self, core: Core, run: Run, now: float) -> bool:
         ref = RunRef(core.state.name, run.id)
@@ -95,6 +113,11 @@ class TakenTime:
         is_due = now >= _since(run) + every_s
         self._next[ref] = (now if is_due else _since(run)) + every_s
         return is_due
+
+
+def _judgements(steps: Sequence[Step]) -> list[RunFinished | EpochCompleted]:
+    events = (step.event for step in steps if isinstance(step, api.Note))
+    return [event for event in events if isinstance(event, RunFinished | EpochCompleted)]
 
 
 def _has_begun(run: Run) -> bool:

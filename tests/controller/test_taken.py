@@ -11,17 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import DevicesTaken, Event
+from cerebro.contract import api
+from cerebro.contract.events import ControllerEvent, DevicesTaken, Event, RunFinished
 from cerebro.state import ExperimentState, Run, schedule_now
 from cerebro.state.experiment import fold
+from cerebro.state.report import epoch_report
 from cerebro.state.timeline import busy
 from controller.arbiter import Place
+from controller.decide import Step
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario
-from controller.taken import EVERY_S, taken
+from controller.taken import EVERY_S, TakenTime, taken
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import own_partition, plan, request
-from tests.controller.test_sharing import neighbour
+from tests.controller.test_sharing import core_of, neighbour
+from tests.state.stories import Story, unit
 
 WORKERS = 3
 _NEW_S = 1.0
@@ -160,6 +164,37 @@ def test_it_is_noted_about_once_a_minute() -> None:
     at_first = 10
     assert len(notes) <= (run.ended - run.started) / EVERY_S + len(run.epochs) + at_first
     assert run.ended - notes[-1].until <= _NEW_S
+
+
+@pytest.mark.parametrize("event", [RunFinished(run="fit-1", outcome="finished"), "epoch"])
+def test_a_run_is_judged_also_where_each_write_takes_long(event: ControllerEvent | str) -> None:
+    """It is told once of what others had, and then judged, although they have had more meanwhile; what else it decides
+    does not wait for that."""
+    story, other = Story(), Story()
+    story.fit(models=2)
+    other.fit(models=2)
+    story.epoch(1)
+    story.epoch(1, model="m01")
+    for number in range(2):
+        other.start(unit(1, number, model=f"m{number:02}"), number)
+    judged = api.Note(event=epoch_report(story.state, story.run, 1) if isinstance(event, str) else event)
+    beside = api.Dequeue(run="fit-9")
+    taken_time, cores = TakenTime(), [core_of(story), core_of(other, "two")]
+    open_runs = [(core, core.state.runs["fit-1"]) for core in cores]
+    now, asked, written = story.time + 30.0, 0, list[Step]()
+    while judged not in written:
+        asked += 1
+        assert asked <= 2
+        story.time = now
+        for core, steps in taken_time.noted(cores[0], story.run, [judged, beside], open_runs, now):
+            if core is cores[0]:
+                written += steps
+                story.tell(
+                    *(s.event for s in steps if isinstance(s, api.Note) and isinstance(s.event, DevicesTaken))
+                )
+                assert beside in steps
+        now += 2.0
+    assert sum(isinstance(s, api.Note) and isinstance(s.event, DevicesTaken) for s in written) == 1
 
 
 def test_tasks_of_others_that_follow_each_other_are_one_span() -> None:
