@@ -78,6 +78,10 @@ class MetricError(PermanentError):
     """A metric was not returned by the user's code, has no direction, or is not a number."""
 
 
+class RanksDifferError(NotApplicableError, SpecError, MetricError):
+    """Processes that train one model together ended with different states or metrics: it is no model for several."""
+
+
 class ArchiveError(PermanentError):
     """A code archive is too large, of an unknown kind, or has members that leave its folder."""
 

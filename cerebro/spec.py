@@ -14,8 +14,11 @@ class DataLoader(Protocol):
     """What `train`, `test` and `predict` iterate over: ``(inputs, outputs)`` batches on the models' device.
 
     Attributes:
-        num_rows: of this partition; in `test` and `predict` of all rows that are iterated over. ``len(dataloader)`` is
-            the number of batches.
+        num_rows: that are iterated over: of this partition or, in `test` and `predict`, of all of the split.
+            ``len(dataloader)`` is the number of batches.
+        rank, ranks: where several processes train the model together, number of this one, from 0, and how many there
+            are. Each is handed its share of every batch: there, `num_rows` and `ids` are of its own rows, all else is
+            of the whole batches. 0 and 1 otherwise. For side effects, such as what is printed once.
         epoch, epochs: of the model, from 1; of so many. In `test` and `predict` both are the one that it has reached.
         unit, units: number of this unit in the model's training, from 0; of so many in all epochs.
         step, total_steps: number of the batch at hand in the model's training, from 0; of so many in all units. Before
@@ -41,6 +44,8 @@ class DataLoader(Protocol):
     units: int
     step: int
     total_steps: int
+    rank: int
+    ranks: int
 
     @property
     def ids(self) -> list[Any]:

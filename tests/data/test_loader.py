@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from cerebro.data import mapped, shards
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.manifests import PartitionManifest
-from cerebro.data.mapped import MappedRows
+from cerebro.data.mapped import MappedRows, share_of
 from cerebro.data.partitions import write_manifest
 from cerebro.data.shards import ShardWriter
 from cerebro.errors import DataError, ShardCorruptError
@@ -263,3 +264,42 @@ def test_batches_reach_a_gpu_unchanged(folder: Path) -> None:
     host = PartitionLoader([folder], batch_size=1, seed=3)
     kept = list(loader)
     assert [outputs.item() for _, outputs in kept] == [outputs.item() for _, outputs in host]
+
+
+@given(rows=st.integers(0, 60), of=st.integers(1, 9))
+def test_shares_of_a_batch_are_its_rows_in_order(rows: int, of: int) -> None:
+    """They follow one another without a gap, and their sizes differ by one at most."""
+    shares = [share_of(rows, index, of) for index in range(of)]
+    assert [row for begin, end in shares for row in range(begin, end)] == list(range(rows))
+    sizes = [end - begin for begin, end in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@settings(max_examples=30)
+@given(size=st.integers(1, 20), of=st.integers(1, 4), first=st.integers(0, 2), seed=st.integers(0, 9))
+def test_ranks_read_the_batches_of_one_loader(size: int, of: int, first: int, seed: int) -> None:
+    """Their shares, one after another, are the batches that a loader without shares yields; a rank without a row of
+    its own is lent one that is another's, and the counts tell."""
+    with TemporaryDirectory() as name:
+        write_partition(Path(name), [7, 5, 8])
+        first = min(first, -(-20 // size))
+        start = partial(PartitionLoader, [Path(name)], batch_size=size, seed=seed)
+        whole = [loaded.tolist() for _, loaded in start(first=first)]
+        loaders = [start(first=first, share=(index, of)) for index in range(of)]
+        read, counted = [], []
+        for loader in loaders:
+            batches = []
+            for (_, rows), batch in zip(loader, whole, strict=True):
+                own, every = loader.counts
+                assert every == len(batch)
+                assert len(rows) == max(own, 1)
+                assert rows.tolist() == loader.ids
+                assert set(loader.ids) <= set(batch)
+                batches.append(loader.ids[:own])
+            assert len(loader) == -(-20 // size)
+            read.append(batches)
+            counted.append((loader.shared_rows, loader.own_rows))
+        assert [[row for part in parts for row in part] for parts in zip(*read, strict=True)] == whole
+        assert sum(shared for shared, _ in counted) == 20
+        full = [start(share=(index, of)) for index in range(of)]
+        assert [sum(len(rows) for _, rows in loader) for loader in full] == [own for _, own in counted]

@@ -33,6 +33,7 @@ from cerebro.worker.agent.context import Context, Handler
 _BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
 
 _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
+    (errors.NotApplicableError, FailureKind.NOT_APPLICABLE),
     (errors.CheckpointCorruptError, FailureKind.CHECKPOINT),
     (errors.StorageFullError, FailureKind.STORAGE_FULL),
     (errors.NonFiniteMetricError, FailureKind.NON_FINITE),

@@ -13,7 +13,7 @@ import torch
 import xxhash
 from torch.distributed.tensor import DTensor
 
-from cerebro.errors import SpecError
+from cerebro.errors import RanksDifferError
 from cerebro.techniques.base import Group
 
 _NAMED = 3
@@ -31,7 +31,7 @@ def whole(state: Any, group: Group, name: str = "") -> Any:
         On rank 0 the tree. On other ranks `None`.
 
     Raises:
-        SpecError: ranks differ in something else; on all of them.
+        RanksDifferError: ranks differ in something else; on all of them.
     """
     leaves = dict(_leaves(state, name))
     parts: dict[str, DTensor] = {path: value for path, value in leaves.items() if isinstance(value, DTensor)}
@@ -51,7 +51,7 @@ def whole(state: Any, group: Group, name: str = "") -> Any:
 
 
 def _require_equal(marks: Mapping[str, str], group: Group) -> None:
-    """Raise SpecError unless all ranks have the same ones. First by their digest: they are many."""
+    """Raise RanksDifferError unless all ranks have the same ones. First by their digest: they are many."""
     digest = xxhash.xxh3_128_hexdigest("\0".join(f"{path}\0{marks[path]}" for path in sorted(marks)).encode())
     if len(set(group.gathered(digest))) == 1:
         return
@@ -61,7 +61,7 @@ def _require_equal(marks: Mapping[str, str], group: Group) -> None:
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             first = names[0]
-            raise SpecError(
+            raise RanksDifferError(
                 f"ranks 0 and {rank} differ in {', '.join(names[:_NAMED])}{more}: rank 0 has "
                 f"{found[0].get(first, 'nothing')}, rank {rank} {other.get(first, 'nothing')}. A model on several "
                 "devices has one state: keep there only what does not depend on the rows that a rank read"

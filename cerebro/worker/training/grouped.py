@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from cerebro.errors import MetricError, SpecError
+from cerebro.errors import RanksDifferError, SpecError
 from cerebro.spec import DataLoader, Hints, SubEpochSpec
 from cerebro.techniques.base import Group, Params, Technique
 from cerebro.worker.training.checkpoint import State
@@ -64,7 +64,7 @@ class GroupTrainee(Trainee):
         """What is saved of a state, with full tensors, on rank 0; nothing on the others. Collective.
 
         Raises:
-            SpecError: ranks differ in what is kept: on all of them.
+            RanksDifferError: ranks differ in what is kept: on all of them.
         """
         return whole(state, self.group) or {}
 
@@ -98,7 +98,7 @@ class GroupTrainee(Trainee):
         """Metrics of the group from those of its ranks: averaged by the rows that each has read. Collective.
 
         Raises:
-            MetricError: the ranks do not name the same ones: on all of them.
+            RanksDifferError: the ranks do not name the same ones: on all of them.
         """
         if self.group.size == 1:
             return dict(metrics)
@@ -155,14 +155,14 @@ def averaged(found: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, floa
         found: metrics and rows of each rank, in their order.
 
     Raises:
-        MetricError: the ranks do not name the same ones.
+        RanksDifferError: the ranks do not name the same ones.
     """
     first = found[0][0]
     for rank, (metrics, _) in enumerate(found):
         for name in {**first, **metrics}:
             if name not in first or name not in metrics:
                 values = [f"rank {n} {one[name]!r}" for n, (one, _) in enumerate(found) if name in one]
-                raise MetricError(
+                raise RanksDifferError(
                     f"train() returned {name!r} on some ranks only ({', '.join(values)}, nothing on rank "
                     f"{rank if name in first else 0}): return the same metrics on each"
                 )

@@ -31,8 +31,9 @@ class Rows:
 
     num_rows = 8
     epoch = epochs = units = 1
-    unit = step = 0
+    unit = step = rank = 0
     total_steps = 2
+    ranks = 1
     ids: list[Any] = []  # noqa: RUF012 - never changed
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

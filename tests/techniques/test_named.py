@@ -1,0 +1,168 @@
+"""Techniques by name, their parameters, and the reasons why one cannot be used: all without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from cerebro.contract.ways import BUILT_IN, TechniqueChoice, Way
+from cerebro.errors import SpecError
+from cerebro.techniques import (
+    Checkpointing,
+    Ddp,
+    Fsdp,
+    Group,
+    Hints,
+    ModelFacts,
+    Offload,
+    Params,
+    Pipeline,
+    Place,
+    Single,
+    Technique,
+    Tensor,
+    resolve,
+)
+from cerebro.techniques.named import KINDS
+
+GIB = 2**30
+
+
+def model(**given: Any) -> ModelFacts:
+    facts: dict[str, Any] = {
+        "signature": "s",
+        "param_bytes": 4 * GIB,
+        "trainable_bytes": 4 * GIB,
+        "block_bytes": GIB // 8,
+        "batch_size": 8,
+        "layers": {"Block": 24},
+        "stages": 26,
+        "splits": (1024, 4096),
+    }
+    return ModelFacts(**{**facts, **given})
+
+
+class Own(Technique):
+    """A user's own, with any parameters."""
+
+    name = "own"
+
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        return ""
+
+    def prepare(self, modules: list[Any], group: Group, params: Params, hints: Hints) -> None: ...
+
+
+def test_importing_techniques_needs_no_torch() -> None:
+    """The client and the control plane do."""
+    program = "import sys, cerebro.techniques; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_contract_knows_all_names() -> None:
+    """With the numbers of devices that they can use."""
+    assert {name: (kind.least, kind.most) for name, kind in KINDS.items()} == dict(BUILT_IN)
+
+
+def test_a_name_a_choice_and_a_way_stand_for_an_instance() -> None:
+    """Of a choice with what the user has fixed; a user's own is opened."""
+    assert isinstance(resolve("ddp"), Ddp)
+    choice = TechniqueChoice(name="fsdp", params={"reshard": False})
+    assert resolve(choice).fixed == {"reshard": False}
+    assert isinstance(resolve(Way(technique="pipeline", size=2, params={"parts": 4})), Pipeline)
+    sha = "ab" * 32
+    own = resolve(TechniqueChoice(name="own", code=sha, params={"x": [1]}), {sha: Own}.__getitem__)
+    assert isinstance(own, Own)
+    assert own.fixed == {"x": [1]}
+    assert isinstance(resolve(Way(technique="own", code=sha), {sha: Own()}.__getitem__), Own)
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ("dpp", "no technique 'dpp': there are single, checkpointing, offload, ddp, fsdp, tensor, pipeline"),
+        (Way(technique="ddp", params={"reshard": True}), "'ddp' has no parameter 'reshard': it has unused_"),
+        (Way(technique="single", params={"x": 1}), "'single' has no parameter 'x': it has none"),
+        (
+            TechniqueChoice(name="fsdp", params={"precision": "fp4"}),
+            "precision='fp4', expected one of 'bf16'",
+        ),
+        (TechniqueChoice(name="fsdp", params={"reshard": 1}), "reshard=1, expected one of True, False"),
+        (TechniqueChoice(name="own", code="ab" * 32), "'own' is user code, which is not opened here"),
+    ],
+)
+def test_what_there_is_not_is_refused(named: str | Way | TechniqueChoice, told: str) -> None:
+    """With what there is."""
+    with pytest.raises(SpecError, match=told):
+        resolve(named)
+
+
+def test_what_was_opened_must_be_the_technique() -> None:
+    """Of the name that was sent."""
+    with pytest.raises(SpecError, match=r"expected a Technique of this name"):
+        resolve(TechniqueChoice(name="other", code="ab" * 32), lambda code: Own)
+
+
+@pytest.mark.parametrize(
+    ("technique", "facts", "size", "reason"),
+    [
+        (Single(), {}, 2, "it uses one device, not 2"),
+        (Single(), {"optimizer_bytes": 8 * GIB}, 1, "takes 16.0 GiB of a device, which has 12.0 GiB"),
+        (Checkpointing(), {"layers": {}}, 1, r"no repeated block: name a class .* in Hints\(blocks"),
+        (Offload(), {"optimizer_bytes": 60 * GIB}, 1, "68.0 GiB of the host's memory, which has 64.0 GiB"),
+        (Offload(checkpointing=True), {"layers": {}}, 1, "no repeated block"),
+        (Ddp(), {}, 1, "there is one device"),
+        (Ddp(), {"batch_size": 3}, 4, "batch_size is 3, less than the 4 devices"),
+        (Ddp(), {"optimizer_bytes": 8 * GIB}, 2, "takes 20.0 GiB of a device"),
+        (Fsdp(), {"param_bytes": 20 * GIB, "trainable_bytes": 20 * GIB}, 2, "GiB of a device"),
+        (Tensor(), {"splits": ()}, 2, r"there is no plan: .*Hints\(tensor_plan"),
+        (Tensor(), {}, 3, "1024 columns or rows of a matrix cannot be divided between 3 devices"),
+        (Tensor(), {"num_modules": 2}, 2, "returned 2 modules with parameters: it takes one"),
+        (Pipeline(), {"stages": 0}, 2, r"not known to be a sequence: .*Hints\(stages"),
+        (Pipeline(), {"stages": 3}, 4, "3 stages for 4 devices"),
+        (Pipeline(), {"coupled": "norm (BatchNorm2d)"}, 2, r"norm \(BatchNorm2d\) computes over all rows"),
+    ],
+)
+def test_what_does_not_apply_says_why(
+    technique: Technique, facts: dict[str, Any], size: int, reason: str
+) -> None:
+    """For people; with the facts of a usual model it applies."""
+    import re
+
+    place = Place(size=size, kind="gpu", memory_bytes=12 * GIB, host_bytes=64 * GIB)
+    params = technique.considered(model(**facts), place)[0]
+    assert re.search(reason, technique.is_applicable(model(**facts), place, params))
+    other = Place(size=max(technique.least, 1), kind="gpu", memory_bytes=12 * GIB, host_bytes=64 * GIB)
+    assert technique.is_applicable(model(), other, params) == ""
+
+
+@pytest.mark.parametrize("technique", [Ddp(), Fsdp()])
+def test_batch_normalisation_is_not_shared_on_cpus(technique: Technique) -> None:
+    """torch has none over several processes there; on GPUs it has."""
+    coupled = model(coupled="norm (BatchNorm1d)")
+    assert "norm (BatchNorm1d) computes over all rows" in technique.is_applicable(coupled, Place(size=2), {})
+    assert technique.is_applicable(coupled, Place(size=2, kind="gpu"), {}) == ""
+
+
+def test_what_a_user_has_fixed_is_in_all_that_is_considered() -> None:
+    """Each once; and another precision is never among what is considered by itself."""
+    place = Place(size=2)
+    fixed = Fsdp(reshard=False).considered(model(), place)
+    assert fixed == [{"reshard": False}, {"checkpointing": True, "reshard": False}]
+    assert Fsdp(checkpointing=True).considered(model(), place) == [{"checkpointing": True}]
+    for technique in (kind() for kind in KINDS.values()):
+        for params in technique.considered(model(), place):
+            assert technique.is_exact(params)
+            assert technique.checked(params) == params
+    assert not Fsdp().is_exact({"precision": "bf16"})
+
+
+def test_memory_becomes_less_with_more_devices() -> None:
+    """Of a sharded model; not of a replicated one."""
+    facts = model(optimizer_bytes=8 * GIB)
+    two, four = (Fsdp().memory(facts, Place(size=size), {}) for size in (2, 4))
+    assert four.device < two.device < Single().memory(facts, Place(), {}).device
+    assert Ddp().memory(facts, Place(size=2), {}) == Ddp().memory(facts, Place(size=4), {})
