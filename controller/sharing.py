@@ -271,8 +271,8 @@ def _told(claim: Claim, run: Run) -> api.AttendedRun:
         priority=run.priority,
         project=run.project,
         devices=sum(place.device != NO_DEVICE for place in claim.holds),
-        beside=len(beside),
-        is_hungry=claim.is_hungry,
+        without_device=len(beside),
+        could_use_more=claim.is_hungry,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from cerebro.client.connection import Connection
 from cerebro.client.progress import Progress
-from cerebro.client.progress.bars import ALONE, Beside
+from cerebro.client.progress.bars import NOT_SHOWN, ShownStanding
 from cerebro.commands.chosen import chosen_fit, chosen_run
 from cerebro.commands.command import Command, check_priority, event_of_experiment, events_of
 from cerebro.commands.planning import plan_evaluation, plan_fit
@@ -123,7 +123,7 @@ class Session:
             waits = reason_to_wait(waiting_for(state, run), standing, self._unregistered(run))
             why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
             lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
-            lines += [f"    {line}" for line in [self._beside(run, standing).line] if line]
+            lines += [f"    {line}" for line in [self._shown(run, standing).line] if line]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
         return "\n".join([*lines, *self._worker_lines(state)])
 
@@ -250,7 +250,7 @@ class Session:
                     standing = self.standing(run)
                     waits = reason_to_wait(waiting_for(self._state, run), standing, self._unregistered(run))
                     reason = explained(waits, self._troubles(run))
-                    bars.show(self._state, reason, self._beside(run, standing))
+                    bars.show(self._state, reason, self._shown(run, standing))
                     if not run.is_open:
                         return run
                     self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
@@ -286,9 +286,9 @@ class Session:
             self._queue = time.monotonic(), queue
         return standing_of(queue, self.name, run.id)
 
-    def _beside(self, run: Run, standing: Standing | None) -> Beside:
+    def _shown(self, run: Run, standing: Standing | None) -> ShownStanding:
         """What is shown of a run while others are open."""
-        return Beside(standing, self.left(run)) if len(self._queue[1].runs) > 1 else ALONE
+        return ShownStanding(standing, self.left(run)) if len(self._queue[1].runs) > 1 else NOT_SHOWN
 
     def left(self, run: Run) -> TimeLeft | None:
         """How long an open run will probably take yet; `None` while that is not known."""

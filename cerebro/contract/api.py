@@ -304,15 +304,17 @@ class QueueEntry(Contract):
 class AttendedRun(Contract):
     """A run that is worked on, and what it has of the cluster."""
 
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
+
     experiment: Name
     run: Name
     priority: Priority = "normal"
     project: Project = ""
     devices: int = Field(default=0, ge=0)
     """On which it has tasks."""
-    beside: int = Field(default=0, ge=0)
+    without_device: int = Field(default=0, ge=0, validation_alias="beside", serialization_alias="beside")
     """Workers that have a task of it that takes no device."""
-    is_hungry: bool = False
+    could_use_more: bool = Field(default=False, validation_alias="is_hungry", serialization_alias="is_hungry")
     """Whether it could use more than it has. Not asked of a run that is alone."""
 
 

@@ -22,7 +22,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.state import breaks, taken
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.runs import Run
-from cerebro.state.timeline import TrainedUnit, besides, busy, committed, running, starts
+from cerebro.state.timeline import TrainedUnit, busy, busy_without_visits, committed, running, starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         + sum(taken.open_s(run, max(zero, since), until) for _, since, until in run.starts)
         + sum(
             len(t.devices) * taken.open_s(run, max(zero, t.started), min(t.ended, end))
-            for t in besides(run, end)
+            for t in busy_without_visits(run, end)
         ),
         start_s=_start_s(run),
         taken_s=sum(taken.taken_s(run, name, zero, end) for name in run.taken),

@@ -48,8 +48,8 @@ class Standing:
         place: its place among those that wait for that, from 1; 0: it does not wait, or for a moment only, or
             `has_to_wait`: for another run of its experiment, however much room there is.
         due: its share of the cluster, 0 to 1, while all want more than they have; `None` until it is worked on.
-        devices: on which it has tasks, `of` so many of the cluster. beside: workers that have a task of it without a
-            device.
+        devices: on which it has tasks, `of` so many of the cluster.
+        without_device: workers that have a task of it that takes no device.
         reason: why it waits; empty if it does not, or not for runs of other experiments. See `reason_to_wait`.
     """
 
@@ -63,7 +63,7 @@ class Standing:
     due: float | None = None
     devices: int = 0
     of: int = 0
-    beside: int = 0
+    without_device: int = 0
     reason: str = ""
 
     @property
@@ -79,7 +79,8 @@ class Standing:
     def has(self) -> str:
         """What it has of the cluster now, in words."""
         found = f"{self.devices} of {self.of} device{'s' if self.of != 1 else ''}"
-        tasks = f"{self.beside} task{'s' if self.beside != 1 else ''} beside" if self.beside else ""
+        number = self.without_device
+        tasks = f"{number} task{'s' if number != 1 else ''} without a device" if number else ""
         return ", ".join(filter(None, [found, tasks]))
 
     @property
@@ -137,7 +138,7 @@ def _attended(told: AttendedRun, due: float, devices: int, reason: str) -> Stand
         due=due,
         devices=told.devices,
         of=devices,
-        beside=told.beside,
+        without_device=told.without_device,
         reason=reason,
     )
 
@@ -155,14 +156,14 @@ def _reasons(
     ahead = 0
     for key, told in attended.items():
         # What runs without a device is due none.
-        has_less = not told.beside and (told.devices < due[key] * devices or not told.devices)
-        if not told.is_hungry or not has_less:
+        has_less = not told.without_device and (told.devices < due[key] * devices or not told.devices)
+        if not told.could_use_more or not has_less:
             yield ""
         else:
             have = "it has fewer devices than it is due" if told.devices else "other runs have the devices"
             others = f"{ahead} other{'s are' if ahead > 1 else ' is'} before it" if ahead else "it is next"
             yield f"{have}, and {others} in turn"
-        ahead += told.is_hungry
+        ahead += told.could_use_more
 
 
 def _ordinal(number: int) -> str:

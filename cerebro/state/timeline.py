@@ -116,7 +116,7 @@ def running(run: Run, now: float) -> Iterator[TrainedUnit]:
 def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
     """Every attempt that ran, whatever came of it; those that still do up to `end`. Only visits that ended after
     `since`."""
-    yield from besides(run, end)
+    yield from busy_without_visits(run, end)
     for model in run.models.values():
         for visit in reversed(model.visits):
             if visit.ended <= since:
@@ -124,7 +124,7 @@ def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
             yield Busy(visit.worker, visit.started, visit.ended, visit.devices)
 
 
-def besides(run: Run, end: float) -> Iterator[Busy]:
+def busy_without_visits(run: Run, end: float) -> Iterator[Busy]:
     """`busy` without the visits."""
     for attempt in _unvisited(run):
         ended = attempt.ended if attempt.outcome else end

@@ -141,7 +141,7 @@ def _shared() -> api.QueueAnswer:
     """Two fits that are worked on, and one that waits."""
     entries = [api.QueueEntry(experiment=name, run="fit-1") for name in ("one", "two", "three")]
     runs = (
-        api.AttendedRun(experiment="two", run="fit-1", priority="low", is_hungry=True),
+        api.AttendedRun(experiment="two", run="fit-1", priority="low", could_use_more=True),
         api.AttendedRun(experiment="one", run="fit-1", project="pixels", devices=4),
     )
     attended = api.Attended(runs=runs, devices=4)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cerebro.client.progress import Progress, is_notebook
-from cerebro.client.progress.bars import ALONE, Beside, epoch_bars
+from cerebro.client.progress.bars import NOT_SHOWN, ShownStanding, epoch_bars
 from cerebro.client.progress.notebook import NotebookScreen, rendered
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint, RunPaused, RunRequested, RunStarted, RunStopRequested
@@ -87,10 +87,10 @@ class Shown(Progress):
         self,
         state: ExperimentState,
         reason: str = "",
-        beside: Beside = ALONE,
+        shown: ShownStanding = NOT_SHOWN,
     ) -> None:
         self.clock.now += 1
-        super().show(state, reason, beside)
+        super().show(state, reason, shown)
 
 
 def etl_story() -> Story:
@@ -204,7 +204,7 @@ class Painted:
         self.clock, self.seconds, self.units = clock, seconds, list[int]()
 
     def draw(
-        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, beside: Beside
+        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, shown: ShownStanding
     ) -> None:
         self.clock.now += self.seconds
         self.units.append(run.progress()[0])
@@ -223,12 +223,12 @@ def test_a_run_beside_others_says_its_share(
     with Shown("fit-1") as progress:
         for devices, due in ((0, 0.5), (1, 0.5), (2, 0.2)):
             found = replace(standing, devices=devices, due=due)
-            progress.show(story.state, beside=Beside(found, TimeLeft(seconds=200.0, ends_at=0.0)))
+            progress.show(story.state, shown=ShownStanding(found, TimeLeft(seconds=200.0, ends_at=0.0)))
     assert [line for line in terminal.lines if "due" in line] == [
         "fit-1 runs now: due 50% of the cluster, has 0 of 4 devices, about 3 min left",
         "fit-1 runs now: due 20% of the cluster, has 2 of 4 devices, about 3 min left",
     ]
-    html = rendered(story.state, story.state.runs["fit-1"], {}, "", Beside(standing))
+    html = rendered(story.state, story.state.runs["fit-1"], {}, "", ShownStanding(standing))
     assert "<p>runs now: due 50% of the cluster, has 0 of 4 devices</p>" in html
 
 

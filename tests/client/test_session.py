@@ -87,8 +87,8 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
     assert found is not None
     assert found.due == pytest.approx(0.2)
     assert (found.devices, found.of) == (1, 2)
-    hungry = own.model_copy(update={"devices": 0, "is_hungry": True})
-    waits = shared.model_copy(update={"attended": Attended(runs=(hungry, other), devices=10)})
+    wanting = own.model_copy(update={"devices": 0, "could_use_more": True})
+    waits = shared.model_copy(update={"attended": Attended(runs=(wanting, other), devices=10)})
     assert (
         "(other runs have the devices, and it is next in turn)"
         in opened(story.log, story.zero + 40.0, queue=waits).status()

@@ -258,7 +258,7 @@ def test_everybody_is_told_what_is_worked_on(
     assert {sum(run.devices for run in told.runs) for told in both} <= {1, 2}
     for told in both:
         assert {(run.experiment, run.priority) for run in told.runs} == {("one", "high"), ("two", "normal")}
-    assert any(run.is_hungry for told in both for run in told.runs)
+    assert any(run.could_use_more for told in both for run in told.runs)
 
 
 def test_everybody_is_told_who_waits_for_another_run_of_its_experiment(

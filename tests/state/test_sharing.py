@@ -56,7 +56,7 @@ def attended(
         run="fit-1",
         priority=priority,
         devices=devices,
-        is_hungry=more.get("is_hungry", False),
+        could_use_more=more.get("could_use_more", False),
     )
 
 
@@ -124,9 +124,9 @@ def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
     """In the order of their turns; one that has what it is due, or could use no more, does not wait."""
     given = queue(
         "one two three four",
-        attended("three", is_hungry=True),
-        attended("two", 0, is_hungry=True),
-        attended("one", 6, is_hungry=True),
+        attended("three", could_use_more=True),
+        attended("two", 0, could_use_more=True),
+        attended("one", 6, could_use_more=True),
         attended("four", 2),
         devices=8,
     )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from cerebro.client.progress.bars import ALONE, Beside
+from cerebro.client.progress.bars import NOT_SHOWN, ShownStanding
 from cerebro.client.progress.notebook import NotebookScreen
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint
@@ -24,14 +24,14 @@ class Screen(Protocol):
     """Where progress is drawn. Used by one thread."""
 
     def draw(
-        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, beside: Beside
+        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, shown: ShownStanding
     ) -> None:
         """Draw a planned run, or one that waits.
 
         Args:
             rows: task key -> rows gone through by now, for tasks of an ETL run.
             reason: why nothing happens; empty if something does.
-            beside: what is so of it beside other runs.
+            shown: where it stands among other runs.
         """
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Progress:
         self._screen = screen or (NotebookScreen() if is_notebook() else TerminalScreen())
         self._rows: dict[str, int] = {}
         self._next = self._clock()
-        self._pending: tuple[ExperimentState, Run, str, Beside] | None = None
+        self._pending: tuple[ExperimentState, Run, str, ShownStanding] | None = None
 
     def __enter__(self) -> Progress:
         return self
@@ -78,21 +78,21 @@ class Progress:
         self,
         state: ExperimentState,
         reason: str = "",
-        beside: Beside = ALONE,
+        shown: ShownStanding = NOT_SHOWN,
     ) -> None:
         """Draw the state; `reason` says why nothing happens."""
         run = state.runs.get(self._run)
         if run is None or not self._is_shown:
             return
-        self._pending = state, run, reason, beside
+        self._pending = state, run, reason, shown
         if self._clock() >= self._next:
             self._draw()
 
     def _draw(self) -> None:
         if self._pending is not None:
-            state, run, reason, beside = self._pending
+            state, run, reason, shown = self._pending
             began = self._clock()
-            self._screen.draw(state, run, self._rows, reason, beside)
+            self._screen.draw(state, run, self._rows, reason, shown)
             ended = self._clock()
             self._next, self._pending = ended + max(_PAUSE_S, (ended - began) / _SHARE), None
 

@@ -24,8 +24,8 @@ class ProgressBar:
     note: str = ""
 
 
-class Beside(NamedTuple):
-    """What is so of a run while other runs are open; nothing of one that is alone."""
+class ShownStanding(NamedTuple):
+    """What is shown of where a run stands while other runs are open; nothing of one that is alone."""
 
     standing: Standing | None = None
     left: TimeLeft | None = None
@@ -39,7 +39,7 @@ class Beside(NamedTuple):
         return ", ".join(filter(None, [self.standing.line, self.left.words if self.left else ""]))
 
 
-ALONE = Beside()
+NOT_SHOWN = ShownStanding()
 
 
 def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[ProgressBar]:

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from cerebro import figures
-from cerebro.client.progress.bars import ALONE, Beside, ProgressBar, bars, epoch_bars, standing
+from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownStanding, bars, epoch_bars, standing
 from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
@@ -37,10 +37,15 @@ class NotebookScreen:
         self._html = ""
 
     def draw(
-        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, beside: Beside = ALONE
+        self,
+        state: ExperimentState,
+        run: Run,
+        rows: Mapping[str, int],
+        reason: str,
+        shown: ShownStanding = NOT_SHOWN,
     ) -> None:
         """Draw a planned run, or one that waits."""
-        html = rendered(state, run, rows, reason, beside)
+        html = rendered(state, run, rows, reason, shown)
         if html == self._html:
             return
         self._html = html
@@ -57,14 +62,14 @@ class NotebookScreen:
 
 
 def rendered(
-    state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, beside: Beside = ALONE
+    state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, shown: ShownStanding = NOT_SHOWN
 ) -> str:
     """The run as HTML: what it waits for, its share, a bar per split or epoch, a table of models."""
     is_fit = isinstance(run.request, FitRequest)
     said = ", ".join(part for part in (wording.run(run), standing(run), reason) if part)
     parts = [f"<p><strong>{escape(run.id)}</strong>: {escape(said)}</p>"]
-    if beside.line:
-        parts.append(f"<p>{escape(beside.line)}</p>")
+    if shown.line:
+        parts.append(f"<p>{escape(shown.line)}</p>")
     parts.append(_bars(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
     if is_fit:
         parts.append(_models(run))

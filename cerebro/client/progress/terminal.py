@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cerebro.client.progress.bars import ALONE, Beside, ProgressBar, bars
+from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownStanding, bars
 from cerebro.state import ExperimentState, Run
 
 _STEADY_S = 1.0
@@ -30,7 +30,12 @@ class TerminalScreen:
         self._due: tuple[str, float | None] | None = None
 
     def draw(
-        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, beside: Beside = ALONE
+        self,
+        state: ExperimentState,
+        run: Run,
+        rows: Mapping[str, int],
+        reason: str,
+        shown: ShownStanding = NOT_SHOWN,
     ) -> None:
         """Draw a planned run, or one that waits."""
         import tqdm
@@ -41,13 +46,13 @@ class TerminalScreen:
             self._said = reason
             if reason:
                 tqdm.tqdm.write(f"{run.id}: {reason}", file=sys.stderr)
-        standing = beside.standing
+        standing = shown.standing
         # What it has changes with every unit: that is no news.
         due = (standing.position, standing.due) if standing is not None else None
         if due != self._due:
             self._due = due
             if standing is not None:
-                tqdm.tqdm.write(f"{run.id} {beside.line}", file=sys.stderr)
+                tqdm.tqdm.write(f"{run.id} {shown.line}", file=sys.stderr)
 
     def close(self) -> None:
         """Nothing more will be drawn."""

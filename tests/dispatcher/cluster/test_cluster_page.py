@@ -196,7 +196,9 @@ SHARED = api.QueueAnswer(
     open_runs=2,
     attended=api.Attended(
         runs=(
-            api.AttendedRun(experiment="whales", run="fit-1", priority="high", devices=1, is_hungry=True),
+            api.AttendedRun(
+                experiment="whales", run="fit-1", priority="high", devices=1, could_use_more=True
+            ),
             api.AttendedRun(experiment="digits", run="fit-1", project="pixels", devices=3),
         ),
         devices=4,
