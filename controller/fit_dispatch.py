@@ -352,10 +352,10 @@ class FitDispatch:
         index, options = self._model[model.id], ways.options(run, model)
         row = tuple(ways.choose(options, devices) for devices in self.dispatch_state.gpus)
         before = self._ways.get(index)
-        if row == before or (before is None and all(way == SINGLE for way in row)):
+        if row == before or (before is None and all(way is not None and way.is_single for way in row)):
             return
         self._ways[index] = row
-        if all(way == SINGLE for way in row):
+        if all(way is not None and way.is_single for way in row):
             del self._ways[index]
         for worker, (way, seconds) in enumerate(zip(row, self._row(index), strict=True)):
             size = way.size if way is not None else 1

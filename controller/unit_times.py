@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.ways import SINGLE, Way
+from cerebro.contract.ways import Way
 from cerebro.scheduling.estimates import Estimates
 from cerebro.state import Run, TaskKey, Visit
 
@@ -27,7 +27,7 @@ _REMEMBERED = 50
 
 def technique_of(way: Way | None) -> str:
     """What units of a way are known by in `Estimates`."""
-    return "" if way is None or way == SINGLE else way.label
+    return "" if way is None or way.is_single else way.label
 
 
 class UnitTimes:

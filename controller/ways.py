@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.events import WaysStruckOff
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.ways import SINGLE, Way
+from cerebro.contract.ways import Way
 from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.ways import left
 
@@ -62,4 +62,4 @@ def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
 
 def as_sent(way: Way) -> Way | None:
     """A way as assignments tell of it: one device, as user code is written, is told by naming none."""
-    return None if way == SINGLE else way
+    return None if way.is_single else way

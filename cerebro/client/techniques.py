@@ -12,9 +12,10 @@ from typing import Any
 from cerebro.client.session import author
 from cerebro.commands.planning import ways_of
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.ways import BUILT_IN, IN_ONE_PROCESS, Params, TechniqueChoice
+from cerebro.contract.ways import Params, TechniqueChoice
 from cerebro.errors import SpecError
 from cerebro.techniques import Technique
+from cerebro.techniques.named import KINDS
 from cerebro.usercode.encoding import encode
 
 Named = Sequence["str | Technique"]
@@ -51,7 +52,7 @@ def chosen(
     made = None if techniques is None else [_choice(name, technique) for name, technique in own]
     ways_of(made, gpus or (), workers)
     for number, (_, technique) in enumerate(own):
-        if made and technique is not None and not _is_built_in(technique):
+        if made and not _is_built_in(technique):
             code = put_code(encode(technique, author=author())).sha256
             made[number] = made[number].model_copy(update={"code": code})
     return {"techniques": made and tuple(made), "gpus": tuple(gpus or ()), "trials": trials}
@@ -87,17 +88,15 @@ def _listed(techniques: object) -> list[object]:
     return [*techniques]
 
 
-_CHOICES = (
-    f"There are {', '.join(BUILT_IN)}, and objects of your own subclasses of cerebro.techniques.Technique"
-)
+_CHOICES = f"There are {', '.join(KINDS)}, and objects of your own subclasses of cerebro.techniques.Technique"
 
 
-def _own(given: object) -> tuple[str, Technique | None]:
-    """The name of a technique, and its object unless only the name was given."""
+def _own(given: object) -> tuple[str, Technique]:
+    """A technique and its name."""
     if isinstance(given, str):
-        if given not in BUILT_IN:
+        if given not in KINDS:
             raise SpecError(f"there is no technique {given!r}. {_CHOICES}")
-        return given, None
+        return given, KINDS[given]()
     if isinstance(given, type) and issubclass(given, Technique):
         raise SpecError(f"techniques takes objects: pass {given.__name__}() instead of {given.__name__}")
     if not isinstance(given, Technique):
@@ -105,24 +104,14 @@ def _own(given: object) -> tuple[str, Technique | None]:
     name = getattr(given, "name", None)
     if not isinstance(name, str) or not name:
         raise SpecError(f"{type(given).__name__} has no name: give the class an attribute `name`")
-    if not _is_built_in(given) and name in BUILT_IN:
+    if not _is_built_in(given) and name in KINDS:
         raise SpecError(
             f"{type(given).__name__} is named {name!r}, as a technique that comes with Cerebro is: give it another name"
         )
     return name, given
 
 
-def _choice(name: str, technique: Technique | None) -> TechniqueChoice:
-    if technique is None or _is_built_in(technique):
-        least, most = BUILT_IN[name]
-        return TechniqueChoice(
-            name=name,
-            version=technique.version if technique else 1,
-            params=_params(technique) if technique else {},
-            least=least,
-            most=most,
-            processes="one" if name in IN_ONE_PROCESS else "ranks",
-        )
+def _choice(name: str, technique: Technique) -> TechniqueChoice:
     try:
         return TechniqueChoice(
             name=name,

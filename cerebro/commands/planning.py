@@ -57,6 +57,7 @@ def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, 
 
 
 _CHECKPOINTED: Params = {"checkpointing": True}
+_OFFLOADS: tuple[Params, ...] = ({}, _CHECKPOINTED, {**_CHECKPOINTED, "activations": True})
 
 
 def ways_of(
@@ -127,9 +128,8 @@ def _automatic(sizes: list[int]) -> Iterator[Way]:
     several = [size for size in sizes if size > 1]
     if 1 in sizes:
         yield SINGLE
-        yield Way(technique="checkpointing")
-        yield Way(technique="offload")
-        yield Way(technique="offload", params=_CHECKPOINTED)
+        yield Way(technique="checkpointing", processes="one")
+        yield from (Way(technique="offload", params=params, processes="one") for params in _OFFLOADS)
     else:
         yield from (Way(technique="ddp", size=size) for size in several)
     for size in several:

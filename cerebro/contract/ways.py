@@ -6,7 +6,6 @@ A *way* is a technique with its parameters on so many devices. What techniques t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
@@ -70,6 +69,11 @@ class Way(Contract):
         return self.size if self.processes == "ranks" else 1
 
     @property
+    def is_single(self) -> bool:
+        """Whether it is the one by which user code runs as it is written."""
+        return self.technique == SINGLE.technique and self.code is None
+
+    @property
     def label(self) -> str:
         """For people and as a key: ``fsdp-2``, ``fsdp(reshard=False)-4``; a single device is not named."""
         params = ", ".join(f"{name}={value!r}" for name, value in sorted(self.params.items()))
@@ -77,23 +81,8 @@ class Way(Contract):
         return name if self.size == 1 else f"{name}-{self.size}"
 
 
-SINGLE = Way(technique="single")
+SINGLE = Way(technique="single", processes="one")
 """One process on one device, as user code is written: what a unit without a way runs by."""
-
-BUILT_IN: Mapping[str, tuple[int, int]] = {
-    "single": (1, 1),
-    "checkpointing": (1, 1),
-    "offload": (1, 1),
-    "ddp": (2, MAX_DEVICES),
-    "fsdp": (2, MAX_DEVICES),
-    "tensor": (2, MAX_DEVICES),
-    "pipeline": (2, MAX_DEVICES),
-}
-"""Name of each technique that comes with Cerebro -> the least and the most devices that it can use. Who offers and
-chooses techniques knows no more of them than this; what they do is in `cerebro.techniques`."""
-
-IN_ONE_PROCESS = frozenset({"pipeline"})
-"""Those of them that use all devices in one process."""
 
 MemoryPlace = Literal["device", "host"]
 """Whose memory ran out."""

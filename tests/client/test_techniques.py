@@ -9,9 +9,9 @@ import pytest
 
 from cerebro.client.techniques import chosen
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.ways import BUILT_IN
 from cerebro.errors import SpecError
-from cerebro.techniques import Group, Hints, ModelFacts, Params, Place, Technique
+from cerebro.techniques import Fsdp, Group, Hints, ModelFacts, Params, Place, Technique
+from cerebro.techniques.named import KINDS
 from cerebro.usercode.encoding import decode
 
 WORKERS = {"worker-0": 2, "worker-1": 4}
@@ -127,7 +127,17 @@ def test_nothing_is_sent_of_what_is_refused() -> None:
 
 def test_all_names_are_known() -> None:
     """Those that the message lists can be chosen, each on devices that it can use."""
-    for name, (least, most) in BUILT_IN.items():
-        found, _ = fields([name], [max(1, least)])
-        assert (found["techniques"][0].least, found["techniques"][0].most) == (least, most)
-        assert found["techniques"][0].processes == ("one" if name == "pipeline" else "ranks")
+    for name, kind in KINDS.items():
+        found, _ = fields([name], [kind.least])
+        (choice,) = found["techniques"]
+        assert (choice.name, choice.version, choice.params, choice.code) == (name, kind.version, {}, None)
+        assert (choice.least, choice.most, choice.processes) == (kind.least, kind.most, kind.processes)
+
+
+def test_a_built_in_technique_keeps_the_parameters_that_are_fixed() -> None:
+    """One that it does not have is refused where the object is made."""
+    found, sent = fields(["single", Fsdp(reshard=False)])
+    assert [choice.params for choice in found["techniques"]] == [{}, {"reshard": False}]
+    assert not sent
+    with pytest.raises(SpecError, match=r"no parameter 'shard'"):
+        Fsdp(shard=False)

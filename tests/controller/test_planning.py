@@ -8,8 +8,9 @@ import pytest
 
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.contract.runs import EvaluateRequest, FitRequest
-from cerebro.contract.ways import TechniqueChoice
+from cerebro.contract.ways import SINGLE, TechniqueChoice
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError, SpecError
+from cerebro.techniques.named import KINDS
 from tests.state.stories import DATASET, SHA, Story, unit
 
 
@@ -166,12 +167,26 @@ def labels(devices: dict[str, int], **changes: Any) -> list[str]:
 
 def test_without_names_a_model_runs_on_one_device_first() -> None:
     """What needs less memory comes after, the cheapest first; more devices last."""
-    one = ["single", "checkpointing", "offload", "offload(checkpointing=True)"]
+    most = "offload(activations=True, checkpointing=True)"
+    one = ["single", "checkpointing", "offload", "offload(checkpointing=True)", most]
     assert labels({"worker-0": 1}) == labels({}) == one
     two = [*one, "fsdp-2", "fsdp(checkpointing=True)-2"]
     assert labels({"worker-0": 1, "worker-1": 2}) == two
     assert labels({"worker-0": 6})[-4:-2] == ["fsdp-4", "fsdp(checkpointing=True)-4"]
     assert labels({"worker-0": 6})[-2:] == ["fsdp-6", "fsdp(checkpointing=True)-6"]
+
+
+def test_the_automatic_ways_are_ways_of_the_techniques() -> None:
+    """With parameters that these have, on devices that they can use, in as many processes as they say."""
+    story = Story()
+    story.etl(splits={"train": 10})
+    for gpus in ([1, 2, 4], [2, 4]):
+        for way in plan_fit(story.state, fit({"batch_size": 1}, gpus=gpus), {"worker-0": 4}).ways:
+            kind = KINDS[way.technique]
+            assert kind.checked(way.params) == way.params
+            assert kind.least <= way.size <= kind.most
+            assert (kind.processes, kind.version, kind.keeps_numerics) == (way.processes, way.version, True)
+    assert SINGLE in plan_fit(story.state, fit({"batch_size": 1}), {}).ways
 
 
 def test_named_techniques_come_in_their_order_on_few_devices_first() -> None:
