@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,7 @@ from cerebro.contract.tasks import (
     CheckpointRef,
     EtlTask,
     EvaluateTask,
+    InspectTask,
     ModelTask,
     Position,
     PredictTask,
@@ -31,6 +32,7 @@ from cerebro.contract.tasks import (
     TaskResult,
     Timings,
     TrainTask,
+    TrialTask,
 )
 from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
@@ -39,7 +41,9 @@ from cerebro.errors import CheckpointCorruptError, SpecError
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.rank_page import Action
 from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checked import CheckedFile
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
@@ -54,6 +58,9 @@ from cerebro.worker.training.unit import (
     restore,
     train_unit,
 )
+
+if TYPE_CHECKING:
+    from model_hopper.together import Membership, Placed
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +82,10 @@ class Handler:
         self._device = default_device()
         self._mapped: dict[tuple[Path, ...], MappedRows] = {}
         self._loader = ThreadPoolExecutor(1)
-        self._ahead: tuple[CheckpointRef, Future[Callable[[], State]]] | None = None
+        self._ahead: tuple[CheckpointRef, Future[tuple[CheckedFile, Callable[[], State]]]] | None = None
         self._timer = Timer(context.savepoint_s)
+        self._membership: Membership | None = None
+        """Among ranks; `None` where no unit has come by a way yet."""
 
     def preload(self, body: TaskBody) -> None:
         """Read and check the checkpoint of the next task while the present one trains.
@@ -90,12 +99,12 @@ class Handler:
         if reference is not None and (self._ahead is None or self._ahead[0] != reference):
             self._ahead = reference, self._loader.submit(self._read_ahead, reference)
 
-    def _read_ahead(self, reference: CheckpointRef) -> Callable[[], State]:
+    def _read_ahead(self, reference: CheckpointRef) -> tuple[CheckedFile, Callable[[], State]]:
         checked = checkpoints.check(self._volumes.checkpoints, reference)
         if reference.size > _SMALL_BYTES:
-            return lambda: checkpoints.read(checked, self._device)
+            return checked, lambda: checkpoints.read(checked, self._device)
         state = checkpoints.read(checked, self._device)
-        return lambda: state
+        return checked, lambda: state
 
     def rest(self) -> None:
         """Let go of a checkpoint that was read ahead, of mapped partitions, and of the memory that torch on a GPU, and
@@ -115,24 +124,44 @@ class Handler:
         """
         for gpu in _gpus():
             torch.cuda.reset_peak_memory_stats(gpu)
-        result = self._do(body, attempt)
-        peak_gpu_bytes = sum(torch.cuda.max_memory_reserved(gpu) for gpu in _gpus())
-        return result.model_copy(update={"peak_gpu_bytes": peak_gpu_bytes})
+        try:
+            result = self._do(body, attempt)
+        except BaseException as error:
+            if peak_gpu_bytes := _peak_gpu_bytes():
+                error.peak_gpu_bytes = peak_gpu_bytes  # type: ignore[attr-defined]
+            raise
+        return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes()})
 
     def _do(self, body: TaskBody, attempt: int) -> TaskResult:
-        if isinstance(body, EtlTask):
-            raise SpecError("model_hopper does not preprocess data")
+        if isinstance(body, EtlTask | InspectTask | TrialTask):
+            raise SpecError(f"model_hopper does no task of kind {body.kind!r}")
         # The same number of threads on every worker: a sum that is split differently rounds differently.
         torch.set_num_threads(self._context.cores)
         self._make_folder(body)
         spec: SubEpochSpec = self._context.spec(body.code, body.misc)
+        membership = self._member_of(body)
         timings = Timings(start_s=self._context.work_begins())
         began = time.monotonic()
-        trainee, resumed = self._trainee(spec, body)
+        placed = None
+        if membership is not None and isinstance(body, TrainTask) and body.way is not None:
+            placed = membership.placed(body.way, body.hang_timeout_s)
+        trainee, resumed = self._trainee(spec, body, placed)
         timings = timings.model_copy(update={"load_s": time.monotonic() - began})
         if isinstance(body, TrainTask):
             return self._train(spec, body, attempt, trainee, resumed=resumed, timings=timings)
         return self._evaluate(spec, body, trainee, timings)
+
+    def _member_of(self, body: ModelTask) -> Membership | None:
+        """Where this process's place among ranks is kept; `None` for a task without a way, which has none."""
+        if not isinstance(body, TrainTask) or body.way is None:
+            if self._membership is not None:
+                self._membership.leave()
+            return None
+        if self._membership is None:
+            from model_hopper.together import Membership
+
+            self._membership = Membership(self._context)
+        return self._membership
 
     def _make_folder(self, body: ModelTask) -> None:
         # Now, and not when the result is written: an attempt that was taken back may go on for a while, and must not
@@ -166,7 +195,14 @@ class Handler:
         # A unit goes on as it began, also on a worker with more cores or fewer.
         threads = resumed["threads"] if resumed else self._context.cores
         torch.set_num_threads(threads)
-        loader = PartitionLoader(rows, batch_size=size, seed=seed, device=self._device, first=first)
+        loader = PartitionLoader(
+            rows,
+            batch_size=size,
+            seed=seed,
+            device=trainee.device or self._device,
+            first=first,
+            share=trainee.share,
+        )
         self._timer.begin(began)
         savepoints = Savepoints(trainee, write=partial(self._write_savepoint, body, attempt), resumed=resumed)
         feed = self._feed(
@@ -185,13 +221,13 @@ class Handler:
         self._context.raise_if_ended()
         trained = time.monotonic()
         if values := feed.values():
-            total = feed.num_rows
+            total = loader.num_rows
             self._context.progress(rows=total, total_rows=total, batch=len(feed), values=values, final=True)
         reference = self._save(body, attempt, trainee)
         took = {"compute_s": trained - began, "save_s": time.monotonic() - trained}
         timings = timings.model_copy(update=took)
         return TaskResult(
-            rows=feed.num_rows,
+            rows=loader.num_rows,
             cores=threads,
             metrics=metrics,
             checkpoint=reference,
@@ -226,10 +262,20 @@ class Handler:
             timings=timings.model_copy(update={"compute_s": time.monotonic() - began}),
         )
 
-    def _save(self, body: TrainTask, attempt: int, trainee: Trainee) -> CheckpointRef:
-        return checkpoints.save(self._volumes.checkpoints, self._name(body, attempt), trainee.state())
+    def _save(self, body: TrainTask, attempt: int, trainee: Trainee) -> CheckpointRef | None:
+        """Of ranks the first one writes; all help it to get the whole state."""
+        state = trainee.state()
+        if not self._is_first:
+            return None
+        return checkpoints.save(self._volumes.checkpoints, self._name(body, attempt), state)
+
+    @property
+    def _is_first(self) -> bool:
+        return self._context.ranks is None or self._context.ranks.rank == 0
 
     def _write_savepoint(self, body: TrainTask, attempt: int, state: State, batch: int, rows: int) -> None:
+        if not self._is_first:
+            return
         name = savepoint_file(checkpoint=self._name(body, attempt), batch=batch)
         reference = checkpoints.save(self._volumes.checkpoints, name, state)
         self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=rows))
@@ -239,28 +285,45 @@ class Handler:
         name = checkpoint_file(unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=attempt)
         return f"{folder.relative_to(self._volumes.checkpoints)}/{name}"
 
-    def _trainee(self, spec: SubEpochSpec, body: ModelTask) -> tuple[Trainee, Mapping[str, Any] | None]:
+    def _trainee(
+        self, spec: SubEpochSpec, body: ModelTask, placed: Placed | None
+    ) -> tuple[Trainee, Mapping[str, Any] | None]:
         """The model as the task needs it, and where in the unit it goes on, if not at its beginning."""
         ahead, self._ahead = self._ahead, None
 
         def made(reference: CheckpointRef | None) -> tuple[Trainee, State]:
-            trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=self._device)
+            device = self._device if placed is None else placed.device
+            trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=device)
             if reference is None:
                 return trainee, {}
-            if ahead is not None and ahead[0] == reference:
-                state = ahead[1].result()()
-            else:
-                state = checkpoints.load(self._volumes.checkpoints, reference, self._device)
+            is_ahead = ahead is not None and ahead[0] == reference
+            found = ahead[1].result if ahead is not None and is_ahead else partial(self._checked, reference)
+            state = found()[1]() if placed is None else placed.load(lambda: found()[0])
             restore(trainee, state)
             return trainee, state
 
-        if isinstance(body, TrainTask) and body.savepoint is not None:
-            try:
-                trainee, state = made(body.savepoint.checkpoint)
-                return trainee, state["savepoint"]
-            except CheckpointCorruptError as error:
-                log.warning("the unit is done from its beginning: %s", error)
-        return made(getattr(body, "checkpoint", None))[0], None
+        def begun() -> tuple[Trainee, Mapping[str, Any] | None]:
+            if isinstance(body, TrainTask) and body.savepoint is not None:
+                try:
+                    trainee, state = made(body.savepoint.checkpoint)
+                    resumed: Mapping[str, Any] = state["savepoint"]
+                    there, here = (
+                        len(resumed.get("ranks", (None,))),
+                        1 if placed is None else placed.group.size,
+                    )
+                    if there == here:
+                        return trainee, resumed
+                    log.warning("the unit is done from its beginning: %d ranks saved it, not %d", there, here)
+                except CheckpointCorruptError as error:
+                    log.warning("the unit is done from its beginning: %s", error)
+            return made(getattr(body, "checkpoint", None))[0], None
+
+        trainee, resumed = begun()
+        return trainee if placed is None else placed.ready(spec, trainee), resumed
+
+    def _checked(self, reference: CheckpointRef) -> tuple[CheckedFile, Callable[[], State]]:
+        checked = checkpoints.check(self._volumes.checkpoints, reference)
+        return checked, lambda: checkpoints.read(checked, self._device)
 
     def _rows(self, dataset: str, split: str, partitions: tuple[int, ...]) -> MappedRows:
         folders = tuple(self._volumes.partition(dataset, split, partition) for partition in partitions)
@@ -282,7 +345,7 @@ class Handler:
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
             if rows < loader.num_rows:
                 if savepoints is not None and batch > loader.first:
-                    self._take_savepoint(savepoints, batch, rows, loader)
+                    self._consider_savepoint(savepoints, batch, rows, loader)
                 self._context.raise_if_ending()
 
         return InstrumentedLoader(
@@ -295,21 +358,34 @@ class Handler:
             savepoints=savepoints,
         )
 
-    def _take_savepoint(self, savepoints: Savepoints, batch: int, rows: int, loader: PartitionLoader) -> None:
-        """Take one if it is time, or if the unit ends here and there is time."""
-        timer, began, left_s = self._timer, time.monotonic(), self._context.left_s
-        if left_s is not None:
-            is_wanted = timer.fits(left_s)
-        else:
-            done = batch - loader.first
-            pace = {"share": done / len(loader), "batch_s": (began - timer.began) / done}
-            is_wanted = timer.is_due(began, **pace)
-            if is_wanted and not timer.cost_s:
-                timer.cost_s = savepoints.num_bytes() / _SLOW_VOLUME
-                is_wanted = timer.is_due(began, **pace)
+    def _consider_savepoint(
+        self, savepoints: Savepoints, batch: int, rows: int, loader: PartitionLoader
+    ) -> None:
+        """Take one if it is time, or if the unit ends here and there is time. Ranks take it at the same batch."""
+        is_wanted = self._is_first and self._is_savepoint_wanted(savepoints, batch, loader)
+        if self._context.ranks is not None:
+            wanted = Action.SAVE if self._context.left_s is None else Action.SAVE | Action.END
+            is_wanted = Action.SAVE in self._context.together(wanted if is_wanted else Action(0))
         if is_wanted:
+            began = time.monotonic()
             is_taken = savepoints.take(batch, rows)
             self._timer.tried(began, time.monotonic(), is_taken=is_taken)
+
+    def _is_savepoint_wanted(self, savepoints: Savepoints, batch: int, loader: PartitionLoader) -> bool:
+        timer, now, left_s = self._timer, time.monotonic(), self._context.left_s
+        if left_s is not None:
+            return timer.fits(left_s)
+        done = batch - loader.first
+        pace = {"share": done / len(loader), "batch_s": (now - timer.began) / done}
+        is_wanted = timer.is_due(now, **pace)
+        if is_wanted and not timer.cost_s:
+            timer.cost_s = savepoints.num_bytes() / _SLOW_VOLUME
+            is_wanted = timer.is_due(now, **pace)
+        return is_wanted
+
+
+def _peak_gpu_bytes() -> int:
+    return sum(torch.cuda.max_memory_reserved(gpu) for gpu in _gpus())
 
 
 def _gpus() -> range:

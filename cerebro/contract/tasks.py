@@ -147,7 +147,8 @@ class TaskResult(Contract):
     read the rest."""
     peak_gpu_bytes: int = Field(0, exclude_if=lambda number: number == 0)
     """Most memory of its GPUs, in bytes, that torch had reserved at once, with what it kept of the process's tasks
-    before. 0: it used none, or that is not known. Absent then."""
+    before. Of a unit of several ranks both peaks are the sums over the ranks. 0: it used none, or that is not known.
+    Absent then."""
     inspection: Inspection | None = Field(None, exclude_if=lambda value: value is None)
     """Of `inspect` alone."""
     trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)

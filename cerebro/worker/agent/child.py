@@ -78,7 +78,15 @@ def failure_of(error: BaseException) -> Failure:
         needs_bytes=needs,
         rows_failed=rows_failed,
         place=place,
+        peak_bytes=_peak_bytes(error, place),
     )
+
+
+def _peak_bytes(error: BaseException, place: MemoryPlace | None) -> int:
+    """The most of the memory that ran out which this process had: of a device as its handler notes it."""
+    if place == "device":
+        return int(getattr(error, "peak_gpu_bytes", 0))
+    return memory.peak_bytes() if place == "host" else 0
 
 
 def _whose_memory(error: BaseException, message: str) -> MemoryPlace | None:

@@ -53,6 +53,7 @@ class Context:
         self._channel = channel
         self._codes: dict[str, str] = {}
         self._specs: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._opened: dict[str, Any] = {}
         self._told = 0.0
         self._wanted_end, self._deadline = "", 0.0
         self._asked = self._start_s = 0.0
@@ -60,7 +61,7 @@ class Context:
         self.has_raised = False
         self.ranks: Ranks | None = None
         self._page: RankPage | None = None
-        self._batch = self._leaves_at = 0
+        self._batch = self._announced = 0
         self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
 
     def learn(self, codes: Mapping[str, str]) -> None:
@@ -79,6 +80,18 @@ class Context:
             return spec
 
         return make
+
+    def opened(self, sha256: str) -> Any:
+        """What was encoded as this, decoded once per child: a technique of the user's own.
+
+        Raises:
+            SpecError: it is not here.
+        """
+        if sha256 not in self._opened:
+            if sha256 not in self._codes:
+                raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
+            self._opened[sha256] = decode(self._codes[sha256])
+        return self._opened[sha256]
 
     def spec(self, sha256: str, misc: tuple[str, ...]) -> Any:
         """The user's spec, decoded and initialised once per child."""
@@ -121,6 +134,8 @@ class Context:
 
     def is_progress_due(self) -> bool:
         """Whether a progress message would be sent now."""
+        if self.ranks is not None and self.ranks.rank > 0:
+            return False
         return time.monotonic() - self._told >= PROGRESS_S
 
     def begin(self, asked: float, ranks: Mapping[str, Any] | None = None) -> None:
@@ -137,7 +152,7 @@ class Context:
 
     def _join(self, ranks: Mapping[str, Any] | None) -> None:
         before, self.ranks = self.ranks, None
-        self._batch = self._leaves_at = 0
+        self._batch = self._announced = 0
         if ranks is not None:
             folder = Path(ranks["folder"])
             self.ranks = Ranks(rank=ranks["rank"], size=ranks["size"], folder=folder)
@@ -188,15 +203,23 @@ class Context:
         Raises:
             PreemptedError: the task ends here.
         """
-        if self._page is None or self.ranks is None:
-            is_here = bool(self._wanted_end)
-        else:
-            if self._wanted_end and self._leaves_at < self._batch:
-                self._leaves_at = self._page.announce(Action.END)
-            is_here = Action.END in self._page.announced(self._batch)
+        is_here = bool(self._wanted_end)
+        if self.ranks is not None:
+            is_here = Action.END in self.together(Action.END if is_here else Action(0))
         if is_here:
             self.has_raised = True
             raise PreemptedError(self._wanted_end or "rank 0 was asked to end")
+
+    def together(self, wanted: Action) -> Action:
+        """What all ranks do at this batch boundary. Called by each of them, after `listen`; may be called again.
+
+        Args:
+            wanted: of rank 0, which alone decides: announced for a later batch, unless one that was is still to come.
+        """
+        assert self._page is not None
+        if wanted and self._announced < self._batch:
+            self._announced = self._page.announce(wanted)
+        return self._page.announced(self._batch)
 
     def raise_if_ended(self) -> None:
         """Leave the task for good where user code has swallowed the error that `raise_if_ending` raised; called before

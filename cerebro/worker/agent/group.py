@@ -31,7 +31,14 @@ _SPEAK_S = 0.3
 _LOST_S = 0.4
 """And once more, where all that was heard is that a peer is lost: which one, is known in a moment."""
 
-_HARMLESS = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.PREEMPTED})
+_HARMLESS = frozenset(
+    {
+        FailureKind.NOT_APPLICABLE,
+        FailureKind.PREEMPTED,
+        FailureKind.CHECKPOINT,
+        FailureKind.STORAGE_FULL,
+    }
+)
 """Failures after which processes are as good as before, if all ranks had them."""
 
 Message = dict[str, Any]
@@ -296,8 +303,7 @@ class ChildGroup:
                 return {"is": "preempted"}
             return {"is": "done", "result": self._result(answers[0], results).model_dump(mode="json")}
         failure = self._failure()
-        heard = [end.failure for end in ends.values()]
-        if not self.channel.is_over() or not all(each and each.kind in _HARMLESS for each in heard):
+        if not self.channel.is_over() or not all(map(_is_harmless, ends.values())):
             self.kill()
         if failure.kind is FailureKind.PREEMPTED:
             return {"is": "preempted"}
@@ -331,3 +337,7 @@ class ChildGroup:
     def _named(self, rank: int) -> str:
         devices = ", ".join(map(str, self.children[rank].setting.share.devices))
         return f"rank {rank} of {len(self.children)} (device {devices})"
+
+
+def _is_harmless(end: RankEnd) -> bool:
+    return end.failure is not None and end.failure.kind in _HARMLESS and not end.is_lost_peer

@@ -21,7 +21,7 @@ _LOST_PEER = re.compile(
     # torch's stores, while the ranks meet.
     r"|torch\.distributed\.Dist(Network|Store)Error",
 )
-_MAY_BE_LOST_PEER = frozenset({FailureKind.USER_ERROR, FailureKind.CRASH})
+_MAY_BE_LOST_PEER = frozenset({FailureKind.USER_ERROR, FailureKind.CRASH, FailureKind.NOT_APPLICABLE})
 
 
 @dataclass(frozen=True, kw_only=True)

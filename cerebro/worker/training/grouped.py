@@ -56,6 +56,11 @@ class GroupTrainee(Trainee):
         return share.index, share.of
 
     @property
+    def device(self) -> str:
+        """The rank's, or the first of a process that uses several."""
+        return self.group.device
+
+    @property
     def rank(self) -> int:  # type: ignore[override]
         """Number of this process in its group."""
         return self.group.rank

@@ -52,6 +52,16 @@ class Trainee:
     rank = 0
     """Number of this process among them."""
 
+    @property
+    def share(self) -> tuple[int, int]:
+        """(which, of so many) of the rows of each batch it is trained on here; what `PartitionLoader` takes."""
+        return 0, 1
+
+    @property
+    def device(self) -> str:
+        """Where it takes its batches; empty: where it was created."""
+        return ""
+
     def whole(self, state: State) -> State:
         """What is saved of a state of this process."""
         return state

@@ -15,7 +15,7 @@ from pathlib import Path
 from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.tasks import CheckpointRef, FailureKind, TrainTask
+from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskBody, TrainTask
 from cerebro.contract.ways import Way
 from cerebro.runtime.kvs import KvsClient
 from cerebro.usercode.encoding import encode
@@ -26,9 +26,9 @@ from tests.worker.agent import rights
 
 ROOT = Path(__file__).resolve().parents[3]
 SHA = hashlib.sha256(b"code").hexdigest()
-LIMIT_S = 40.0
+LIMIT_S = 120.0
 _AGENT = "cerebro.worker.agent"
-_ARGUMENTS = ("--handlers", "tests.worker.agent.fake_handler")
+_FAKE = "tests.worker.agent.fake_handler"
 
 
 def agent_forks() -> Forks:
@@ -62,6 +62,7 @@ class Agents:
         devices: int = 1,
         is_fork: bool = True,
         group: Path | None = None,
+        handler: str = _FAKE,
         **variables: str,
     ) -> Forked | subprocess.Popen[bytes]:
         """Start worker-0, with further environment variables, and wait until it has registered anew.
@@ -70,6 +71,7 @@ class Agents:
             devices: where there are several, each has two threads.
             is_fork: it may be a fork of a process that has imported it, which had another environment.
             group: the control group that it begins in; such a one is no fork.
+            handler: package of what stands for user code, or the real one.
         """
         before = self.incarnation()
         environment = {
@@ -89,10 +91,12 @@ class Agents:
         process: Forked | subprocess.Popen[bytes]
         with (self._root / "agent.log").open("ab") as log:
             if is_fork and group is None:
-                process = self._forks.start(_ARGUMENTS, environment=environment, stdout=log, stderr=log)
+                process = self._forks.start(
+                    ("--handlers", handler), environment=environment, stdout=log, stderr=log
+                )
             else:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", _AGENT, *_ARGUMENTS],
+                    [sys.executable, "-m", _AGENT, "--handlers", handler],
                     cwd=ROOT,
                     env=environment,
                     stdout=log,
@@ -149,8 +153,13 @@ class Agents:
             way=way,
             keep=(),
         )
+        self.assign(body, attempt=attempt, devices=devices)
+        return key
+
+    def assign(self, body: TaskBody, *, attempt: int, devices: tuple[int, ...]) -> None:
+        """Assign a task."""
         step = api.Assign(
-            task=key,
+            task=body.key,
             attempt=attempt,
             worker="worker-0",
             incarnation=self.incarnation(),
@@ -158,7 +167,6 @@ class Agents:
             body=body,
         )
         assert self.bench.decide(step) == ["done"]
-        return key
 
     def log(self, partition: int, attempt: int = 1) -> str:
         """What a task's process printed."""

@@ -1,0 +1,135 @@
+"""A unit by a way: this process's place among those that train the model together, and what they do at its begin.
+
+Imports what only ways need, so it is imported when the first of them comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from cerebro.contract.ways import Way
+from cerebro.errors import CheckpointCorruptError, NotApplicableError, SpecError
+from cerebro.runtime.tracebacks import line_of
+from cerebro.spec import SubEpochSpec
+from cerebro.techniques import Group, Technique, resolve
+from cerebro.techniques.ranks import Alone, RankGroup
+from cerebro.worker.agent.context import Context
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checked import CheckedFile
+from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.grouped import GroupTrainee, prepare
+from cerebro.worker.training.unit import Trainee
+
+_T = TypeVar("_T")
+
+_SHORTEST_S, _LONGEST_S = 24 * 3600.0, 365 * 24 * 3600.0
+"""Of a collective call. A hang is the agent's to find, which names the rank: torch only ends what nobody waits for."""
+
+_OWN = (NotApplicableError, SpecError, MemoryError, torch.OutOfMemoryError)
+"""Errors that say by themselves what is wrong."""
+
+
+class Placed:
+    """How this process trains one unit.
+
+    Attributes:
+        device: that the model is created and restored on.
+    """
+
+    def __init__(self, way: Way, technique: Technique, group: Group) -> None:
+        self.way, self.technique, self.group = way, technique, group
+        self.device = torch.device(technique.made_on(group, way.params))
+
+    def ready(self, spec: SubEpochSpec, trainee: Trainee) -> GroupTrainee:
+        """The model, ready to train by the way. Collective.
+
+        Raises:
+            NotApplicableError: the technique cannot, or failed.
+        """
+        try:
+            return prepare(spec, trainee, self.technique, self.way.params, self.group)
+        except _OWN:
+            raise
+        except Exception as error:
+            raise NotApplicableError(
+                f"{self.way.label} failed to prepare the model: {line_of(error)}"
+            ) from error
+
+    def load(self, check: Callable[[], CheckedFile]) -> State:
+        """The state in a checkpoint, which rank 0 checks for all of them. Collective.
+
+        Args:
+            check: called on rank 0.
+
+        Raises:
+            CheckpointCorruptError: on all ranks, if one of them could not read it.
+        """
+        checked, problem = self.group.gathered(_tried(check) if self.group.rank == 0 else (None, ""))[0]
+        state = None
+        if not problem:
+            state, problem = _tried(lambda: checkpoints.read(checked, self.device))
+        problem = next(filter(None, self.group.gathered(problem)), "")
+        if problem:
+            raise CheckpointCorruptError(problem)
+        assert state is not None
+        return state
+
+
+class Membership:
+    """The group that this process is in: kept from unit to unit while the agent says so."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._group: RankGroup | Alone | None = None
+
+    def placed(self, way: Way, hang_timeout_s: float) -> Placed:
+        """This process's place in a unit. Waits for the other ranks.
+
+        Raises:
+            NotApplicableError: there is no such technique, or not with these parameters.
+        """
+        try:
+            technique = resolve(way, self._context.opened)
+        except SpecError as error:
+            raise NotApplicableError(str(error)) from error
+        return Placed(way, technique, self._joined(way, hang_timeout_s))
+
+    def leave(self) -> None:
+        """Let go of the other ranks. Nothing where there are none."""
+        if self._group is not None:
+            self._group.leave()
+            self._group = None
+
+    def _joined(self, way: Way, hang_timeout_s: float) -> Group:
+        ranks, group = self._context.ranks, self._group
+        if ranks is None:
+            gpus = torch.cuda.device_count()
+            devices = tuple(f"cuda:{number}" for number in range(gpus)) if gpus else ("cpu",) * way.size
+            if not isinstance(group, Alone) or group.devices != devices:
+                self.leave()
+                self._group = group = Alone(devices)
+            return group
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+        if not isinstance(group, RankGroup) or not group.is_for(
+            ranks.folder, rank=ranks.rank, size=ranks.size, device=device
+        ):
+            self.leave()
+            self._group = group = RankGroup.join(
+                ranks.folder,
+                rank=ranks.rank,
+                size=ranks.size,
+                device=device,
+                timeout_s=min(max(_SHORTEST_S, 2 * hang_timeout_s), _LONGEST_S),
+            )
+        return group
+
+
+def _tried(action: Callable[[], _T]) -> tuple[_T | None, str]:
+    """What it returns, or why the checkpoint cannot be read."""
+    try:
+        return action(), ""
+    except CheckpointCorruptError as error:
+        return None, str(error) or "the checkpoint cannot be read"

@@ -1,0 +1,290 @@
+"""Ranks that train with torch, on two devices of a worker without GPUs: whatever befalls one of them, the attempt ends
+with its cause, no process is left, and the retry has the weights of a training that nothing befell."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.contract.events import TaskCommitted, TaskFailed, UnitSaved
+from cerebro.contract.tasks import (
+    CheckpointRef,
+    Failure,
+    FailureKind,
+    Position,
+    Savepoint,
+    TaskResult,
+    TrainTask,
+)
+from cerebro.contract.ways import Way
+from cerebro.runtime.volumes import Volumes
+from cerebro.spec import SubEpochSpec
+from cerebro.worker.agent.forking import members
+from cerebro.worker.training import checkpoint as checkpoints
+from tests.state.stories import DATASET
+from tests.worker.agent.agents import LIMIT_S, Agents, until
+from tests.worker.training.handlers import volumes_in, write_split
+
+pytestmark = pytest.mark.slow
+
+DDP = Way(technique="ddp", size=2)
+BOTH = (0, 1)
+
+
+class Trained(SubEpochSpec):
+    """A small network with dropout and momentum. In each batch it may be told to do something else, by rank."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [
+            torch.nn.Sequential(
+                torch.nn.Linear(3, 16), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(16, 2)
+            )
+        ]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        (network,) = models
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+        checkpoint.track(optimizer=optimizer)
+        state = dataloader.progress({"total": 0.0})
+        rank, name = dataloader.rank, hyperparams["name"]
+        (self.notes / f"{name}.pid{rank}").write_text(str(os.getpid()))
+        for inputs, labels in dataloader:
+            loss = torch.nn.functional.cross_entropy(network(inputs), labels)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            state["total"] += loss.item() * len(labels)
+            dataloader.report(loss=loss)
+            (self.notes / f"{name}.at{rank}").write_text(str(dataloader.step))
+            if rank == hyperparams.get("rank"):
+                befall(hyperparams["what"], dataloader.step)
+            time.sleep(hyperparams.get("pause_s", 0.0))
+        return {"loss": state["total"] / dataloader.num_rows}
+
+
+def befall(what: str, step: int) -> None:
+    """What user code does in the third batch."""
+    if step != 2:
+        return
+    if what == "memory":
+        raise MemoryError("no more")
+    if what == "raise":
+        raise ValueError("boom")
+    if what == "exit":
+        os._exit(3)
+
+
+class Training:
+    """A worker with two devices, and units of one model on it."""
+
+    def __init__(self, agents: Agents, root: Path, savepoint_s: str = "") -> None:
+        self.agents, self.root, self.notes = agents, root, root / "notes"
+        self.notes.mkdir()
+        self.volumes: Volumes = volumes_in(root)
+        write_split(self.volumes, "train", 1)
+        self.code = agents.learn(Trained(self.notes))
+        self._savepoint_s = savepoint_s
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the worker, or the next one."""
+        self.process = self.agents.start(
+            devices=2, handler="model_hopper", is_fork=False, CEREBRO_SAVEPOINT_S=self._savepoint_s
+        )
+
+    def give(
+        self,
+        name: str,
+        *,
+        way: Way | None = DDP,
+        unit: int = 0,
+        attempt: int = 1,
+        checkpoint: CheckpointRef | None = None,
+        savepoint: Savepoint | None = None,
+        hang_timeout_s: float = 60.0,
+        run: str = "fit-1",
+        **hyperparams: Any,
+    ) -> str:
+        """Assign a unit of the one model; runs are only there to keep its files apart."""
+        key = f"{run}/train/m00/e{unit + 1}/p0"
+        body = TrainTask(
+            key=key,
+            experiment="one",
+            run=run,
+            model="m00",
+            hyperparams={"batch_size": 4, "name": name, **hyperparams},
+            code=self.code,
+            dataset=DATASET,
+            seed=5,
+            hang_timeout_s=hang_timeout_s,
+            epoch=unit + 1,
+            partition=0,
+            unit=unit,
+            position=Position(epochs=9, units=9, step=16 * unit, total_steps=9 * 16),
+            checkpoint=checkpoint,
+            savepoint=savepoint,
+            way=way,
+        )
+        devices = BOTH[: way.size if way else 1]
+        self.agents.assign(body, attempt=attempt, devices=devices)
+        return key
+
+    def result(self, key: str, attempt: int = 1) -> TaskResult:
+        event = self.agents.end_of(key, attempt)
+        assert isinstance(event, TaskCommitted), event
+        return event.result
+
+    def failure(self, key: str, attempt: int = 1) -> Failure:
+        event = self.agents.end_of(key, attempt)
+        assert isinstance(event, TaskFailed), event
+        return event.failure
+
+    def saves(self, key: str) -> list[Savepoint]:
+        """Of a unit, that the log tells of."""
+        events = self.agents.bench.log()
+        return [event.savepoint for event in events if isinstance(event, UnitSaved) and event.task == key]
+
+    def pids(self, name: str) -> list[int]:
+        """Of the processes of both ranks, once they train."""
+        paths = [self.notes / f"{name}.at{rank}" for rank in BOTH]
+        until(lambda: all(path.exists() and path.read_text() for path in paths), f"{name} trains")
+        return [int((self.notes / f"{name}.pid{rank}").read_text()) for rank in BOTH]
+
+    def weights(self, result: TaskResult) -> list[torch.Tensor]:
+        assert result.checkpoint is not None
+        state = checkpoints.load(self.volumes.checkpoints, result.checkpoint, "cpu")
+        return [
+            *state["models"][0].values(),
+            *(buffer["momentum_buffer"] for buffer in state["checkpoint"]["optimizer"]["state"].values()),
+        ]
+
+
+@pytest.fixture
+def training(agents: Agents, tmp_path: Path) -> Training:
+    return Training(agents, tmp_path)
+
+
+def groups_of(pids: list[int]) -> list[int]:
+    return [os.getpgid(pid) for pid in pids]
+
+
+def gone(groups: list[int]) -> bool:
+    return not any(members(group) for group in groups)
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
+    """To the bit."""
+    for left, right in zip(one, other, strict=True):
+        torch.testing.assert_close(left, right, rtol=0.0, atol=0.0)
+
+
+def test_a_chain_of_units_by_two_ranks(training: Training) -> None:
+    """The result is told once, by rank 0, for all rows; the file is one that a single device goes on from. What differs
+    between ranks and a single device is dropout's numbers only."""
+    first = training.result(training.give("first"))
+    assert first.rows == 61
+    assert first.metrics["loss"] > 0
+    assert first.peak_bytes > 0
+    second = training.result(training.give("second", unit=1, checkpoint=first.checkpoint))
+    back = training.result(training.give("alone", unit=2, checkpoint=second.checkpoint, way=None))
+    assert back.rows == 61
+    again = training.result(training.give("again", unit=3, checkpoint=back.checkpoint))
+    assert again.rows == 61
+    assert len(list((training.root / "checkpoints/one/fit-1/m00").iterdir())) == 1  # older ones are removed
+
+
+@pytest.mark.parametrize("rank", BOTH)
+def test_a_rank_that_is_killed_at_any_moment(training: Training, rank: int) -> None:
+    """Known within a second; nothing is left; the retry has the weights of a training that nothing befell."""
+    wanted = training.weights(training.result(training.give("whole", run="fit-2")))
+    seconds, chance = [], random.Random(rank)
+    for attempt in range(1, 4):
+        key = training.give(f"hit{attempt}", attempt=attempt, pause_s=0.05)
+        pids = training.pids(f"hit{attempt}")
+        groups = groups_of(pids)
+        time.sleep(chance.uniform(0, 0.6))
+        began = time.monotonic()
+        os.kill(pids[rank], signal.SIGKILL)
+        failure = training.failure(key, attempt)
+        seconds.append(time.monotonic() - began)
+        assert (failure.kind, failure.rank) == (FailureKind.CRASH, rank), failure
+        assert f"rank {rank} of 2 (device {rank}): the process ended by signal SIGKILL" in failure.message
+        assert gone(groups)
+    assert max(seconds) < 1.0, seconds
+    retried = training.result(training.give("after", attempt=4), 4)
+    same(training.weights(retried), wanted)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "says"),
+    [
+        ("memory", FailureKind.OUT_OF_MEMORY, "MemoryError: no more"),
+        ("raise", FailureKind.USER_ERROR, "ValueError: boom"),
+        ("exit", FailureKind.CRASH, "exit status 3"),
+    ],
+)
+def test_what_befalls_one_rank_is_told_of_it(
+    training: Training, what: str, kind: FailureKind, says: str
+) -> None:
+    """And not that the other lost its connection."""
+    key = training.give("hit", rank=1, what=what)
+    failure = training.failure(key)
+    assert (failure.kind, failure.rank) == (kind, 1)
+    assert says in failure.message
+    assert "Connection" not in failure.message
+    assert (failure.place == "host") == (what == "memory")
+
+
+def test_a_rank_that_stands_still_is_named(training: Training) -> None:
+    """The other waits for it in an operation of both."""
+    key = training.give("still", pause_s=0.05, hang_timeout_s=3.0)
+    pids = training.pids("still")
+    os.kill(pids[1], signal.SIGSTOP)
+    failure = training.failure(key)
+    assert (failure.kind, failure.rank) == (FailureKind.HANG, 1)
+    assert "rank 1 of 2 (device 1) is stopped by a signal" in failure.message
+
+
+def test_a_worker_that_ends_saves_the_group_first(training: Training) -> None:
+    """All ranks leave at one batch; those of the next worker go on from there to the same bits, dropout included. One
+    device does the unit from its beginning."""
+    wanted = training.weights(training.result(training.give("whole", run="fit-2")))
+    key = training.give("cut", pause_s=0.1)
+    groups = groups_of(training.pids("cut"))
+    training.process.send_signal(signal.SIGTERM)
+    failure = training.failure(key)
+    assert (failure.kind, "goes on from there" in failure.message) == (FailureKind.PREEMPTED, True), failure
+    assert training.process.wait(LIMIT_S) == 0
+    assert gone(groups)
+    (saved,) = training.saves(key)
+    assert 0 < saved.batch < 16
+    training.begin()
+    resumed = training.result(training.give("resumed", attempt=2, savepoint=saved), 2)
+    assert resumed.resumed_rows == saved.rows
+    same(training.weights(resumed), wanted)
+
+
+def test_savepoints_by_the_clock_are_of_all_ranks(agents: Agents, tmp_path: Path) -> None:
+    """Rank 0 decides when; a rank is killed, and the retry goes on from the newest to the same bits."""
+    training = Training(agents, tmp_path, savepoint_s="0.2")
+    wanted = training.weights(training.result(training.give("whole", run="fit-2")))
+    key = training.give("hit", pause_s=0.1)
+    pids = training.pids("hit")
+    until(lambda: bool(training.saves(key)), "a savepoint")
+    os.kill(pids[1], signal.SIGKILL)
+    assert training.failure(key).kind is FailureKind.CRASH
+    newest = training.saves(key)[-1]
+    resumed = training.result(training.give("resumed", attempt=2, savepoint=newest), 2)
+    assert resumed.resumed_rows == newest.rows
+    same(training.weights(resumed), wanted)
