@@ -82,7 +82,8 @@ def stages(module: nn.Module, hints: Hints) -> list[tuple[str, nn.Module]]:
         return [(name, module.get_submodule(name)) for name in hints.stages]
     # A subclass may call its children in another way.
     is_plain = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-    return list(module.named_children()) if is_plain else []
+    # A module that is there twice is two stages.
+    return [(name, part) for name, part in module._modules.items() if part is not None] if is_plain else []
 
 
 def planned(module: nn.Module, hints: Hints) -> list[tuple[str, nn.Module, str, int]]:

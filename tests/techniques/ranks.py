@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 _LIMIT_S = 60.0
+_LOST = (TimeoutError, ConnectionError)
 
 
 class Ranks:
@@ -34,7 +35,7 @@ class Ranks:
         """What ``work(group, *args)`` returns on each of so many ranks. `work` is a module's function.
 
         Raises:
-            Exception: what the first rank raised; the processes are replaced then.
+            Exception: what a rank raised; of several, one that did not only miss another rank.
         """
         return self.run_each(size, work, [args] * size)
 
@@ -49,29 +50,32 @@ class Ranks:
         for rank, ((_, pipe), given) in enumerate(zip(members, args, strict=True)):
             pipe.send((str(folder), rank, size, work, given))
         answers = [self._answer(pipe) for _, pipe in members]
-        failed = [answer for ok, answer in answers if not ok]
-        if failed:
+        errors = [answer for ok, answer in answers if not ok]
+        if any(isinstance(error, _LOST) for error in errors):
             self._end()
-            raise min(failed, key=lambda error: "Connection closed by peer" in str(error))
+        if errors:
+            raise min(errors, key=_is_of_another)
         return [answer for _, answer in answers]
 
     def _answer(self, pipe: Connection) -> tuple[bool, Any]:
         with suppress(EOFError):
             if pipe.poll(_LIMIT_S):
                 answer: tuple[bool, Any] = pipe.recv()
-                if not answer[0]:
-                    # The others wait for this rank; they fail when it has gone.
-                    self._end()
                 return answer
             self._end()
             return False, TimeoutError(f"a rank did not answer within {_LIMIT_S} s")
-        return False, ConnectionError("Connection closed by peer: the process of a rank has ended")
+        return False, ConnectionError("the process of a rank has ended")
 
     def _end(self) -> None:
         for process, _ in self._members:
             process.kill()
             process.join()
         self._members.clear()
+
+
+def _is_of_another(error: Exception) -> bool:
+    """Whether a rank failed because another one had left the group."""
+    return isinstance(error, _LOST) or "closed by peer" in str(error) or "reset by peer" in str(error)
 
 
 def _start(number: int) -> tuple[Any, Connection]:

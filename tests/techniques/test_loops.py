@@ -1,0 +1,344 @@
+"""What user code may do on a share of the rows, and what is told where a way cannot train it."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cerebro.data.loader import PartitionLoader
+from cerebro.errors import NotApplicableError, RanksDifferError
+from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
+from cerebro.techniques import Group, resolve
+from cerebro.techniques.ranks import Alone
+from cerebro.worker.training.grouped import prepare
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.unit import create, train_unit
+from tests.techniques.ranks import Ranks
+
+CPU = torch.device("cpu")
+
+Loop = Callable[[list[Any], Checkpoint, DataLoader], dict[str, Any]]
+
+
+class Spec(SubEpochSpec):
+    """User code of which each part can be chosen."""
+
+    def __init__(self, loop: Loop, make: Callable[[], list[Any]], hints: Hints) -> None:
+        self.loop, self.make, self.said = loop, make, hints
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return self.make()
+
+    def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
+        return self.said
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        return self.loop(models, checkpoint, dataloader)
+
+
+def by(
+    group: Group | None,
+    technique: str,
+    loop: Loop,
+    partition: Path,
+    make: Callable[[], list[Any]] | None = None,
+    hints: Hints | None = None,
+    size: int = 1,
+    batch_size: int = 9,
+    **params: Any,
+) -> tuple[dict[str, float], dict[str, Any], Any]:
+    """A unit by a technique: its metrics, the state, and what the loop left in `models[0].told`."""
+    group = group or Alone(("cpu",) * size)
+    try:
+        spec = Spec(loop, make or linear, hints or Hints())
+        trainee = create(spec, {"batch_size": batch_size}, seed=1, model="m00", device=CPU)
+        prepared = prepare(spec, trainee, resolve(technique), params, group)
+        loader = PartitionLoader([partition], batch_size=batch_size, seed=1, share=prepared.share)
+        feed = InstrumentedLoader(loader)
+        metrics = train_unit(spec, prepared, feed, {}, seed=1, model="m00", epoch=1, partition=0)
+        return metrics, prepared.state(), getattr(trainee.modules[0], "told", None)
+    finally:
+        if isinstance(group, Alone):
+            group.leave()
+
+
+def linear() -> list[Any]:
+    return [nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))]
+
+
+def steps(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    """The usual loop."""
+    optimizer = torch.optim.SGD(models[0].parameters(), lr=0.01)
+    for inputs, outputs in dataloader:
+        loss = (models[0](inputs / 46)[:, 0] - outputs / 46).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"loss": loss.item()}
+
+
+# --- what a loop meets ---------------------------------------------------------------------------
+
+
+def counting(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    seen = [list(dataloader.ids) for _ in dataloader]
+    told = {
+        "rank": dataloader.rank,
+        "ranks": dataloader.ranks,
+        "batches": len(dataloader),
+        "rows": dataloader.num_rows,
+        "step": dataloader.step,
+        "seen": seen,
+        "python": random.random(),
+        "torch": float(torch.rand(1)),
+    }
+    models[0].told = told
+    return {"rows": sum(map(len, seen)) / dataloader.num_rows}
+
+
+def test_a_rank_counts_its_own_rows_and_all_batches(partition: Path, ranks: Ranks) -> None:
+    """What it decides by is the same on all ranks; what it draws on its device is its own."""
+    answers = ranks.run(2, by, "ddp", counting, partition)
+    metrics, told = [answer[0] for answer in answers], [answer[2] for answer in answers]
+    assert metrics == [{"rows": 1.0}] * 2
+    assert [each["rank"] for each in told] == [0, 1]
+    # 46 rows in batches of 9: 4 and 5 of each, and the last row once more for the rank that has none.
+    assert [each["rows"] for each in told] == [5 * 4 + 1, 5 * 5 + 1]
+    assert {(each["ranks"], each["batches"], each["step"]) for each in told} == {(2, 6, 6)}
+    assert told[0]["python"] == told[1]["python"]
+    assert told[0]["torch"] != told[1]["torch"]
+    first, second = (each["seen"] for each in told)
+    assert first[-1] == second[-1]
+    assert sorted(row for batch in (*first[:-1], *second) for row in batch) == list(range(46))
+
+
+class Twice(nn.Module):
+    """A model with another method that uses parameters, and a part that no loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.idle = nn.Linear(3, 3), nn.Linear(3, 1), nn.Linear(2, 2)
+
+    def encode(self, rows: torch.Tensor) -> torch.Tensor:
+        encoded: torch.Tensor = self.first(rows).tanh()
+        return encoded
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.second(self.encode(rows))
+        return found
+
+
+def twice() -> list[Any]:
+    return [Twice().double()]
+
+
+def by_method(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    (network,) = models
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for inputs, outputs in dataloader:
+        loss = network.encode(inputs.double() / 46).square().mean() + outputs.double().mean() * 0
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {}
+
+
+@pytest.mark.parametrize(("technique", "params"), [("ddp", {"unused_parameters": True}), ("fsdp", {})])
+def test_methods_that_the_user_names_may_be_called(
+    technique: str, params: dict[str, Any], partition: Path, ranks: Ranks
+) -> None:
+    """And what no loss depends on stays as it is."""
+    hints = Hints(methods=("encode",))
+    _, expected, _ = by(None, "single", by_method, partition, twice)
+    found = ranks.run(2, by_with, technique, by_method, partition, twice, hints, params)[0][1]
+    for name, tensor in expected["models"][0].items():
+        assert torch.allclose(found["models"][0][name], tensor, rtol=1e-12), name
+
+
+def by_with(
+    group: Group, technique: str, loop: Loop, partition: Path, make: Any, hints: Hints, params: dict[str, Any]
+) -> Any:
+    """`by` with parameters of the technique."""
+    return by(group, technique, loop, partition, make, hints, **params)
+
+
+def test_a_model_may_be_called_twice_before_the_backward_pass(partition: Path, ranks: Ranks) -> None:
+    """By all techniques that share rows."""
+    _, expected, _ = by(None, "single", paired, partition, twice)
+    for technique, params in (("ddp", {"unused_parameters": True}), ("fsdp", {})):
+        found = ranks.run(2, by_with, technique, paired, partition, twice, Hints(), params)[0][1]
+        for name, tensor in expected["models"][0].items():
+            assert torch.allclose(found["models"][0][name], tensor, rtol=1e-11), (technique, name)
+
+
+def paired(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    (network,) = models
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for inputs, outputs in dataloader:
+        rows = inputs.double() / 46
+        loss = (network(rows) - network(rows * 2)).square().mean() + outputs.double().mean() * 0
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {}
+
+
+def copying(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    (network,) = models
+    first = copy.deepcopy(network)
+    metrics = steps(models, checkpoint, dataloader)
+    rows = torch.ones(2, 3)
+    with torch.no_grad():
+        checkpoint["same"] = bool(torch.equal(first(rows), network(rows)))
+    assert isinstance(network, nn.Sequential)
+    return metrics
+
+
+def test_a_copy_of_a_model_is_a_model_of_its_own(partition: Path, ranks: Ranks) -> None:
+    """Under ddp and in a pipeline a copy does not compute with the weights of what it was copied from."""
+    states = [
+        ranks.run(2, by, "ddp", copying, partition)[0][1],
+        by(None, "pipeline", copying, partition, size=2)[1],
+        by(None, "single", copying, partition)[1],
+    ]
+    assert [state["checkpoint"]["same"] for state in states] == [False, False, False]
+
+
+# --- what cannot be ------------------------------------------------------------------------------
+
+
+def keeping_rows(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    steps(models, checkpoint, dataloader)
+    checkpoint["seen"] = {"rows": dataloader.num_rows}
+    return {}
+
+
+def counting_in_buffers(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    models[0].register_buffer("seen", torch.tensor(float(dataloader.rank)))
+    return {}
+
+
+def naming_by_rank(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    for _ in dataloader:
+        pass
+    return {f"loss{dataloader.rank}": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("loop", "told"),
+    [
+        (
+            keeping_rows,
+            r"ranks 0 and 1 differ in \['checkpoint'\]\['seen'\]\['rows'\]: rank 0 has 21, rank 1 26",
+        ),
+        (counting_in_buffers, r"differ in \['models'\]\[0\]\['seen'\]: rank 0 has a tensor of shape \(\)"),
+        (naming_by_rank, r"'loss0' on some ranks only \(rank 0 1.0, nothing on rank 1\)"),
+    ],
+)
+def test_what_ranks_differ_in_is_named(loop: Loop, told: str, partition: Path, ranks: Ranks) -> None:
+    """With the key, the ranks and both values; on all ranks, so that none waits for another."""
+    with pytest.raises(RanksDifferError, match=told):
+        ranks.run(2, by, "ddp", loop, partition)
+
+
+def with_plain_tensors(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    weight = next(iter(models[0].parameters()))
+    return {"sum": float((weight * torch.ones(weight.shape)).sum())}
+
+
+def normed() -> list[Any]:
+    return [nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))]
+
+
+def flat() -> list[Any]:
+    return [nn.Linear(3, 1)]
+
+
+class Shared(nn.Module):
+    """Two stages with one weight, and a parameter in none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.second(self.first(rows)) * self.scale
+        return found
+
+
+def shared() -> list[Any]:
+    return [Shared()]
+
+
+def repeated() -> list[Any]:
+    layer = nn.Linear(3, 3)
+    return [nn.Sequential(layer, nn.Tanh(), layer)]
+
+
+@pytest.mark.parametrize(
+    ("technique", "make", "loop", "hints", "told"),
+    [
+        (
+            "ddp",
+            twice,
+            by_method,
+            Hints(methods=("encode",)),
+            r"without a gradient: Ddp\(unused_parameters=True",
+        ),
+        ("ddp", normed, steps, Hints(), r"1 \(BatchNorm1d\) computes over all rows"),
+        ("fsdp", normed, steps, Hints(), r"1 \(BatchNorm1d\) computes over all rows"),
+        ("fsdp", linear, copying, Hints(), r"copies a module by copy.deepcopy\(\)"),
+        (
+            "fsdp",
+            linear,
+            with_plain_tensors,
+            Hints(),
+            "computes with parameters themselves and plain tensors",
+        ),
+        ("tensor", linear, steps, Hints(), r"there is no plan"),
+        ("tensor", linear, steps, Hints(tensor_plan={"9": "colwise"}), "names '9', and no module"),
+        ("tensor", linear, steps, Hints(tensor_plan={"0": "diagonal"}), "'diagonal', expected 'colwise' or"),
+        ("tensor", linear, steps, Hints(tensor_plan={"1": "colwise"}), "splits 1, a Tanh, expected Linear"),
+        ("tensor", linear, steps, Hints(tensor_plan={"0": "rowwise"}), "0 has 3 to be divided between 2"),
+    ],
+)
+def test_what_a_way_cannot_train_is_told_with_its_reason(
+    technique: str, make: Any, loop: Loop, hints: Hints, told: str, partition: Path, ranks: Ranks
+) -> None:
+    """As a way that does not apply, and not as a mistake of the user's."""
+    with pytest.raises(NotApplicableError, match=told):
+        ranks.run(2, by, technique, loop, partition, make, hints)
+
+
+@pytest.mark.parametrize(
+    ("technique", "make", "hints", "told"),
+    [
+        ("checkpointing", flat, Hints(), r"no repeated block: name a class"),
+        ("pipeline", normed, Hints(), r"1 \(BatchNorm1d\) computes over all rows"),
+        ("pipeline", shared, Hints(), r"not known to be a sequence"),
+        ("pipeline", shared, Hints(stages=("first", "third")), r"names what is no module: .*third"),
+        ("pipeline", shared, Hints(stages=("first", "second")), "scale is in no stage"),
+        ("pipeline", repeated, Hints(), r"0\.weight is in the stages 0 and 2"),
+        ("pipeline", flat, Hints(stages=("",)), "1 stages for 2 devices"),
+    ],
+)
+def test_what_one_process_cannot_train_is_told_with_its_reason(
+    technique: str, make: Any, hints: Hints, told: str, partition: Path
+) -> None:
+    """As above."""
+    with pytest.raises(NotApplicableError, match=told):
+        by(None, technique, steps, partition, make, hints, size=2)
