@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cerebro.contract.ways import SINGLE, Way
 from tests.techniques.cases import Case, chain, content, distance, threads
@@ -59,3 +63,70 @@ def test_a_unit_on_one_device(model: str, chosen: Way, partition: Path, tmp_path
         found, _ = chain([chosen, chosen], case, partition, tmp_path, ranks)
     assert distance(content(tmp_path, found), content(tmp_path, expected)) == 0
     assert found.checksum == expected.checksum
+
+
+FITTING = {
+    model: [each for each in (*EXACT, *SHARED) if model in ONLY.get(each.technique, [model])]
+    for model in ("mlp", "cnn", "gpt")
+}
+"""Model -> the ways that it can be trained by."""
+
+
+@st.composite
+def stories(draw: st.DrawFn, longest: int) -> tuple[Case, list[Way]]:
+    """A user's model and loop, and the ways of its units."""
+    model = draw(st.sampled_from(sorted(FITTING)))
+    case = Case(
+        model=model,
+        depth=draw(st.integers(1, 3)),
+        optimizer=draw(st.sampled_from(["SGD", "Adam", "AdamW"])),
+        dtype=draw(st.sampled_from(["float64", "float32"])),
+        batch_size=draw(st.integers(4, 23)),
+        accumulate=draw(st.integers(1, 3)),
+        clip=draw(st.sampled_from([0.0, 0.5])),
+        schedule=draw(st.booleans()),
+        two=draw(st.booleans()),
+        tracked=draw(st.booleans()),
+        average=draw(st.booleans()),
+    )
+    ways = [each for each in FITTING[model] if case.depth > 1 or not each.params.get("checkpointing")]
+    if case.depth == 1:
+        ways = [each for each in ways if each.technique != "checkpointing"]
+    return case, draw(st.lists(st.sampled_from(ways), min_size=2, max_size=longest))
+
+
+def check(story: tuple[Case, Sequence[Way]], partition: Path, ranks: Ranks) -> None:
+    case, ways = story
+    with tempfile.TemporaryDirectory() as folder, threads(1):
+        root = Path(folder)
+        expected, metrics = chain([None] * len(ways), case, partition, root, ranks)
+        found, same = chain(ways, case, partition, root, ranks)
+        bar = 1e-10 if case.dtype == "float64" else 1e-5
+        assert distance(content(root, found), content(root, expected)) <= bar
+        assert max(distance(*pair) for pair in zip(same, metrics, strict=True)) <= bar
+        assert found.size == expected.size
+
+
+_CLOCKLESS: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
+
+
+@settings(max_examples=5, **_CLOCKLESS)
+@given(story=stories(3))
+def test_any_chain_of_ways_trains_the_model_of_one_device(
+    story: tuple[Case, list[Way]], partition: Path, ranks: Ranks
+) -> None:
+    """Random models and loops, by random ways: weights, optimizers, averages, metrics, and the form of the file."""
+    check(story, partition, ranks)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, **_CLOCKLESS)
+@given(story=stories(6))
+def test_long_chains_of_ways_train_the_model_of_one_device(
+    story: tuple[Case, list[Way]], partition: Path, ranks: Ranks
+) -> None:
+    """The same with up to six units, and many more of them."""
+    check(story, partition, ranks)
