@@ -27,10 +27,12 @@ _ROWS = 10_000
 _PLAN_S = 0.2
 """For each plan, and for each exact solution: less than a live run gives, for a study asks for hundreds."""
 _LEASES = 20
-"""So many leases pass in a unit of average length: a live worker's lease is short beside a unit, too."""
+"""A live worker's lease is short beside a unit, too."""
 
 
-def run(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Schedule:
+def run(
+    problem: Problem, policy: str, seed: int, conditions: Conditions, *, leases: int = _LEASES
+) -> Schedule:
     """The units that a fit run commits.
 
     Args:
@@ -39,6 +41,8 @@ def run(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Sch
             what `run_fit` does if nothing else is asked for.
         seed: of the run, and of the units' real durations: `dispatch` with the same seed draws the same ones.
         conditions: what befalls the run. Its `estimates` are of no account.
+        leases: so many pass in a unit of average length. With fewer, workers report less often, which is quicker to
+            simulate, and a lost one is noticed later.
 
     Raises:
         InstanceError: the live platform does not run such a problem.
@@ -80,7 +84,7 @@ def run(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Sch
         ],
         joins={workers[w]: away[0][1] for w, away in enumerate(reality.absences) if away and not away[0][0]},
         devices=dict(zip(workers, problem.gpus, strict=True)),
-        lease_s=_mean_seconds(problem) / _LEASES,
+        lease_s=_mean_seconds(problem) / leases,
     )
     started = RunStarted(run="fit-1", plan=plan)
     simulation = Simulation(
