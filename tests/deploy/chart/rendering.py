@@ -1,18 +1,22 @@
-"""Renders the chart, once per set of values and test session."""
+"""Renders the chart, once per set of values and process of tests."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
+import re
+import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.deploy.chart.matrix import VALUES
 from tests.deploy.tools import helm
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,116 +25,10 @@ NAMESPACE = "lab"
 RELEASE = "cerebro"
 
 Object = dict[str, Any]
+Sets = Mapping[str, Mapping[str, Any]]
+"""Values by any name."""
 
 _TIMEOUT_S = 60.0
-
-VALUES: Mapping[str, Mapping[str, Any]] = {
-    "defaults": {},
-    "gpus": {
-        "images": {"registry": "registry.example.org:5000/team", "tag": "9.9", "worker": {"cuda": True}},
-        "worker": {
-            "gpus": 4,
-            "runtimeClassName": "nvidia",
-            "nodeSelector": {"pool": "gpu"},
-            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-            "resources": {"worker": {"requests": {"cpu": "8"}, "limits": {"cpu": "16", "memory": "96Gi"}}},
-        },
-    },
-    "external-redis": {
-        "redis": {"external": {"enabled": True, "existingSecret": "our-redis"}},
-        "networkPolicy": {"egress": {"redis": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}},
-    },
-    "bare": {
-        "notebook": {"enabled": False},
-        "tensorboard": {"enabled": False},
-        "kvsApi": {"replicas": 1, "podDisruptionBudget": {"enabled": False}},
-        "priorityClasses": {"create": False},
-        "networkPolicy": {"enabled": False},
-        "worker": {"replicas": 1, "topologySpreadConstraints": []},
-    },
-    "ingress": {
-        "dispatcher": {
-            "ingress": {
-                "enabled": True,
-                "className": "nginx",
-                "host": "cerebro.example.org",
-                "tlsSecret": "page-tls",
-            },
-            "publicHosts": ["cerebro.internal"],
-        },
-        "notebook": {"ingress": {"enabled": True, "host": "notebook.example.org", "isTls": True}},
-        "networkPolicy": {
-            "ingress": {
-                "dispatcher": [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}],
-                "notebook": [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}],
-                "tensorboard": [{"podSelector": {"matchLabels": {"app": "viewer"}}}],
-            },
-            "egress": {"peers": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
-        },
-    },
-    "existing": {
-        "auth": {"existingSecret": "our-auth"},
-        "objectStore": {
-            "existingSecret": "our-bucket",
-            "endpoint": "http://minio.minio:9000",
-            "region": "eu-west-1",
-            "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/data"},
-        },
-        "storage": {
-            name: {"existingClaim": f"our-{name}"} for name in ("checkpoints", "metrics", "code", "shared")
-        },
-        "notebook": {"home": {"existingClaim": "our-home"}},
-        "images": {
-            "pullSecrets": ["our-registry"],
-            "control": {"digest": "sha256:" + "ab" * 32},
-        },
-        "priorityClasses": {"create": False, "worker": {"name": "batch"}},
-    },
-    "object-store": {
-        "objectStore": {
-            "existingSecret": "our-bucket",
-            "endpoint": "http://minio.minio:9000",
-            "region": "eu-west-1",
-            "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/data"},
-        },
-        "dispatcher": {"objectStore": {"enabled": True, "existingSecret": "our-reading-bucket"}},
-        "networkPolicy": {
-            "egress": {"objectStore": {"peers": [{"ipBlock": {"cidr": "10.2.0.0/16"}}], "port": 9443}}
-        },
-    },
-    "many": {
-        "worker": {
-            "replicas": 60,
-            "cores": 4,
-            "devices": 2,
-            "weight": 2.5,
-            "graceS": 60,
-            "savepointS": 0,
-            "shards": {"size": "100Gi", "className": "gp3", "whenScaled": "Delete"},
-            "extraEnv": [{"name": "HF_HOME", "value": "/volumes/shared/hf"}],
-        },
-        "kvsApi": {"replicas": 4, "podDisruptionBudget": {"minAvailable": 3}},
-        "controller": {"replicas": 2, "leaseS": 15, "openRuns": 3},
-        "dispatcher": {"replicas": 2, "service": {"type": "NodePort", "nodePort": 30080}},
-        "notebook": {"service": {"type": "LoadBalancer"}},
-        "storage": {"className": "efs-sc", "podClassName": "-", "accessMode": "ReadWriteMany"},
-        "controlPlane": {"nodeSelector": {"pool": "control"}},
-        "commonLabels": {"team": "vision"},
-    },
-    "monitoring": {
-        "monitoring": {
-            "serviceMonitor": {"enabled": True, "intervalS": 15, "labels": {"release": "prometheus"}},
-            "rules": {"enabled": True, "labels": {"release": "prometheus"}},
-            "dashboard": {"enabled": True, "labels": {"team": "vision"}},
-        },
-        "logs": {"format": "text"},
-        "dispatcher": {
-            "links": {"grafana": "https://grafana.example.org/d/cerebro"},
-            "auth": {"header": "X-Forwarded-User", "proxies": ["10.0.0.0/8", "192.168.1.7"]},
-        },
-    },
-}
-"""The matrix: every switch in both positions at least once."""
 
 
 class HelmError(Exception):
@@ -188,7 +86,7 @@ def component(one: Object) -> str:
 
 def render(values: str) -> Rendered:
     """The chart with one set of `VALUES`."""
-    return render_with(VALUES[values])
+    return render_each(VALUES)[values]
 
 
 def render_with(values: Mapping[str, Any]) -> Rendered:
@@ -197,26 +95,107 @@ def render_with(values: Mapping[str, Any]) -> Rendered:
     Raises:
         HelmError: they are refused.
     """
-    return _parsed(text_with(values))
+    return _rendered(json.dumps(values, sort_keys=True))
 
 
 @functools.cache
-def _parsed(text: str) -> Rendered:
-    return Rendered(tuple(parse(text)))
+def _rendered(values: str) -> Rendered:
+    return Rendered(tuple(parse(template(CHART, values))))
 
 
-def text_with(values: Mapping[str, Any]) -> str:
-    """What ``helm template`` prints for them: the same text at each call.
+def render_each(sets: Sets) -> Mapping[str, Rendered]:
+    """The chart with each of several sets of values.
 
     Raises:
-        HelmError: they are refused.
+        HelmError: one is refused.
     """
-    return _text(json.dumps(values, sort_keys=True))
+    return _rendered_each(json.dumps(sets))
 
 
 @functools.cache
-def _text(values: str) -> str:
-    return template(CHART, values)
+def _rendered_each(sets: str) -> Mapping[str, Rendered]:
+    return {name: Rendered(tuple(parse(text))) for name, text in texts(json.loads(sets)).items()}
+
+
+# --- many sets of values in one run of helm, most of whose time is its own start ---
+
+
+def texts(sets: Sets) -> dict[str, str]:
+    """What ``helm template`` prints for each set, but for empty lines between objects.
+
+    The chart is a dependency of another one as often as there are sets, each time under a name of its own.
+
+    Raises:
+        HelmError: one is refused.
+    """
+    printed = _printed(list(sets.values()))
+    return dict(zip(sets, printed, strict=True))
+
+
+def refusals_of_schema(sets: Sets) -> dict[str, str]:
+    """What the schema says against each set; empty for one that it takes."""
+    try:
+        _printed(list(sets.values()))
+    except HelmError as refused:
+        _, *parts = re.split(r"^s(\d+):$", str(refused), flags=re.MULTILINE)
+        said = dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
+        return {name: said.get(number, "") for number, name in enumerate(sets)}
+    return dict.fromkeys(sets, "")
+
+
+def refusals_of_checks(sets: Sets) -> dict[str, str]:
+    """What the chart's own check says against each set; empty for one that it takes.
+
+    The check ends helm at the first set that it refuses. Here it makes an object of what it has to say instead, and no
+    other object is made.
+    """
+
+    def tell(chart: Path) -> None:
+        check = chart / "templates" / "checks.yaml"
+        for other in set(chart.rglob("templates/**/*.yaml")) - {check}:
+            other.unlink()
+        told, times = re.subn(
+            r"\bfail (\(.*\)) }}", r'dict "kind" "Refusal" "said" \1 | toJson }}', check.read_text()
+        )
+        assert times == 1
+        check.write_text(told)
+
+    found = {}
+    for name, text in zip(sets, _printed(list(sets.values()), tell), strict=True):
+        documents = yaml.load_all(text, Loader=yaml.CSafeLoader)
+        found[name] = "".join(one["said"] for one in documents if one and one["kind"] == "Refusal")
+    return found
+
+
+def _printed(
+    sets: Sequence[Mapping[str, Any]], change: Callable[[Path], None] = lambda _: None
+) -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "batch"
+        chart = whole / "charts" / "cerebro"
+        shutil.copytree(CHART, chart)
+        change(chart)
+        own = yaml.safe_load((CHART / "Chart.yaml").read_text())
+        parts = [
+            {"name": own["name"], "version": own["version"], "repository": "", "alias": f"s{number}"}
+            for number in range(len(sets))
+        ]
+        description = {"apiVersion": "v2", "name": "batch", "version": "0.0.0", "dependencies": parts}
+        (whole / "Chart.yaml").write_text(json.dumps(description))
+        values = {f"s{number}": {"nameOverride": own["name"], **each} for number, each in enumerate(sets)}
+        printed = template(whole, json.dumps(values))
+    documents: list[list[str]] = [[] for _ in sets]
+    for document in re.split(r"^---\n", printed, flags=re.MULTILINE)[1:]:
+        origin = re.match(r"# Source: batch/charts/(s(\d+))/", document)
+        assert origin is not None, document
+        alias, number = origin[1], int(origin[2])
+        text = document.replace(f"batch/charts/{alias}/", f"{own['name']}/")
+        text = text.replace(f"helm.sh/chart: {alias}-", f"helm.sh/chart: {own['name']}-")
+        documents[number].append(f"---\n{text.rstrip()}\n")
+    return map("".join, documents)
+
+
+# --- helm ---
 
 
 def template(chart: Path, values: str) -> str:

@@ -14,7 +14,8 @@ import cerebro.worker.agent.settings
 import controller.settings
 import dispatcher.settings
 import kvs_api.settings
-from tests.deploy.chart.rendering import VALUES, Object, render, render_with
+from tests.deploy.chart.matrix import VALUES
+from tests.deploy.chart.rendering import Object, render, render_each, render_with
 
 SETTINGS: Mapping[str, ModuleType] = {
     "kvs-api/kvs-api": kvs_api.settings,
@@ -150,27 +151,29 @@ THREADS = {
 @pytest.mark.parametrize(("values", "threads"), THREADS.items())
 def test_workers_compute_with_as_many_threads_as_they_ask_for(values: str, threads: tuple[str, str]) -> None:
     """Never with what their node has, which several of them would then each take whole."""
-    rendered = render_with({"worker": yaml.safe_load(values) or {}})
+    rendered = render_each({each: {"worker": yaml.safe_load(each) or {}} for each in THREADS})[values]
     told = dict(rendered.containers())
     for container, number in zip(("worker", "etl"), threads, strict=True):
         environment = _environment(told[f"worker/{container}"])
         assert (environment["CEREBRO_CORES"], environment["OMP_NUM_THREADS"]) == (number, number)
 
 
-@pytest.mark.parametrize(
-    ("values", "number"),
-    [
-        ("", None),
-        ("{devices: 2, cores: 4}", "2"),
-        ("{devices: 2, cores: node}", "2"),
-        ("{devices: 2, resources: {worker: {requests: {cpu: 2}}}}", "2"),
-        ("{gpus: 4}", None),
-        ("{gpus: 4, devices: 3}", "3"),
-    ],
-)
+DEVICES = {
+    "": None,
+    "{devices: 2, cores: 4}": "2",
+    "{devices: 2, cores: node}": "2",
+    "{devices: 2, resources: {worker: {requests: {cpu: 2}}}}": "2",
+    "{gpus: 4}": None,
+    "{gpus: 4, devices: 3}": "3",
+}
+"""Values of `worker` -> its devices."""
+
+
+@pytest.mark.parametrize(("values", "number"), DEVICES.items())
 def test_a_worker_has_as_many_devices_as_is_said_or_all(values: str, number: str | None) -> None:
     """What is not said it finds itself: its GPUs, or one. The container that preprocesses has one in any case."""
-    rendered = render_with({"worker": yaml.safe_load(values) or {}, "images": {"worker": {"cuda": True}}})
+    cuda = {"images": {"worker": {"cuda": True}}}
+    rendered = render_each({each: {"worker": yaml.safe_load(each) or {}, **cuda} for each in DEVICES})[values]
     told = dict(rendered.containers())
     for container, wanted in (("worker", number), ("etl", "1")):
         found = {entry["name"]: entry.get("value") for entry in told[f"worker/{container}"]["env"]}

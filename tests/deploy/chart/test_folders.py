@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.chart.rendering import VALUES, Object, render, render_with
+from tests.deploy.chart.matrix import VALUES
+from tests.deploy.chart.rendering import Object, render, render_with
 
 NOBODY, OURS = 65534, 1000
 

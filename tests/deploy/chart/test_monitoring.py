@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.deploy.chart.matrix import VALUES
 from tests.deploy.chart.promql import Query, parse
-from tests.deploy.chart.rendering import ROOT, VALUES, Object, component, render
+from tests.deploy.chart.rendering import ROOT, Object, component, render
 from tests.runtime.exposed import families, registries
 
 DOCUMENT = (ROOT / "docs" / "monitoring.md").read_text()

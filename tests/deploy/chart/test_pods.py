@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.chart.rendering import VALUES, Object, Rendered, render, render_with
+from tests.deploy.chart.matrix import VALUES
+from tests.deploy.chart.rendering import Object, Rendered, render, render_with
 
 SUFFIXES: Mapping[str, Fraction | int] = {
     "": 1,

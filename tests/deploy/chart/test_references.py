@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.chart.rendering import VALUES, Object, component, render
+from tests.deploy.chart.matrix import VALUES
+from tests.deploy.chart.rendering import Object, component, render
 
 THEIRS = {
     ("PersistentVolumeClaim", "existing"): {

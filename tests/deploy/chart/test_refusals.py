@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.chart.rendering import HelmError, render_with
+from tests.deploy.chart.matrix import VALUES
+from tests.deploy.chart.rendering import HelmError, refusals_of_checks, refusals_of_schema, render_with
 
 CONTRADICTIONS = {
     "worker.gpus is 2 and images.worker.cuda is false": "worker: {gpus: 2}",
@@ -73,28 +73,44 @@ MISTAKES = {
 """Field -> values. Helm 3 and 4 write paths with different dots."""
 
 
-def _refusal(values: str) -> str:
-    parsed: Mapping[str, Any] = yaml.safe_load(values)
-    with pytest.raises(HelmError) as refused:
-        render_with(parsed)
-    return str(refused.value)
+@pytest.fixture(scope="module")
+def contradicted() -> Mapping[str, str]:
+    """Message of `CONTRADICTIONS` -> what is said."""
+    return refusals_of_checks({message: yaml.safe_load(values) for message, values in CONTRADICTIONS.items()})
 
 
-@pytest.mark.parametrize(("message", "values"), CONTRADICTIONS.items())
-def test_contradictions_are_refused(message: str, values: str) -> None:
+@pytest.fixture(scope="module")
+def mistaken() -> Mapping[str, str]:
+    """Field of `MISTAKES` -> what is said."""
+    return refusals_of_schema({field: yaml.safe_load(values) for field, values in MISTAKES.items()})
+
+
+@pytest.mark.parametrize("message", CONTRADICTIONS)
+def test_contradictions_are_refused(message: str, contradicted: Mapping[str, str]) -> None:
     """The chart's own check names the fields that do not fit together."""
-    assert message in _refusal(values)
+    assert message in contradicted[message]
 
 
-@pytest.mark.parametrize(("field", "values"), MISTAKES.items())
-def test_mistakes_are_refused(field: str, values: str) -> None:
+@pytest.mark.parametrize("field", MISTAKES)
+def test_mistakes_are_refused(field: str, mistaken: Mapping[str, str]) -> None:
     """The schema names the field."""
-    assert re.search(field, _refusal(values).replace("/", "."))
+    assert re.search(field, mistaken[field].replace("/", "."))
+
+
+def test_values_that_fit_together_are_not_refused() -> None:
+    """What tells of contradictions and mistakes says nothing of other values."""
+    sets = {"none": {}, **VALUES}
+    assert set(refusals_of_checks(sets).values()) == set(refusals_of_schema(sets).values()) == {""}
 
 
 def test_all_contradictions_are_told_at_once() -> None:
     """Nobody mends one field only to be told of the next."""
-    said = _refusal(
-        "{worker: {gpus: 1}, redis: {external: {enabled: true}}, dispatcher: {ingress: {enabled: true}}}"
-    )
-    assert said.count("\n  - ") == 3
+    with pytest.raises(HelmError) as refused:
+        render_with(
+            {
+                "worker": {"gpus": 1},
+                "redis": {"external": {"enabled": True}},
+                "dispatcher": {"ingress": {"enabled": True}},
+            }
+        )
+    assert str(refused.value).count("\n  - ") == 3

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from controller.kubernetes.access import RULES
-from tests.deploy.chart.rendering import VALUES, Object, component, render, render_with
+from tests.deploy.chart.matrix import VALUES
+from tests.deploy.chart.rendering import Object, component, render, render_with
 
 
 def _named(rules: Sequence[Mapping[str, Any]], worker_set: str) -> list[Any]:

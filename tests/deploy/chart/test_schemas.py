@@ -12,7 +12,8 @@ import pytest
 import yaml
 from kubernetes_validate import utils as library
 
-from tests.deploy.chart.rendering import CHART, ROOT, VALUES, Object, parse, render, run
+from tests.deploy.chart.matrix import VALUES
+from tests.deploy.chart.rendering import CHART, ROOT, Object, parse, render, run
 
 VERSIONS = list(dict.fromkeys(map(library.major_minor, library.all_versions())))[-3:]
 """The newest three minor versions of Kubernetes whose schemas are installed."""
@@ -49,7 +50,9 @@ def test_the_strict_schemas_would_notice() -> None:
         kubernetes_validate.validate(service, VERSIONS[-1], strict=True)
 
 
-@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize(
+    "values", [pytest.param(name, marks=[] if name == "many" else [pytest.mark.slow]) for name in VALUES]
+)
 def test_helm_lint_has_nothing_to_say(values: str, tmp_path: Path) -> None:
     """``helm lint --strict`` passes with each set of values."""
     file = tmp_path / "values.yaml"
