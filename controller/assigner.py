@@ -32,12 +32,17 @@ class Assigner:
     """
 
     def __init__(
-        self, record: ExperimentRecord, state: ExperimentState, run: Run, fit: FitDispatch | None
+        self,
+        record: ExperimentRecord,
+        state: ExperimentState,
+        run: Run,
+        fit: FitDispatch | None,
+        now: float,
     ) -> None:
         self._record, self._state, self.run = record, state, run
         self.alive = [w for w in state.workers.values() if w.is_alive]
         self.places = Places(self.alive)
-        self.barred = memory_retries.barred(state, run, fit, self.places)
+        self.barred = memory_retries.barred(state, run, fit, self.places, now)
         self._taken: set[str] = set()
         self.steps: list[api.Assign] = []
         request = run.request

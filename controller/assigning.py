@@ -32,6 +32,7 @@ from controller import replication
 from controller.assigner import Assigner
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch
+from controller.memory_retries import allowed
 from controller.ways import as_sent
 
 LOOKAHEAD_S = 1.0
@@ -51,7 +52,7 @@ def assign(
 ) -> list[api.Assign | api.Revoke]:
     """Assignments, and queued units to take back. `fit`, of `run` or of another run of the experiment, is left as it
     was."""
-    assigner = Assigner(record, state, run, fit)
+    assigner = Assigner(record, state, run, fit, snapshot.now)
     if fit is not None and fit.run != run.id:
         fit = None
     for place in snapshot.closed:
@@ -135,34 +136,25 @@ class _Units:
             self._fit.dispatch_state.time[model][worker] = seconds
 
     def _bar(self) -> list[tuple[int, int, float]]:
-        """Keep models off the workers where a unit of theirs ran out of memory, while another one could take it; and
-        one whose interrupted unit has a holder again off all others, so that it is idle when the holder is.
+        """Keep models off the workers that they may not go to.
 
         Returns:
             What to put back: (model, worker, estimated seconds).
         """
         dispatch_state, barred = self._fit.dispatch_state, []
-        for model, units in self._fit.memory_retries.items():
-            tried_at = {
-                worker
-                for partition, workers in units.items()
-                if model not in dispatch_state.running
-                and not workers.issuperset(dispatch_state.holders(partition))
-                for worker in workers
-            }
-            # What one unit is kept off for may be all that is left for another one.
-            open_ = dispatch_state.open[model]
-            if tried_at.issuperset(w for w, held in enumerate(dispatch_state.held) if held & open_):
+        bound = {model for model, _, _ in self._fit.interrupted}
+        for model in sorted(bound | self._fit.memory_retries.keys()):
+            if model in dispatch_state.running:
                 continue
-            for worker in tried_at:
-                barred.append((model, worker, dispatch_state.time[model][worker]))
-                dispatch_state.time[model][worker] = NEVER
-        for model, _, holders in self._bound():
-            times = dispatch_state.time[model]
-            others = [w for w, s in enumerate(times) if w not in holders and s != NEVER]
-            barred += [(model, w, times[w]) for w in others]
-            for worker in others:
-                times[worker] = NEVER
+            able, times = allowed(self._fit, model, self._now), dispatch_state.time[model]
+            if model in self._fit.memory_retries:
+                # It is not to wait for a faster worker, which it might never have for itself.
+                places, names = self._assigner.places, self._fit.workers
+                able = {w for w in able if not places.load(names[w])} or able
+            for worker, held in enumerate(dispatch_state.held):
+                if held & dispatch_state.open[model] and worker not in able and times[worker] != NEVER:
+                    barred.append((model, worker, times[worker]))
+                    times[worker] = NEVER
         return barred
 
     def _fill(

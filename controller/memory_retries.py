@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Run, RunState, Worker
 from controller.fit_dispatch import FitDispatch
 from controller.places import Places
 from controller.ready_tasks import may_run, ready
 
 
-def barred(state: ExperimentState, run: Run, fit: FitDispatch | None, places: Places) -> set[str]:
+def barred(state: ExperimentState, run: Run, fit: FitDispatch | None, places: Places, now: float) -> set[str]:
     """Workers that `run` gives nothing now: they have a task that must be alone, or are kept free for one of another
     run. Which ones are kept free for its own tasks is seen when they are given out.
 
     Args:
         fit: the dispatch state of the experiment's fit run, if there is one.
         places: of the workers that are alive.
+        now: the time that an event would have.
     """
     found = {
         task.worker or ""
@@ -35,12 +37,12 @@ def barred(state: ExperimentState, run: Run, fit: FitDispatch | None, places: Pl
         found |= {fit.workers[running[model].worker] for model in fit.memory_retries if model in running}
     others = [each for each in state.going_on() if each.state is RunState.RUNNING]
     if len(others) > 1 or run not in others:
-        is_waiting = next(waiting(state, run, fit), None) is not None
+        is_waiting = next(waiting(state, run, fit, now), None) is not None
         for other in others:
             if other is run and is_waiting:
                 break
             if other is not run:
-                for able in waiting(state, other, fit):
+                for able in waiting(state, other, fit, now):
                     found |= {calmest((w for w in able if w.name not in found), places)} - {""}
     return found
 
@@ -50,7 +52,33 @@ def calmest(workers: Iterable[Worker], places: Places) -> str:
     return min((worker.name for worker in workers), key=places.load, default="")
 
 
-def waiting(state: ExperimentState, run: Run, fit: FitDispatch | None) -> Iterator[list[Worker]]:
+def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
+    """Workers that hold what an idle model has yet to visit, and that it may go to.
+
+    Not those where a unit of it ran out of memory, while another one could take it; and while an interrupted unit of it
+    has a holder, or waits for one, no others, so that it is idle when the holder is.
+    """
+    dispatch_state = fit.dispatch_state
+    open_, times = dispatch_state.open[model], dispatch_state.time[model]
+    found = {w for w, held in enumerate(dispatch_state.held) if held & open_ and times[w] != NEVER}
+    tried_at = {
+        worker
+        for partition, workers in fit.memory_retries.get(model, {}).items()
+        if not workers.issuperset(dispatch_state.holders(partition))
+        for worker in workers
+    }
+    # What one unit is kept off for may be all that is left for another one.
+    if not tried_at.issuperset(found):
+        found -= tried_at
+    for (each, epoch, partition), until in sorted(fit.interrupted.items()):
+        if each == model and dispatch_state.epoch[model] == epoch and open_ >> partition & 1:
+            holders = found.intersection(dispatch_state.holders(partition))
+            if holders or until > now:
+                found = holders
+    return found
+
+
+def waiting(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> Iterator[list[Worker]]:
     """Of each task of the run that waits to be alone on a worker: the workers that could take it."""
     if not run.exhausted:
         return
@@ -60,7 +88,7 @@ def waiting(state: ExperimentState, run: Run, fit: FitDispatch | None) -> Iterat
             yield [worker for worker in alive if may_run(state, run, worker, key)]
     if fit is None or fit.run != run.id:
         return
-    dispatch_state = fit.dispatch_state
     for model in fit.memory_retries:
-        if model not in dispatch_state.running and (needed := dispatch_state.open[model]):
-            yield [w for w in alive if w.trains and dispatch_state.held[fit.worker(w.name)] & needed]
+        if model not in fit.dispatch_state.running and fit.dispatch_state.open[model]:
+            able = allowed(fit, model, now)
+            yield [w for w in alive if w.trains and fit.worker(w.name) in able]

@@ -59,6 +59,7 @@ class _Wait:
 
     since: float
     worker: str = ""
+    size: int = 0
     places: frozenset[Place] = frozenset()
 
 
@@ -167,7 +168,7 @@ class Sharing:
     def _keep_free(self, seen: _Seen, now: float) -> dict[RunRef, frozenset[Place]]:
         """For each run that has waited for long to have a worker for itself, all places of one; or several devices of
         one for a unit that takes them. Others have these places in turn, and they would never be free together."""
-        found = (_asked(core, _needing, core, run) for core, run in seen.still())
+        found = (_asked(core, _needing, core, run, now) for core, run in seen.still())
         waiting = {ref: (able, size) for ref, able, size in found if able}
         self._waits = {ref: self._waits.get(ref, _Wait(since=now)) for ref in waiting}
         if not waiting:
@@ -178,9 +179,10 @@ class Sharing:
         for ref, (able, size) in waiting.items():
             wait, taken = self._waits[ref], {each.worker for each in self._waits.values()}
             by_name = {worker.name: worker for worker in able}
-            if now - wait.since >= PATIENCE_S and wait.worker not in by_name:
+            is_found = wait.worker in by_name and wait.size == size
+            if now - wait.since >= PATIENCE_S and not is_found:
                 left = (name for name in by_name if name not in taken)
-                wait.worker = min(left, key=busy.__getitem__, default="")
+                wait.worker, wait.size = min(left, key=busy.__getitem__, default=""), size
                 if wait.worker:
                     places = sorted(claims.places_at(by_name[wait.worker]), key=lambda place: place in held)
                     devices = [place for place in places if place.device != NO_DEVICE]
@@ -276,13 +278,13 @@ def _told(claim: Claim, run: Run) -> api.AttendedRun:
     )
 
 
-def _needing(core: Core, run: Run) -> tuple[RunRef, list[Worker], int]:
+def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], int]:
     """The workers that could take a task of the run that waits for more than a place, and the devices that it takes;
     0: it must be alone. No workers if there is no such task, or if the run is given nothing."""
     ref, fit = RunRef(core.state.name, run.id), core.fit_of(run)
     if run.state is not RunState.RUNNING:
         return ref, [], 0
-    if able := next(filter(None, memory_retries.waiting(core.state, run, fit)), []):
+    if able := next(filter(None, memory_retries.waiting(core.state, run, fit, now)), []):
         return ref, able, 0
     if fit is None or fit.is_plain or any(len(task.attempts[-1].devices) > 1 for task in run.open.values()):
         return ref, [], 0  # of units of several devices a run has one at a time so, and others as they come

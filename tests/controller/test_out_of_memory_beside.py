@@ -74,6 +74,33 @@ def test_a_task_that_must_be_alone_does_not_wait_for_ever(kind: str, workers: in
         assert_complete(fold(name, logs[name]), epochs=epochs, partitions=workers)
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_worker_that_is_kept_free_is_one_that_may_have_the_task(workers: int) -> None:
+    """Not that where a unit ran out of memory, while another one holds its partition: it would wait for ever there."""
+    failed: list[str] = []
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        if failed:
+            return None
+        failed.append(worker)
+        return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory")
+
+    scenario = Scenario(
+        holdings={f"worker-{number}": [*range(workers)] for number in range(workers)},
+        outcome=outcome,
+        unit_time=lambda body, worker: UNIT_S,
+        devices={f"worker-{number}": 2 for number in range(workers)},
+    )
+    other = neighbour("other", 12, 6, at=1.0, workers=workers)
+    simulation = Simulation(scenario, request(2, 3), plan(2, workers), neighbours=[other], most_open=2)
+    simulation.run()
+    (lost,) = (event for event in simulation.log if isinstance(event, TaskFailed))
+    (again,) = (e for e in simulation.log if isinstance(e, TaskAssigned) and e.attempt == 2)
+    assert again.task == lost.task
+    assert again.worker != lost.worker
+    assert again.time - lost.time <= PATIENCE_S + 3 * UNIT_S
+
+
 def test_a_run_that_is_paused_keeps_no_worker_free() -> None:
     """A task of it that must be alone waits until it goes on; meanwhile the others have every device."""
     failed: dict[str, FailureKind] = {}
