@@ -1,0 +1,141 @@
+"""Trials on ranks of the test's own, and techniques and losses that are wrong in one way each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cerebro.contract.tasks import TrialTask
+from cerebro.contract.trials import DeviceKind, TrialOutcome
+from cerebro.contract.ways import Way
+from cerebro.data.mapped import MappedRows
+from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
+from cerebro.techniques import Group, Params, Technique, resolve
+from cerebro.techniques.ddp import Ddp, _put_behind
+from cerebro.techniques.ranks import Alone
+from tests.state.stories import SHA
+from tests.techniques.cases import TOKENS, WIDE, Case, CaseSpec
+from trial_runner.trying import Trial
+
+_PLAIN = torch.autograd.backward
+
+
+class NoWeights(Ddp):
+    """Averages the ranks' gradients whatever their shares are."""
+
+    @contextmanager
+    def running(self, modules: Any, feed: DataLoader, group: Group, params: Params) -> Iterator[None]:
+        weighted, torch.autograd.backward = torch.autograd.backward, _PLAIN
+        yield
+        torch.autograd.backward = weighted
+
+
+class Blind(Ddp):
+    """Takes no notice of modules that couple rows."""
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        for module in modules:
+            _put_behind(module, group, params, hints)
+
+
+class Forgetful(Ddp):
+    """Each rank trains by itself."""
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        """Nothing."""
+
+
+class Wrong(SubEpochSpec):
+    """A loop with a loss of some kind, clipped and with dropout as users have it."""
+
+    def __init__(self, loss: str) -> None:
+        self.loss = loss
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        norm = [nn.BatchNorm1d(WIDE)] if self.loss == "norm" else []
+        return [
+            nn.Sequential(nn.Linear(WIDE, WIDE), *norm, nn.Tanh(), nn.Dropout(0.2), nn.Linear(WIDE, TOKENS))
+        ]
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        (network,) = models
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+        checkpoint.track(optimizer=optimizer)
+        if self.loss == "schedule":
+            for group in optimizer.param_groups:
+                group["lr"] = 1.0 / dataloader.num_rows
+        for _, outputs in dataloader:
+            rows = outputs.reshape(-1, 1)
+            found = network(torch.sin(rows * torch.arange(1, WIDE + 1) * 0.37).float())
+            labels = rows[:, 0] % TOKENS
+            if self.loss == "sum":
+                loss = functional.cross_entropy(found, labels, reduction="sum")
+            elif self.loss == "contrastive":
+                alike = functional.normalize(found) @ functional.normalize(found).T
+                loss = functional.cross_entropy(alike, torch.arange(len(found)))
+            elif self.loss == "tokens":
+                loss = functional.cross_entropy(found, labels.masked_fill(rows[:, 0] % 3 == 0, -100))
+            else:
+                loss = functional.cross_entropy(found, labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 0.01)
+            optimizer.step()
+        return {"loss": 0.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A trial to do. A technique of the test's own has the place of the way's."""
+
+    spec: SubEpochSpec
+    way: Way
+    partition: Path
+    root: Path
+    batch_size: int = 8
+    technique: type[Technique] | None = None
+
+
+def tried(group: Group | None, asked: Asked) -> TrialOutcome:
+    """What a trial shows, on every rank."""
+    body = TrialTask(
+        key="fit-1/trial/g00/w",
+        experiment="one",
+        run="fit-1",
+        model="m00",
+        hyperparams={"batch_size": asked.batch_size},
+        code=SHA,
+        dataset="d",
+        seed=1,
+        hang_timeout_s=60.0,
+        group="g00",
+        id="w",
+        way=asked.way,
+        device=DeviceKind(kind="cpu", name="1 core"),
+        partition=0,
+    )
+    technique = asked.technique() if asked.technique else resolve(asked.way)
+    alone = Alone(("cpu",) * asked.way.size)
+    try:
+        trial = Trial(asked.spec, body, technique, group or alone, MappedRows.open((asked.partition,)))
+        return trial.run(asked.root, "trial.pt")
+    finally:
+        alone.leave()
+
+
+def spec_of(case: Case) -> SubEpochSpec:
+    """A user's spec that is right by every technique."""
+    return CaseSpec(case)

@@ -1,0 +1,87 @@
+"""What a gradient is, in few numbers, and how far two of them are apart.
+
+Of each parameter's gradient its norm is kept, and its sums with eight sequences of signs that are the same everywhere.
+Of two gradients g and h that differ, the mean square of the differences of these sums is |g - h|² on average over the
+signs (Johnson and Lindenstrauss; Achlioptas, "Database-friendly random projections", 2003, section 2). With eight it is
+below a twentieth of that in one case of a hundred thousand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+PROJECTIONS = 8
+_SLICE = 1 << 20
+"""Entries that are looked at at once."""
+_SMALL = 1e-4
+"""Of the norm of the whole gradient. What is smaller is compared relative to that: rounding errors are no smaller."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Of the gradient of one parameter."""
+
+    norm: float
+    sums: tuple[float, ...]
+
+
+Marks = Mapping[str, Mark | None]
+"""Parameter -> its gradient; `None`: it has none."""
+
+
+def mark_of(name: str, gradient: torch.Tensor) -> Mark:
+    """What is kept of a gradient; takes memory for a slice of it.
+
+    Args:
+        name: of the parameter: each has signs of its own.
+    """
+    flat = gradient.detach().reshape(-1)
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    shifts = torch.arange(PROJECTIONS, device=flat.device).unsqueeze(1)
+    square = torch.zeros((), dtype=torch.float64)
+    sums = torch.zeros(PROJECTIONS, dtype=torch.float64)
+    for start in range(0, flat.numel(), _SLICE):
+        part = flat[start : start + _SLICE].to(torch.float64)
+        bits = _mixed(torch.arange(start, start + part.numel(), device=flat.device) + seed)
+        signs = ((bits.unsqueeze(0) >> shifts) & 1).to(torch.float64) * 2 - 1
+        square += part.dot(part).cpu()
+        sums += (signs @ part).cpu()
+    return Mark(norm=math.sqrt(square.item()), sums=tuple(sums.tolist()))
+
+
+def _mixed(number: torch.Tensor) -> torch.Tensor:
+    """Bits that look random, the same on every device (the finalizer of MurmurHash3, in 32 bits of 64)."""
+    mask = 0xFFFFFFFF
+    number &= mask
+    number = (number ^ (number >> 16)) * 0x85EBCA6B & mask
+    number = (number ^ (number >> 13)) * 0xC2B2AE35 & mask
+    return number ^ (number >> 16)
+
+
+def difference(found: Marks, expected: Marks) -> tuple[float, str]:
+    """The largest relative difference of a parameter's gradient, and that parameter; infinite where one has a gradient
+    and the other has none, or is not there."""
+    worst, which = 0.0, ""
+    whole = math.sqrt(sum(mark.norm**2 for mark in expected.values() if mark is not None))
+    for name in sorted({*found, *expected}):
+        error = _apart(found.get(name), expected.get(name), whole)
+        is_missing = (name in found) != (name in expected)
+        if is_missing or not error <= worst:
+            worst, which = math.inf if is_missing or math.isnan(error) else error, name
+            if worst == math.inf:
+                break
+    return worst, which
+
+
+def _apart(one: Mark | None, other: Mark | None, whole: float) -> float:
+    if one is None or other is None:
+        return 0.0 if one is other else math.inf
+    scale = max(other.norm, _SMALL * whole)
+    squares = [(a - b) ** 2 for a, b in zip(one.sums, other.sums, strict=True)]
+    apart = max(math.sqrt(sum(squares) / PROJECTIONS), abs(one.norm - other.norm))
+    return apart / scale if scale else apart and math.inf
