@@ -5,6 +5,7 @@ keeps nothing between tasks.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -13,14 +14,19 @@ import torch
 # See `model_hopper.handler`.
 import torch._dynamo
 
-from cerebro.contract.tasks import InspectTask, TaskBody, TaskResult, Timings
+from cerebro.contract.tasks import InspectTask, TaskBody, TaskResult, Timings, TrialTask
+from cerebro.data.durable import storage_full_named
 from cerebro.data.fields import Layout
+from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import read_manifest
-from cerebro.errors import DataError, ShardCorruptError, SpecError
+from cerebro.errors import DataError, NotApplicableError, ShardCorruptError, SpecError
 from cerebro.spec import SubEpochSpec
+from cerebro.techniques import Group, resolve
+from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.fingerprint import fingerprint
 from cerebro.worker.agent.context import Context
 from trial_runner.inspecting import inspect
+from trial_runner.trying import Trial
 
 
 class Handler:
@@ -39,14 +45,52 @@ class Handler:
         """Do one task."""
         if isinstance(body, InspectTask):
             return self._inspect(body)
+        if isinstance(body, TrialTask):
+            return self._try(body, attempt)
         raise SpecError(f"trial_runner does no task of kind {body.kind}")
 
     def _inspect(self, body: InspectTask) -> TaskResult:
         torch.set_num_threads(self._context.cores)
         spec: SubEpochSpec = self._context.spec(body.code, body.misc)
         timings = Timings(start_s=self._context.work_begins())
-        found = inspect(spec, body, keyed_by=self._keyed_by(spec, body.dataset))
+        found = inspect(spec, body, opened=self._context.opened, keyed_by=self._keyed_by(spec, body.dataset))
         return TaskResult(inspection=found, timings=timings)
+
+    def _try(self, body: TrialTask, attempt: int) -> TaskResult:
+        torch.set_num_threads(self._context.cores)
+        volumes = self._volumes
+        folder = volumes.checkpoints / body.experiment / body.run / "trials"
+        name = f"{body.group}-{body.id}-a{attempt}.pt"
+        ranks = self._context.ranks
+        is_first = ranks is None or ranks.rank == 0
+        if is_first:
+            with storage_full_named(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+        spec: SubEpochSpec = self._context.spec(body.code, body.misc)
+        timings = Timings(start_s=self._context.work_begins())
+        rows = MappedRows.open((volumes.partition(body.dataset, "train", body.partition),))
+        try:
+            technique = resolve(body.way, self._context.opened)
+        except SpecError as error:
+            raise NotApplicableError(str(error)) from error
+        began = time.monotonic()
+        group = self._joined(body)
+        start_s = time.monotonic() - began
+        try:
+            outcome = Trial(spec, body, technique, group, rows).run(folder, name)
+        finally:
+            group.leave()
+        timings = timings.model_copy(update={"compute_s": outcome.seconds})
+        return TaskResult(trial=outcome.model_copy(update={"start_s": start_s}), timings=timings)
+
+    def _joined(self, body: TrialTask) -> Group:
+        """This process's place among those that train together; waits for the others."""
+        ranks, gpus = self._context.ranks, torch.cuda.device_count()
+        if ranks is None:
+            return Alone(tuple(f"cuda:{n}" for n in range(gpus)) if gpus else ("cpu",) * body.way.size)
+        return RankGroup.join(
+            ranks.folder, rank=ranks.rank, size=ranks.size, device="cuda:0" if gpus else "cpu"
+        )
 
     def _keyed_by(self, spec: SubEpochSpec, dataset: str) -> Mapping[str, str] | None:
         """What outcomes of trials depend on beside model, way and devices; `None` where this worker has nothing of the

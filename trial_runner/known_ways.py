@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cerebro.contract.trials import DeviceKind, DevicePlace, KnownWay
-from cerebro.contract.ways import TechniqueChoice, Way
+from cerebro.contract.ways import SINGLE, TechniqueChoice, Way
 from cerebro.techniques import ModelFacts, Params, Place, Technique
 
 _MUCH = 1 << 30
@@ -99,6 +99,8 @@ def _of(facts: ModelFacts, offer: Offer, at: _At, keyed_by: Mapping[str, str] | 
             processes=technique.processes,
             code=choice.code,
         )
+        if way.label == SINGLE.label and way.code is None:
+            way = SINGLE
         reason = technique.is_applicable(facts, place, params)
         memory = technique.memory(facts, place, params) if not reason else None
         yield KnownWay(

@@ -14,7 +14,7 @@ from torch import nn
 
 from cerebro.contract.tasks import InspectTask
 from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection
-from cerebro.contract.ways import TechniqueChoice, Way
+from cerebro.contract.ways import SINGLE, TechniqueChoice, Way
 from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import Memory, ModelFacts, Params, Place, Technique
 from cerebro.techniques.facts import blocks
@@ -147,7 +147,7 @@ def test_an_inspection_tells_of_each_group_its_ways_and_why_others_do_not_apply(
     assert first.models == ("m00",)
     assert first.param_bytes == 4 * (2 * (64 + 8) + 9)
     ways = {known.id: known for known in first.ways}
-    assert ways["single"].way == Way(technique="single", processes="one")
+    assert ways["single"].way == SINGLE
     assert ways["ddp-2"].way.size == 2
     assert not ways["single"].reason
     assert not ways["ddp-2"].reason
@@ -162,7 +162,7 @@ def test_only_the_techniques_and_numbers_of_devices_that_a_user_names_are_consid
     named = (TechniqueChoice(name="ddp"),)
     places = (DevicePlace(device=CPU, most=4),)
     found = inspect(Spec(), task({"m00": BASE}, techniques=named, gpus=(2, 8), places=places))
-    assert {known.id for known in found.groups[0].ways} == {"ddp-2", "ddp.1-2", "ddp.2-2"}
+    assert {(known.way.technique, known.way.size) for known in found.groups[0].ways} == {("ddp", 2)}
     assert sizes(6) == [1, 2, 4, 6]
 
 
