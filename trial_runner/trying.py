@@ -111,7 +111,6 @@ class Trial:
             return TrialOutcome(
                 reason=verdict.reason, cause="gradient", error=verdict.error, seconds=time.monotonic() - began
             )
-        trainee.checkpoint = Checkpoint()
         stopwatch = self._timed(trainee)
         device_bytes, reserved, host = _peaks(self._group)
         trainee.checkpoint.settle()
@@ -204,14 +203,13 @@ class Trial:
         )
         handed, calls = 0, 0
         while not stopwatch.is_over and calls < _MOST_CALLS:
+            trainee.checkpoint = Checkpoint()  # as a unit that knows of none before it
             goes_on = partial(_from, stopwatch.goes_on, handed)
             loader = self._loader(trainee, goes_on, self._batch_size)
             self._train(trainee, loader)
             handed, calls = handed + loader.handed, calls + 1
             if not stopwatch.is_over:
-                # The partition has no more: again, as a unit that knows of none before it.
-                stopwatch.pause(handed)
-                trainee.checkpoint = Checkpoint()
+                stopwatch.pause(handed)  # the partition has no more
         return stopwatch
 
     def _files(self, trainee: Trainee, root: Path, name: str) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""The handler of tasks that measure: an inspection that knows its data, a trial that leaves nothing behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.contract.tasks import InspectTask, TrainTask, TrialTask
+from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.contract.ways import SINGLE, Way
+from cerebro.errors import NotApplicableError, SpecError
+from cerebro.runtime.volumes import Volumes
+from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
+from cerebro.usercode.encoding import encode
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.context import Context
+from tests.state.stories import DATASET, SHA
+from tests.worker.training.handlers import Linear, learn_from, volumes_in, write_split
+from trial_runner import HANDLER, KINDS
+from trial_runner.handler import Handler
+
+DEVICE = DeviceKind(kind="cpu", name="1 core")
+
+
+class Trained(Linear):
+    """A linear model, and a loop."""
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        optimizer = torch.optim.Adam(models[0].parameters(), lr=0.01)
+        checkpoint.track(optimizer=optimizer)
+        for inputs, labels in dataloader:
+            learn_from((models[0](inputs).squeeze(1) - labels).pow(2).mean(), optimizer)
+        return {"loss": 0.0}
+
+
+@contextmanager
+def handler_of(spec: SubEpochSpec, volumes: Volumes) -> Iterator[Handler]:
+    """A worker's handler that knows the spec."""
+    ours, theirs = socket.socketpair()
+    context = Context(Channel(theirs), volumes, cores=1)
+    context.learn({SHA: encode(spec).encoded})
+    with ours, theirs:
+        yield Handler(context)
+
+
+def trial(way: Way = SINGLE, **fields: Any) -> TrialTask:
+    """A trial of the linear model."""
+    return TrialTask.model_validate(
+        {
+            "key": "fit-1/trial/g00/single",
+            "experiment": "one",
+            "run": "fit-1",
+            "model": "m00",
+            "hyperparams": {"batch_size": 4},
+            "code": SHA,
+            "dataset": DATASET,
+            "seed": 1,
+            "hang_timeout_s": 60.0,
+            "group": "g00",
+            "id": "single",
+            "way": way,
+            "device": DEVICE,
+            "partition": 0,
+            **fields,
+        }
+    )
+
+
+def inspection() -> InspectTask:
+    """Of the linear model."""
+    return InspectTask(
+        key="fit-1/inspect",
+        experiment="one",
+        run="fit-1",
+        code=SHA,
+        dataset=DATASET,
+        seed=1,
+        models={"m00": {"batch_size": 4}},
+        places=(DevicePlace(device=DEVICE, most=2),),
+    )
+
+
+def test_an_inspection_names_what_outcomes_are_kept_under_where_the_data_is_known(tmp_path: Path) -> None:
+    """The same in another process of the same code; none on a worker that has nothing of the data set."""
+    volumes = volumes_in(tmp_path)
+    write_split(volumes, "train", 1)
+    found = []
+    for _ in range(2):
+        with handler_of(Trained(), volumes) as handler:
+            found.append(handler.handle(inspection(), 1).inspection)
+    first, second = found
+    assert first is not None
+    assert first == second
+    keys = [known.cache_key for known in first.groups[0].ways]
+    assert all(keys)
+    assert len(set(keys)) == len(keys)
+    with handler_of(Trained(), volumes_in(tmp_path / "other")) as handler:
+        elsewhere = handler.handle(inspection(), 1).inspection
+    assert elsewhere is not None
+    assert {known.cache_key for known in elsewhere.groups[0].ways} == {""}
+
+
+def test_a_trial_of_one_device_measures_time_and_files_and_leaves_nothing(tmp_path: Path) -> None:
+    """It is verified by what it is; the state has the optimizer's in it."""
+    volumes = volumes_in(tmp_path)
+    write_split(volumes, "train", 1)
+    with handler_of(Trained(), volumes) as handler:
+        outcome = handler.handle(trial(), 1).trial
+    assert outcome is not None
+    assert outcome.is_usable
+    assert outcome.is_verified
+    assert outcome.batches >= 5
+    assert outcome.save_s > 0
+    assert outcome.state_bytes == 4 * 3 * 4 + 2 * 4  # weight and bias thrice, and two counts of steps
+    assert [path for path in volumes.checkpoints.rglob("*") if path.is_file()] == []
+
+
+def test_a_way_that_is_not_known_does_not_apply(tmp_path: Path) -> None:
+    """It is told so, as a technique would."""
+    volumes = volumes_in(tmp_path)
+    write_split(volumes, "train", 1)
+    with handler_of(Trained(), volumes) as handler, pytest.raises(NotApplicableError, match="no technique"):
+        handler.handle(trial(Way(technique="magic")), 1)
+
+
+def test_other_tasks_are_refused() -> None:
+    """The handler says what it is for."""
+    assert KINDS == ("inspect", "trial")
+    assert Handler.__module__ == HANDLER
+    other = TrainTask.model_construct(kind="train")  # type: ignore[call-arg]
+    with handler_of(Trained(), volumes_in(Path("/nowhere"))) as handler, pytest.raises(SpecError):
+        handler.handle(other, 1)
