@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import FitRequest
+from cerebro.contract.tasks import TaskBody
 from cerebro.contract.ways import Way
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from controller import memory_retries, tasks
@@ -54,8 +55,15 @@ class Assigner:
         """One of `alive`, by name."""
         return self._state.workers[name]
 
-    def give(self, worker: str, key: TaskKey, devices: tuple[int, ...], way: Way | None = None) -> None:
-        """Assign a task; a unit by a way."""
+    def give(
+        self,
+        worker: str,
+        key: TaskKey,
+        devices: tuple[int, ...],
+        way: Way | None = None,
+        body: TaskBody | None = None,
+    ) -> None:
+        """Assign a task; a unit by a way. `body`: what the worker is told, where the task's key does not say it all."""
         task = self.run.task(key)
         self._taken.add(str(key))
         self.places.take(worker, devices)
@@ -66,7 +74,7 @@ class Assigner:
                 worker=worker,
                 incarnation=self._state.workers[worker].incarnation,
                 devices=devices,
-                body=tasks.body(self._record, self._state, self.run, key, way),
+                body=body or tasks.body(self._record, self._state, self.run, key, way),
             )
         )
 

@@ -24,11 +24,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.tasks import MEASURING
 from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.scheduling.policies.following import Following
-from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
-from controller import replication
+from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, TaskState, Worker
+from controller import measuring, replication
 from controller.assigner import Assigner
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch
@@ -65,6 +66,8 @@ def assign(
         for depth in range(1, snapshot.depth + 1):
             assigner.give_ready(depth)
         return [*assigner.steps]
+    if run.state is RunState.RUNNING:
+        measuring.measure(record, run, fit, assigner)
     units = _Units(assigner, fit, snapshot)
     try:
         return units.decide()
@@ -343,7 +346,7 @@ class _Units:
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
         if key.kind != "train":
-            return key.kind in worker.kinds and key.kind != "etl"
+            return key.kind in worker.kinds and key.kind != "etl" and key.kind not in MEASURING
         dispatch_state, index = self._fit.dispatch_state, self._fit.worker(worker.name)
         model = self._fit.model(key.model or "")
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:

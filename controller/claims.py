@@ -12,6 +12,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from cerebro.contract.tasks import MEASURING
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
 from cerebro.state.sharing import WEIGHTS
 from cerebro.state.workers import NO_DEVICE, lanes_of
@@ -134,7 +135,7 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
     if run.kind == "etl":
         return frozenset(_lane(worker) for worker in alive if "etl" in worker.kinds), len(waiting)
     queued = [task.key for task in _queued(state, run)]
-    waiting += [key for key in queued if key.kind not in ("train", "etl")]
+    waiting += [key for key in queued if key.kind not in ("train", "etl", *MEASURING)]
     kinds = {key.kind for key in waiting}
     able = {worker.name for worker in alive if not kinds.isdisjoint(worker.kinds)}
     count = len(waiting)

@@ -29,6 +29,7 @@ from controller.assigning import assign, revoke_task
 from controller.cluster_decision import ENDING, REMOVED
 from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.fit_dispatch import FitDispatch
+from controller.measuring import is_pointless
 from controller.orchestrator import Exit
 from controller.replication import unmakable
 from controller.ways import out_of_reach
@@ -262,8 +263,12 @@ def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
 
 
 def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
-    """Partitions that nobody has left to read, the end of the run must not wait for them; and lost ones that came back
-    with their worker before they were begun."""
+    """What nobody waits for, so that the end of the run does not: partitions that nobody has left to read, what is
+    measured for units that are all done. And lost partitions that came back with their worker before they were begun.
+    """
+    for task in run.open.values():
+        if is_pointless(run, task.key):
+            yield revoke_task(task, "nothing is left to be chosen", force=True)
     making = [task for task in run.open.values() if task.key.kind == "etl"] if run.kind != "etl" else []
     needed = needed_partitions(state, run) if making else set()
     for task in making:

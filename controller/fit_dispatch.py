@@ -158,7 +158,7 @@ class FitDispatch:
         never."""
         first = worker.first_in(device)
         key = TaskKey.parse(first) if first else None
-        if key is not None and key.kind == "etl":
+        if key is not None and key.kind in ("etl", "trial"):
             return math.inf
         if key is None or key.kind != "train" or key.run != self.run:
             return None

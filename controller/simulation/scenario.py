@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import EvaluateRequest, FitRequest
-from cerebro.contract.tasks import Failure, TaskBody
+from cerebro.contract.tasks import Failure, TaskBody, TrialTask
+from cerebro.contract.trials import Inspection, TrialOutcome
 
 EXPERIMENT = "simulated"
 DATASET = "simulated"
@@ -74,5 +75,9 @@ class Scenario:
     """Whether units have savepoints, in batches of one row: at notice, and when they are asked for."""
     deaf: frozenset[str] = frozenset()
     """Workers whose units come to no batch: they give nothing back that they are asked for."""
+    inspection: Inspection | None = None
+    """What an inspection finds; `None`: no worker inspects or tries."""
+    trial: Callable[[TrialTask], TrialOutcome] = lambda body: TrialOutcome(batch_s=1.0, is_verified=True)
+    """What a trial shows."""
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()

@@ -18,10 +18,12 @@ from cerebro.contract.tasks import (
     Failure,
     FailureKind,
     InboxItem,
+    InspectTask,
     Savepoint,
     TaskBody,
     TaskResult,
     TrainTask,
+    TrialTask,
 )
 from cerebro.state.workers import lanes_of
 from controller.orchestrator import Exit, Fleet, Pod
@@ -58,6 +60,7 @@ class _Worker:
 
 
 _KINDS = ("train", "valid", "test", "predict")
+_MEASURING = ("inspect", "trial")
 _GRACE_S = 1.0
 _PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
 
@@ -91,7 +94,8 @@ class VirtualWorkers:
         self._paces: dict[tuple[str, str, int], tuple[float, float]] = {}
         """(task, attempt) -> when it started, and how long it will take."""
         for name, pod in self._pods.items():
-            self._workers[name] = _Worker(name=name, kinds=_KINDS, pod=pod)
+            kinds = _KINDS if scenario.inspection is None else (*_KINDS, *_MEASURING)
+            self._workers[name] = _Worker(name=name, kinds=kinds, pod=pod)
             if scenario.has_pods:
                 self._workers[f"{name}-etl"] = _Worker(name=f"{name}-etl", kinds=("etl",), pod=pod)
 
@@ -260,8 +264,27 @@ class VirtualWorkers:
         failure = self._scenario.outcome(item.body, item.attempt, worker.name)
         if isinstance(item.body, EtlTask) and failure is None:
             worker.pod.disk.add(item.body.partition)
-        self._report(worker, [_ending(item, item.body, failure, self._rows(item))])
+        self._report(worker, [self._ending(item, item.body, failure)])
         self._start_next(worker)
+
+    def _ending(self, item: InboxItem, body: TaskBody, failure: Failure | None) -> api.Report:
+        named = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
+        if failure is not None:
+            return api.Fail.model_validate({**named, "failure": failure})
+        return api.Commit.model_validate({**named, "result": self._result(item, body)})
+
+    def _result(self, item: InboxItem, body: TaskBody) -> TaskResult:
+        if isinstance(body, InspectTask):
+            return TaskResult(inspection=self._scenario.inspection)
+        if isinstance(body, TrialTask):
+            return TaskResult(trial=self._scenario.trial(body))
+        checkpoint, resumed = None, 0
+        if isinstance(body, TrainTask):
+            name = f"{body.model}/u{body.unit}-a{item.attempt}"
+            checkpoint, resumed = CheckpointRef(name=name, checksum="-", size=1), _resumed(body)
+        return TaskResult(
+            rows=self._rows(item), metrics={"loss": 1.0}, checkpoint=checkpoint, resumed_rows=resumed
+        )
 
     def _report(self, worker: _Worker, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
         request = api.ReportRequest(
@@ -303,14 +326,3 @@ def _resumed(body: TrainTask) -> int:
 
 def _renew(item: InboxItem) -> api.Report:
     return api.Renew(experiment=item.experiment, task=item.task, attempt=item.attempt)
-
-
-def _ending(item: InboxItem, body: TaskBody, failure: Failure | None, rows: int) -> api.Report:
-    if failure is not None:
-        return api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
-    checkpoint = None
-    if isinstance(body, TrainTask):
-        checkpoint = CheckpointRef(name=f"{body.model}/u{body.unit}-a{item.attempt}", checksum="-", size=1)
-    resumed = _resumed(body) if isinstance(body, TrainTask) else 0
-    result = TaskResult(rows=rows, metrics={"loss": 1.0}, checkpoint=checkpoint, resumed_rows=resumed)
-    return api.Commit(experiment=item.experiment, task=item.task, attempt=item.attempt, result=result)

@@ -5,8 +5,8 @@ A trial is worth it where there is a choice, and the choice could make the run s
 - A way that cannot fit is not tried: its state alone, with what a trial of its group has shown of the optimizer's state
   and of activations, is more than `FULL` of a device or of the host.
 - A way on k devices trains at most k times as fast, so all it can do is to shorten long chains: the units of a model
-  come one after another. Only models are tried whose chain, by the narrowest way that fits, is longer than `LONG` of
-  the load bound, which is all work spread evenly over all devices.
+  come one after another. Only models are tried whose chain, by the narrowest way that fits and without one unit of it,
+  is longer than `LONG` of the load bound, which is all work spread evenly over all devices.
 - The makespan is asked for with optimistic times, a speed-up in proportion to the devices over the nearest way that was
   measured. If the group without its own hope makes it longer by less than `WORTH`, there is no trial.
 
@@ -36,6 +36,7 @@ from controller.trials.times import (
     Makespan,
     Width,
     chain_s,
+    known_s,
     load_s_of,
     lower_s,
     optimistic_s,
@@ -47,6 +48,8 @@ LONG = 0.8
 """Of the load bound."""
 WORTH = 0.01
 """Of the makespan."""
+LEAST_BATCHES, LEAST_S = 100, 30.0
+"""That a model has left: below, a trial costs more than it could gain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +73,41 @@ class Wanted:
         return Measured(self.group.id, self.known.id)
 
 
-def is_there_a_choice(devices: Sequence[int], left: Sequence[float], *, has_overflowed: bool) -> bool:
+def is_there_a_choice(
+    devices: Sequence[int],
+    left: Mapping[str, float],
+    unit: Mapping[str, float],
+    batch_s: Mapping[str, float],
+    *,
+    has_overflowed: bool,
+) -> bool:
     """Whether anything could be gained by looking at the models of a run at all.
 
     Args:
         devices: of each worker that trains.
-        left: seconds, or any other measure, of what each model has left to do on one device.
+        left, unit, batch_s: as in `Situation`.
         has_overflowed: a unit has run out of memory.
     """
     if has_overflowed:
         return True
-    return max(devices, default=0) > 1 and max(left, default=0.0) > LONG * sum(left) / sum(devices)
+    if max(devices, default=0) < 2 or not left:
+        return False
+    typical = sum(batch_s.values()) / len(batch_s) if batch_s else 1.0
+    chains = {model: batches * batch_s.get(model, typical) for model, batches in left.items()}
+    longest = max(chains, key=lambda model: chains[model])
+    one_less = chains[longest] - unit.get(longest, 0.0) * batch_s.get(longest, typical)
+    is_long = one_less > LONG * sum(chains.values()) / sum(devices)
+    return is_long and is_worth_a_trial(left[longest], batch_s.get(longest))
+
+
+def is_worth_a_trial(batches: float, batch_s: float | None) -> bool:
+    """Whether so much is left of a model that a trial, which takes some dozens of batches and the start of processes,
+    could pay.
+
+    Args:
+        batch_s: seconds of a batch; `None`: not known.
+    """
+    return batches >= LEAST_BATCHES and (batch_s is None or batches * batch_s >= LEAST_S)
 
 
 def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[Wanted]:
@@ -101,7 +128,12 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
     times = {group.id: times_of(situation, group) for group in groups}
     chains = {group.id: chain_s(situation, group, times[group.id]) for group in groups}
     load_s = load_s_of(situation, groups, times)
-    long = [group for group in groups if times[group.id] and chains[group.id] > LONG * load_s]
+    long = [
+        group
+        for group in groups
+        if times[group.id] and chains[group.id] > LONG * load_s
+        if is_worth_a_trial(max(left_of(situation, group)), known_s(situation, group))
+    ]
     hopes = {group.id: _hopes(situation, group) for group in long}
     # With all that is hoped for, and then without what is hoped of one group: of two chains of one length, shortening
     # either alone would gain nothing.
@@ -116,7 +148,7 @@ def is_trainable(situation: Situation, group: ModelGroup) -> bool:
     against it."""
     for known in there(situation, group):
         outcome = outcome_of(situation, group, known)
-        if outcome is not None and outcome.is_usable:
+        if (outcome is not None and outcome.is_usable) or (group.id, known.id) in situation.fits:
             return True
         if outcome is None and known.way.technique == "single" and may_fit(situation, group, known):
             return True

@@ -22,10 +22,13 @@ class Situation:
 
     Attributes:
         left: model -> batches that it has left to train on, of models that have any.
+        unit: model -> batches of its longest unit: so much longer than the load bound a chain may be just because units
+            are not divided.
         batch_s: model -> seconds of a batch by the way that its units have had, as far as that is known; the others
             are like them on average.
         outcomes: of trials.
         struck: ways that units have failed by.
+        fits: ways that units were committed by.
         under_way: trials that are open.
         devices: index of a kind of devices, as in `inspection` -> how many each worker has that is there.
         wanted: techniques that the user has named; `None`: whatever keeps the numbers of one device.
@@ -33,9 +36,11 @@ class Situation:
 
     inspection: Inspection
     left: Mapping[str, float]
+    unit: Mapping[str, float] = field(default_factory=dict)
     batch_s: Mapping[str, float] = field(default_factory=dict)
     outcomes: Mapping[tuple[str, str], TrialOutcome] = field(default_factory=dict)
     struck: Collection[tuple[str, str]] = ()
+    fits: Collection[tuple[str, str]] = ()
     under_way: Collection[tuple[str, str]] = ()
     devices: Mapping[int, Sequence[int]]
     wanted: Collection[str] | None = None

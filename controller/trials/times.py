@@ -22,9 +22,14 @@ class Width(NamedTuple):
 
 def base_s(situation: Situation, group: ModelGroup) -> float:
     """Seconds of a batch by the way that units have had; of models that have had none, as all others on average."""
+    own, known = known_s(situation, group), list(situation.batch_s.values())
+    return own or (sum(known) / len(known) if known else 1.0)
+
+
+def known_s(situation: Situation, group: ModelGroup) -> float | None:
+    """Seconds of a batch as units of the group have shown it; `None`: none has."""
     own = [situation.batch_s[model] for model in group.models if model in situation.batch_s]
-    known = own or list(situation.batch_s.values())
-    return sum(known) / len(known) if known else 1.0
+    return sum(own) / len(own) if own else None
 
 
 def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
@@ -58,8 +63,15 @@ def _narrowest(times: Mapping[Width, float]) -> tuple[int, float]:
 
 
 def chain_s(situation: Situation, group: ModelGroup, times: Mapping[Width, float]) -> float:
-    """Seconds of its longest model's units one after another, by the narrowest way."""
-    return max(left_of(situation, group)) * _narrowest(times)[1] if times else 0.0
+    """Seconds of its longest model's units one after another but for one of them, by the narrowest way."""
+    if not times:
+        return 0.0
+    lengths = (
+        situation.left[model] - situation.unit.get(model, 0.0)
+        for model in group.models
+        if situation.left.get(model, 0.0) > 0
+    )
+    return max(0.0, *lengths) * _narrowest(times)[1]
 
 
 def load_s_of(

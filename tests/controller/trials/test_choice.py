@@ -62,7 +62,7 @@ def wanted(given: Situation) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("workers", [1, 4])
 def test_workers_of_one_device_and_models_that_fit_leave_nothing_to_choose(workers: int) -> None:
     """Nothing is inspected, and of what was inspected nothing is tried."""
-    assert not is_there_a_choice([1] * workers, [1.0], has_overflowed=False)
+    assert not is_there_a_choice([1] * workers, {"m00": 1e6}, {}, {}, has_overflowed=False)
     assert wanted(situation([1], devices=[1] * workers)) == []
 
 
@@ -74,10 +74,10 @@ def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
     is_many = models >= 2 * sum(devices)
     given = situation([models], devices=devices)
     if is_many:
-        assert not is_there_a_choice(devices, [1.0] * models, has_overflowed=False)
+        assert not is_there_a_choice(devices, given.left, {}, {}, has_overflowed=False)
         assert wanted(given) == []
     if models < sum(devices) and max(devices) > 1:
-        assert is_there_a_choice(devices, [1.0] * models, has_overflowed=False)
+        assert is_there_a_choice(devices, given.left, {}, {}, has_overflowed=False)
         assert wanted(given)
 
 
@@ -271,3 +271,17 @@ def test_the_least_makespan_of_one_way_each_is_the_chain_or_the_load(left: list[
 def test_the_share_beyond_which_a_chain_is_long_is_below_one() -> None:
     """A chain as long as the load itself leaves no room for anything that takes longer than expected."""
     assert LONG < 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "batch_s", "is_tried"),
+    [(99, None, False), (100, None, True), (1e6, 1e-5, False), (100, 1.0, True)],
+)
+def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
+    batches: float, batch_s: float | None, is_tried: bool
+) -> None:
+    """Fewer batches than a trial has, or fewer seconds than processes take to start."""
+    given = situation([1], batches=batches)
+    given = replace(given, batch_s={} if batch_s is None else {"m00000": batch_s})
+    assert bool(wanted(given)) is is_tried
+    assert is_there_a_choice([8], given.left, {}, given.batch_s, has_overflowed=False) is is_tried

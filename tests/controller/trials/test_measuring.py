@@ -1,0 +1,175 @@
+"""Inspections and trials beside training: given where there is a choice, never to the cost of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import TaskAssigned
+from cerebro.contract.tasks import Failure, FailureKind, InspectTask, TaskBody, TrainTask, TrialTask
+from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
+from cerebro.contract.ways import SINGLE, Way
+from cerebro.state import Run, RunState, TaskState
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario, UnitTime, WorkerOutage
+from tests.controller.test_core import assert_complete, own_partition, plan, request, several_devices
+
+VIRTUAL = DeviceKind(kind="cpu", name="virtual")
+DDP = Way(technique="ddp", size=2)
+
+
+def inspection(models: int, *, groups: int = 1) -> Inspection:
+    """Models that are alike, or in so many groups; by `single` or on two devices."""
+    names = [f"m{number:02}" for number in range(models)]
+    return Inspection(
+        groups=tuple(
+            ModelGroup(
+                id=f"g{number:02}",
+                models=tuple(names[number::groups]),
+                ways=(KnownWay(id="single", way=SINGLE), KnownWay(id="ddp-2", way=DDP)),
+            )
+            for number in range(groups)
+        ),
+        places=(DevicePlace(device=VIRTUAL, most=2),),
+    )
+
+
+def seconds(*, inspect: float = 3.0, trial: float = 15.0, unit: float = 100.0) -> UnitTime:
+    """How long tasks take."""
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        return {"inspect": inspect, "trial": trial}.get(body.kind, unit)
+
+    return unit_time
+
+
+def simulate(
+    *devices: int, models: int, epochs: int = 3, groups: int = 1, trials: str = "auto", **changes: Any
+) -> Simulation:
+    """A finished run; workers can measure."""
+    scenario = Scenario(
+        holdings=own_partition(len(devices)),
+        devices=several_devices(*devices),
+        inspection=inspection(models, groups=groups),
+        **{
+            "trial": lambda body: TrialOutcome(batch_s=0.6, is_verified=True),
+            "unit_time": seconds(),
+            **changes,
+        },
+    )
+    asked = request(models, epochs).model_copy(update={"trials": trials})
+    simulation = Simulation(scenario, asked, plan(models, len(devices), rows=200))
+    simulation.run()
+    return simulation
+
+
+def run_of(simulation: Simulation) -> Run:
+    """The fit."""
+    return fold(EXPERIMENT, simulation.log).runs["fit-1"]
+
+
+def measured(simulation: Simulation) -> list[TaskAssigned]:
+    """What was given out to be measured."""
+    return [
+        event
+        for event in simulation.log
+        if isinstance(event, TaskAssigned) and event.task.split("/")[1] in ("inspect", "trial")
+    ]
+
+
+def test_where_a_chain_is_long_models_are_inspected_and_a_way_is_tried_between_units() -> None:
+    """One model on two devices: the inspection takes none of them, the trial both, and what it shows is known."""
+    simulation = simulate(2, models=1)
+    first, second = measured(simulation)
+    assert (first.task, first.devices) == ("fit-1/inspect", ())
+    assert (second.task, second.devices, second.way) == ("fit-1/trial/g00/ddp-2", (0, 1), DDP)
+    assert run_of(simulation).trials["g00", "ddp-2"].batch_s == 0.6
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "models", "trials"),
+    [((1, 1, 1), 1, "auto"), ((2,), 4, "auto"), ((2, 2), 8, "auto"), ((2,), 1, "never")],
+)
+def test_where_there_is_no_choice_nothing_is_measured(
+    devices: tuple[int, ...], models: int, trials: str
+) -> None:
+    """Workers of one device; twice as many like models as devices; a user who wants no trials."""
+    simulation = simulate(*devices, models=models, trials=trials)
+    assert measured(simulation) == []
+    assert run_of(simulation).inspection is None
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=len(devices))
+
+
+def test_a_unit_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_device() -> None:
+    """There are ways that need less."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_first = isinstance(body, TrainTask) and attempt == 1 and body.unit == 0
+        full = Failure(kind=FailureKind.OUT_OF_MEMORY, message="no memory", place="host")
+        return full if is_first else None
+
+    simulation = simulate(1, models=2, outcome=outcome)
+    assert [event.task for event in measured(simulation)][:1] == ["fit-1/inspect"]
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=1)
+
+
+@pytest.mark.parametrize("kind", [InspectTask, TrialTask])
+@pytest.mark.parametrize("failure", [FailureKind.CRASH, FailureKind.HANG, FailureKind.OUT_OF_MEMORY])
+def test_what_comes_to_nothing_is_known_and_the_run_goes_on(kind: type, failure: FailureKind) -> None:
+    """It is not tried again, and no model fails."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        return Failure(kind=failure, message="gone") if isinstance(body, kind) else None
+
+    simulation = simulate(2, models=1, outcome=outcome)
+    run = run_of(simulation)
+    assert run.state is RunState.FINISHED
+    assert len(measured(simulation)) == (1 if kind is InspectTask else 2)
+    told = (
+        run.inspection.problem
+        if kind is InspectTask and run.inspection
+        else run.trials["g00", "ddp-2"].reason
+    )
+    assert "gone" in told
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=1)
+
+
+def test_a_trial_whose_worker_is_lost_is_done_by_another_one() -> None:
+    """And the outcome is there once."""
+    simulation = simulate(
+        2,
+        2,
+        models=1,
+        unit_time=seconds(trial=50.0),
+        outages=[WorkerOutage(worker="worker-1", start=20.0, length=300.0)],
+    )
+    tried = [event for event in measured(simulation) if "/trial/" in event.task]
+    assert [event.worker for event in tried] == ["worker-1", "worker-0"]
+    assert run_of(simulation).trials["g00", "ddp-2"].is_usable
+
+
+def test_the_end_of_a_run_waits_for_no_trial() -> None:
+    """Once nothing is left to train, what is open to be measured is taken back."""
+    simulation = simulate(2, models=1, epochs=2, unit_time=seconds(inspect=1000.0))
+    run = run_of(simulation)
+    assert run.state is RunState.FINISHED
+    assert run.ended < 300
+    assert run.find("fit-1/inspect").state is TaskState.PENDING
+
+
+def test_trials_of_several_groups_are_on_different_workers_at_once() -> None:
+    """One at a time on each."""
+    simulation = simulate(
+        2,
+        2,
+        models=2,
+        groups=2,
+        epochs=10,
+    )
+    tried = [event for event in measured(simulation) if "/trial/" in event.task]
+    assert {event.task for event in tried} == {"fit-1/trial/g00/ddp-2", "fit-1/trial/g01/ddp-2"}
+    assert len({event.worker for event in tried}) == 2
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=10, partitions=2)
