@@ -5,6 +5,7 @@ Imports what only ways need, so it is imported when the first of them comes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -27,6 +28,9 @@ _T = TypeVar("_T")
 
 _SHORTEST_S, _LONGEST_S = 24 * 3600.0, 365 * 24 * 3600.0
 """Of a collective call. A hang is the agent's to find, which names the rank: torch only ends what nobody waits for."""
+
+_NOTE_S = 0.5
+"""Pause between two notes of how many operations of all ranks this one has begun."""
 
 _OWN = (NotApplicableError, SpecError, MemoryError, torch.OutOfMemoryError)
 """Errors that say by themselves what is wrong."""
@@ -84,6 +88,7 @@ class Membership:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._group: RankGroup | Alone | None = None
+        self._left = threading.Event()
 
     def placed(self, way: Way, hang_timeout_s: float) -> Placed:
         """This process's place in a unit. Waits for the other ranks.
@@ -100,6 +105,7 @@ class Membership:
     def leave(self) -> None:
         """Let go of the other ranks. Nothing where there are none."""
         if self._group is not None:
+            self._left.set()
             self._group.leave()
             self._group = None
 
@@ -124,7 +130,16 @@ class Membership:
                 device=device,
                 timeout_s=min(max(_SHORTEST_S, 2 * hang_timeout_s), _LONGEST_S),
             )
+            self._left = threading.Event()
+            note = (group, self._left)
+            threading.Thread(target=self._note, args=note, name="operations", daemon=True).start()
         return group
+
+    def _note(self, group: RankGroup, left: threading.Event) -> None:
+        """Tell again and again how far this rank is within its batch. Should it hang, it has told less than the others,
+        also where it lets no thread of its process go on."""
+        while not left.wait(_NOTE_S):
+            self._context.note_operations(group.operations())
 
 
 def _tried(action: Callable[[], _T]) -> tuple[_T | None, str]:

@@ -102,6 +102,12 @@ class RankGroup(Group):
         dist.all_reduce(total)
         return float(total)
 
+    def operations(self) -> int:
+        """How many collective operations this rank has begun; the same number as of the others where all keep up. Not
+        collective; safe in any thread."""
+        world: Any = dist.group.WORLD
+        return 0 if world is None else int(world._get_sequence_number_for_group())
+
     def leave(self) -> None:
         """Let go of the other ranks."""
         self._mesh = None

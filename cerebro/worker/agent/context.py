@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -220,6 +221,13 @@ class Context:
         if wanted and self._announced < self._batch:
             self._announced = self._page.announce(wanted)
         return self._page.announced(self._batch)
+
+    def note_operations(self, number: int) -> None:
+        """Of a rank: it has begun so many operations of all ranks together. Safe in any thread."""
+        page, ranks = self._page, self.ranks
+        if page is not None and ranks is not None:
+            with suppress(ValueError):  # the page was closed meanwhile
+                page.note(ranks.rank, number)
 
     def raise_if_ended(self) -> None:
         """Leave the task for good where user code has swallowed the error that `raise_if_ending` raised; called before

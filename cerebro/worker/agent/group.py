@@ -251,7 +251,9 @@ class ChildGroup:
         stopped = [rank for rank, child in enumerate(self.children) if is_stopped(child.pid)]
         if stopped:
             return f"{self._named(stopped[0])} is stopped by a signal; the processes were ended", stopped[0]
-        rank, where = who_is_behind(self._page.batches() if self._page else (), self.channel.answers)
+        page = self._page
+        batches, operations = (page.batches(), page.operations()) if page else ([], [])
+        rank, where = who_is_behind(batches, operations, self.channel.answers)
         who = f"{self._named(rank)} " if rank is not None else ""
         return f"{who}{where}; the processes were ended", rank
 

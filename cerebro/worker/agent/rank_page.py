@@ -1,5 +1,5 @@
-"""A page of memory that the ranks of an attempt and their agent share: which batch each rank is at, and at which one
-all of them stop together.
+"""A page of memory that the ranks of an attempt and their agent share: how far each rank is, and at which batch all of
+them stop together.
 
 A rank that leaves its loop alone lets the others wait for it for ever. To ask at every batch whether all go on would
 cost a collective operation each. So rank 0, which alone hears the agent, announces a batch that no rank has reached
@@ -24,7 +24,7 @@ PAGE = "page"
 
 _WORD = 8
 _HEAD = 1
-"""Words before those of the ranks: the announcement."""
+"""Words before those of the ranks: the announcement. Then come the batches of all ranks, then their operations."""
 _ACTIONS_BITS = 2
 _PAUSE_S = 20e-6
 
@@ -47,14 +47,14 @@ class RankPage:
     def __init__(self, path: Path, size: int) -> None:
         self.size = size
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), _WORD * (_HEAD + size))
+            self._map = mmap.mmap(file.fileno(), _WORD * (_HEAD + 2 * size))
         self._words = memoryview(self._map).cast("q")
         self._fence = threading.Lock()
 
     @staticmethod
     def make(path: Path, size: int) -> None:
         """Make the file: no rank has begun."""
-        path.write_bytes(bytes(_WORD * (_HEAD + size)))
+        path.write_bytes(bytes(_WORD * (_HEAD + 2 * size)))
 
     def close(self) -> None:
         """Give the memory back."""
@@ -63,12 +63,20 @@ class RankPage:
 
     def clear(self) -> None:
         """Another unit begins. To be called before any rank is told."""
-        for number in range(_HEAD + self.size):
+        for number in range(_HEAD + 2 * self.size):
             self._words[number] = 0
 
     def batches(self) -> list[int]:
         """By rank: how many batches it has begun."""
         return [self._words[_HEAD + rank] for rank in range(self.size)]
+
+    def operations(self) -> list[int]:
+        """By rank: how many operations of all ranks together it has begun, as it last noted; 0: it noted none."""
+        return [self._words[_HEAD + self.size + rank] for rank in range(self.size)]
+
+    def note(self, rank: int, operations: int) -> None:
+        """This rank has begun so many. Safe in any thread of it."""
+        self._words[_HEAD + self.size + rank] = operations
 
     def reach(self, rank: int, batch: int) -> None:
         """This rank has come to the boundary of its `batch`-th batch, from 1."""

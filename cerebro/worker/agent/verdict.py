@@ -58,21 +58,37 @@ def decisive(ends: Iterable[RankEnd]) -> RankEnd:
     return min(ends, key=lambda end: (end.is_lost_peer, end.at, end.rank))
 
 
-def who_is_behind(batches: Sequence[int], done: Collection[int] = ()) -> tuple[int | None, str]:
+def who_is_behind(
+    batches: Sequence[int], operations: Sequence[int] = (), done: Collection[int] = ()
+) -> tuple[int | None, str]:
     """Of ranks that all wait: the one that the others wait for, if it can be told; and where they are, for people.
 
     Args:
         batches: by rank: how many it has begun.
+        operations: by rank: how many operations of all ranks together it has begun; 0: not known.
         done: ranks that wait for nobody any more.
     """
-    waiting = {rank: batch for rank, batch in enumerate(batches) if rank not in done}
-    least = min(waiting.values(), default=0)
-    behind = [rank for rank, batch in waiting.items() if batch == least]
+    waiting = [rank for rank in range(len(batches)) if rank not in done]
+    behind = _least(waiting, batches)
     others = [batch for rank, batch in enumerate(batches) if rank not in behind]
-    one = behind[0] if len(behind) == 1 else None
-    who = "" if one is not None else f"ranks {', '.join(map(str, behind))} are "
+    least = batches[behind[0]] if behind else 0
+    within = [] if others or not operations or not all(operations) else _least(waiting, operations)
     if done:
-        return one, f"{who or 'is '}at batch {least}, the others are done"
-    if others:
-        return one, f"{who or 'is '}at batch {least}, the others at {max(others)}"
-    return None, f"all ranks are at batch {least}"
+        where = f"at batch {least}, the others are done"
+    elif others:
+        where = f"at batch {least}, the others at {max(others)}"
+    elif 0 < len(within) < len(waiting):
+        behind = within
+        where = f"behind within batch {least}: the others wait for it in the next operation of all ranks"
+    else:
+        return None, f"all ranks are at batch {least}"
+    if len(behind) == 1:
+        return behind[0], f"is {where}"
+    return None, f"ranks {', '.join(map(str, behind))} are {where.replace('for it', 'for them')}"
+
+
+def _least(ranks: Iterable[int], values: Sequence[int]) -> list[int]:
+    """Those ranks that have the least value."""
+    found = list(ranks)
+    least = min((values[rank] for rank in found), default=0)
+    return [rank for rank in found if values[rank] == least]

@@ -60,6 +60,8 @@ class Trained(SubEpochSpec):
         rank, name = dataloader.rank, hyperparams["name"]
         (self.notes / f"{name}.pid{rank}").write_text(str(os.getpid()))
         for inputs, labels in dataloader:
+            if rank == hyperparams.get("rank"):
+                befall(hyperparams["what"], dataloader.step)
             loss = torch.nn.functional.cross_entropy(network(inputs), labels)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
@@ -67,8 +69,6 @@ class Trained(SubEpochSpec):
             state["total"] += loss.item() * len(labels)
             dataloader.report(loss=loss)
             (self.notes / f"{name}.at{rank}").write_text(str(dataloader.step))
-            if rank == hyperparams.get("rank"):
-                befall(hyperparams["what"], dataloader.step)
             time.sleep(hyperparams.get("pause_s", 0.0))
         return {"loss": state["total"] / dataloader.num_rows}
 
@@ -83,6 +83,8 @@ def befall(what: str, step: int) -> None:
         raise ValueError("boom")
     if what == "exit":
         os._exit(3)
+    if what == "hang":
+        time.sleep(1000)
 
 
 class Training:
@@ -254,6 +256,14 @@ def test_a_rank_that_stands_still_is_named(training: Training) -> None:
     failure = training.failure(key)
     assert (failure.kind, failure.rank) == (FailureKind.HANG, 1)
     assert "rank 1 of 2 (device 1) is stopped by a signal" in failure.message
+
+
+@pytest.mark.parametrize("rank", BOTH)
+def test_a_rank_that_hangs_within_a_batch_is_named(training: Training, rank: int) -> None:
+    """Both are at the same batch; it has begun fewer operations of both."""
+    failure = training.failure(training.give("hangs", rank=rank, what="hang", hang_timeout_s=3.0))
+    assert (failure.kind, failure.rank) == (FailureKind.HANG, rank)
+    assert f"rank {rank} of 2 (device {rank}) is behind within batch 3" in failure.message
 
 
 def test_a_worker_that_ends_saves_the_group_first(training: Training) -> None:

@@ -76,19 +76,35 @@ def test_a_users_own_connection_is_no_peer(failure: Failure) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "done", "rank", "text"),
+    ("batches", "operations", "done", "rank", "text"),
     [
-        ((18, 18, 17), (), 2, "is at batch 17, the others at 18"),
-        ((3, 3), (), None, "all ranks are at batch 3"),
-        ((0, 0), (), None, "all ranks are at batch 0"),
-        ((2, 2, 5), (), None, "ranks 0, 1 are at batch 2, the others at 5"),
-        ((9, 9), (0,), 1, "is at batch 9, the others are done"),
-        ((7, 9, 8), (0,), 2, "is at batch 8, the others are done"),
-        ((), (), None, "all ranks are at batch 0"),
+        ((18, 18, 17), (), (), 2, "is at batch 17, the others at 18"),
+        ((18, 17, 18), (4, 9, 9), (), 1, "is at batch 17, the others at 18"),
+        ((3, 3), (), (), None, "all ranks are at batch 3"),
+        ((3, 3), (8, 8), (), None, "all ranks are at batch 3"),
+        ((3, 3), (8, 0), (), None, "all ranks are at batch 3"),
+        (
+            (3, 3),
+            (8, 7),
+            (),
+            1,
+            "is behind within batch 3: the others wait for it in the next operation of all ranks",
+        ),
+        (
+            (3, 3, 3),
+            (7, 8, 7),
+            (),
+            None,
+            "ranks 0, 2 are behind within batch 3: the others wait for them in the next operation of all ranks",
+        ),
+        ((2, 2, 5), (), (), None, "ranks 0, 1 are at batch 2, the others at 5"),
+        ((9, 9), (5, 5), (0,), 1, "is at batch 9, the others are done"),
+        ((7, 9, 8), (), (0,), 2, "is at batch 8, the others are done"),
+        ((), (), (), None, "all ranks are at batch 0"),
     ],
 )
 def test_the_rank_that_the_others_wait_for_is_named(
-    batches: tuple[int, ...], done: tuple[int, ...], rank: int | None, text: str
+    batches: tuple[int, ...], operations: tuple[int, ...], done: tuple[int, ...], rank: int | None, text: str
 ) -> None:
     """If it is one; those that are done wait for nobody."""
-    assert who_is_behind(batches, done) == (rank, text)
+    assert who_is_behind(batches, operations, done) == (rank, text)
