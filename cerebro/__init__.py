@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from cerebro.client.experiment import Experiment
     from cerebro.client.search import choice, loguniform, randint, uniform
     from cerebro.contract.records import Locator, Locators
-    from cerebro.spec import ETLSpec, SubEpochSpec
+    from cerebro.spec import ETLSpec, Hints, SubEpochSpec
 
 __all__ = [
     "ETLSpec",
     "Experiment",
+    "Hints",
     "Locator",
     "Locators",
     "SubEpochSpec",
@@ -30,6 +31,7 @@ __all__ = [
 _HOMES = {
     "ETLSpec": "cerebro.spec",
     "Experiment": "cerebro.client.experiment",
+    "Hints": "cerebro.spec",
     "Locator": "cerebro.contract.records",
     "Locators": "cerebro.contract.records",
     "SubEpochSpec": "cerebro.spec",

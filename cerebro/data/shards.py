@@ -18,12 +18,25 @@ import pyarrow as pa
 
 from cerebro.data.durable import DurableFile
 from cerebro.data.fields import Field, Layout
-from cerebro.data.manifests import SCHEMA_VERSION, FailedRow, ShardManifest, Source
-from cerebro.data.partitions import write_shard_manifest
+from cerebro.data.manifests import SCHEMA_VERSION, FailedRow, PartitionManifest, ShardManifest, Source
+from cerebro.data.partitions import write_manifest, write_shard_manifest
 from cerebro.data.trees import Array, RowId, flatten
 
 BATCH_BYTES = 64 << 20
 """Rows are kept in memory up to this size, then written as one record batch."""
+
+
+def write_rows(folder: Path, rows: Sequence[tuple[object, object]], source: Source) -> None:
+    """A complete partition of one shard from what a row function returned: (input, output) each. Ids count from 0.
+
+    Raises:
+        RowError: as `ShardWriter.add`.
+    """
+    with ShardWriter(folder, 0, start=0, stop=len(rows), source=source, id_type=pa.int64()) as writer:
+        for number, (inputs, outputs) in enumerate(rows):
+            writer.add(number, inputs, outputs)
+        shard = writer.close()
+    write_manifest(folder, PartitionManifest.of(source, [shard]))
 
 
 class ShardWriter:

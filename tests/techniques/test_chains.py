@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.ways import SINGLE, Way
-from tests.techniques.cases import Case, chain, content, distance, threads
+from tests.techniques.cases import ROWS, Case, chain, content, distance, threads
 from tests.techniques.ranks import Ranks
 
 
@@ -103,7 +103,10 @@ def check(story: tuple[Case, Sequence[Way]], partition: Path, ranks: Ranks) -> N
         found, same = chain(ways, case, partition, root, ranks)
         bar = 1e-10 if case.dtype == "float64" else 1e-5
         assert distance(content(root, found), content(root, expected)) <= bar
-        assert max(distance(*pair) for pair in zip(same, metrics, strict=True)) <= bar
+        for way, *pair in zip(ways, same, metrics, strict=True):
+            # A rank that was lent a row has counted it: what is averaged over its rows is near the mean.
+            is_lent = 0 < ROWS % case.batch_size < way.ranks
+            assert distance(*pair) <= (0.05 if is_lent else bar)
         assert found.size == expected.size
 
 

@@ -1,0 +1,114 @@
+"""The kit passes what comes with Cerebro, and finds what is wrong with a technique."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from torch import nn
+
+from cerebro.errors import SpecError
+from cerebro.techniques import Ddp, Group, Hints, ModelFacts, Params, Place, Share, Technique
+from cerebro.techniques.conformance import check
+from cerebro.techniques.named import KINDS
+
+pytestmark = pytest.mark.slow  # each starts processes that import torch
+
+
+class _Own(Technique):
+    name = "own"
+    least = 2
+
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        return ""
+
+    def share(self, group: Group) -> Share:
+        return Share(index=group.rank, of=group.size)
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None: ...
+
+
+class Alike(_Own):
+    """All ranks read all rows: nothing is gained, and nothing is wrong."""
+
+    def share(self, group: Group) -> Share:
+        return Share()
+
+
+class Renaming(Alike):
+    """Puts a module into another one."""
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        modules[0] = nn.Sequential(modules[0])
+
+
+class Forgetting(Alike):
+    """Begins with other weights."""
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        for parameter in modules[0].parameters():
+            nn.init.zeros_(parameter)
+
+
+class Summing(Ddp):
+    """Has gradients that are twice as large."""
+
+    name = "own"
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        super().prepare(modules, group, params, hints)
+        for parameter in modules[0].parameters():
+            parameter.register_hook(lambda gradient: gradient * 2)  # type: ignore[no-untyped-call]
+
+
+class Waiting(Alike):
+    """Has rank 1 wait for ever."""
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        if group.rank == 1:
+            time.sleep(600)
+        group.barrier()
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "tensor"])
+def test_what_comes_with_cerebro_conforms(name: str) -> None:
+    """On as few devices as it can use."""
+    check(KINDS[name]())
+
+
+def test_a_technique_of_ones_own_conforms() -> None:
+    """On three ranks, too."""
+    check(Alike(), size=3)
+
+
+@pytest.mark.parametrize(
+    ("technique", "told"),
+    [
+        (_Own(), r"gradient: .*ranks 0 and 1 differ in"),
+        (
+            Renaming(),
+            r"models'\]\[0\]\['0.weight'\] is 'missing', and on one device a tensor of shape \(6, 6\)",
+        ),
+        (Forgetting(), r"files: restored and saved again, .* differs from that of one device by 1.0e\+00"),
+        (Summing(), r"gradient: the gradient of .* differs from that of one device by 1.0e\+00"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Technique) else "",
+)
+def test_what_is_wrong_is_found(technique: Technique, told: str) -> None:
+    """With the check, the rank and the tensor."""
+    with pytest.raises(SpecError, match=f"(?s)'own' does not conform on 2 devices.*{told}"):
+        check(technique)
+
+
+def test_ranks_that_wait_for_each_other_are_ended() -> None:
+    """After a while, and told of."""
+    with pytest.raises(SpecError, match=r"rank 1 never came to the end of 'gradient', 20 s long"):
+        check(Waiting(), limit_s=20)
+
+
+def test_a_spec_needs_rows() -> None:
+    """Both are given, or none."""
+    wrong: Any = [(1.0, 2.0)]
+    with pytest.raises(SpecError, match="a spec together with rows"):
+        check(Alike(), rows=wrong)
