@@ -31,9 +31,9 @@ from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper
 from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from tests.controller.disturbed import disturbed
+from tests.controller.side_by_side import assert_apart
 from tests.controller.test_advisor import narrow
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
-from tests.controller.test_sharing import assert_apart
 from tests.state.test_beside import evaluation, half_trained
 
 WORKERS = 3

@@ -19,8 +19,8 @@ from cerebro.state.experiment import fold
 from controller.sharing import PATIENCE_S
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario
+from tests.controller.side_by_side import neighbour
 from tests.controller.test_core import assert_complete, own_partition, plan, request
-from tests.controller.test_sharing import neighbour
 
 UNIT_S = 5.0
 

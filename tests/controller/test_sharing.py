@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
 from random import Random
 
 import pytest
@@ -15,13 +13,9 @@ from cerebro.contract.events import (
     RunRequested,
     RunStarted,
     RunStopRequested,
-    TaskAssigned,
-    TaskCommitted,
-    TaskFailed,
     TaskRevoked,
-    TaskStarted,
 )
-from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord, Locator, Locators
+from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import TaskResult
 from cerebro.state import RunState, TaskKey
@@ -29,97 +23,50 @@ from cerebro.state.experiment import fold
 from cerebro.state.workers import NO_DEVICE
 from controller.arbiter import Place
 from controller.claims import places_of
-from controller.core import Core
 from controller.sharing import Sharing
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Neighbour, Scenario
 from tests.controller.disturbed import disturbed
+from tests.controller.side_by_side import FITS, WORKERS, Fits, assert_apart, core_of, neighbour
 from tests.controller.test_core import assert_complete, own_partition, plan, request
 from tests.state.stories import SHA, Story, etl_plan
-
-WORKERS = 3
-
-
-def neighbour(
-    name: str, models: int, epochs: int, *, at: float = 0.0, validated: bool = False, workers: int = WORKERS
-) -> Neighbour:
-    """A fit of another experiment."""
-    started = plan(models, workers, validated=validated)
-    return Neighbour(name=name, request=request(models, epochs), plan=started, at=at)
-
-
-def assert_apart(simulation: Simulation) -> None:
-    """No device runs two attempts at once, of whatever runs; nor is it given one while another run has it."""
-    running: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-    held: defaultdict[tuple[str, int], list[tuple[float, float, str]]] = defaultdict(list)
-    for name in simulation.cores:
-        given_at: dict[tuple[str, int], tuple[float, tuple[int, ...]]] = {}
-        began: dict[tuple[str, int], float] = {}
-        for event in simulation.store.events(name):
-            if isinstance(event, TaskAssigned):
-                given_at[event.task, event.attempt] = event.time, event.devices
-            elif isinstance(event, TaskStarted):
-                began[event.task, event.attempt] = event.time
-            elif isinstance(event, TaskCommitted | TaskFailed | TaskRevoked):
-                since, devices = given_at.pop((event.task, event.attempt))
-                for device in devices:
-                    owner = f"{name}/{event.task.partition('/')[0]}"
-                    held[event.worker, device].append((since, event.time, owner))
-                    if (event.task, event.attempt) in began:
-                        running[event.worker, device].append((began[event.task, event.attempt], event.time))
-    for spans in running.values():
-        spans.sort()
-        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
-    for tasks in held.values():
-        tasks.sort()
-        for n, (_, end, owner) in enumerate(tasks):
-            later = (task for task in tasks[n + 1 :] if task[0] < end)
-            assert all(other == owner for _, _, other in later)
 
 
 @settings(deadline=None, max_examples=40)
 @given(
-    own=st.tuples(st.integers(1, 5), st.integers(1, 2)),
-    others=st.lists(
-        st.tuples(st.integers(1, 5), st.integers(1, 2), st.floats(0, 20), st.booleans()),
-        min_size=1,
-        max_size=3,
-    ),
+    fits=FITS,
     outages=st.lists(
         st.tuples(st.integers(0, WORKERS - 1), st.floats(0.1, 20), st.floats(0.1, 30)),
         max_size=2,
         unique_by=lambda outage: outage[0],
     ),
-    crashes=st.frozensets(st.integers(0, 60), max_size=3),
     most_open=st.integers(1, 4),
-    devices=st.lists(st.integers(1, 3), min_size=WORKERS, max_size=WORKERS),
-    times=st.randoms(use_true_random=False),
 )
-def test_every_run_keeps_its_promises(  # type: ignore[no-untyped-def]
-    own, others, outages, crashes, most_open, devices, times
+def test_every_run_keeps_its_promises(
+    fits: Fits, outages: list[tuple[int, float, float]], most_open: int
 ) -> None:
     """Whoever else is there, whatever happens to workers, wherever the controller dies: each run is complete."""
-    scenario = disturbed(WORKERS, outages=outages, faults={}, times=times)
-    scenario.crash_before = crashes
-    scenario.devices = {f"worker-{number}": count for number, count in enumerate(devices)}
-    models, epochs = own
-    simulation = Simulation(
-        scenario,
-        request(models, epochs),
-        plan(models, WORKERS),
-        neighbours=[
-            neighbour(f"other-{n}", m, e, at=at, validated=validated)
-            for n, (m, e, at, validated) in enumerate(others)
-        ],
-        most_open=most_open,
-    )
-    simulation.run(limit=20_000)
-    sizes = {EXPERIMENT: epochs, **{f"other-{n}": e for n, (_, e, _, _) in enumerate(others)}}
-    for name, count in sizes.items():
+    simulation = fits.simulated(outages=outages, most_open=most_open)
+    for name, epochs in fits.epochs.items():
         state = fold(name, simulation.store.events(name))
         assert state.runs["fit-1"].state is RunState.FINISHED
-        assert_complete(state, epochs=count, partitions=WORKERS)
+        assert_complete(state, epochs=epochs, partitions=WORKERS)
     assert_apart(simulation)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    fits=FITS,
+    removed=st.lists(
+        st.tuples(st.integers(0, WORKERS - 1), st.floats(1, 30)), max_size=2, unique_by=lambda one: one[0]
+    ),
+)
+def test_partitions_are_made_one_after_the_other_beside_every_run(
+    fits: Fits, removed: list[tuple[int, float]]
+) -> None:
+    """Before, and again where a disk is lost: in lanes, in which attempts of any runs take turns."""
+    simulation = fits.simulated(most_open=4, has_pods=True, removed=removed)
+    assert assert_apart(simulation) >= WORKERS * len(fits.epochs)
 
 
 @pytest.mark.parametrize("seed", [47, 48, 89, 242])
@@ -225,13 +172,6 @@ def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, 
             else:
                 story.commit(tasks[1], 1, TaskResult(rows=4))
     assert queueing == (frozenset() if is_taken_back else {Place("worker-0", NO_DEVICE)})
-
-
-def core_of(story: Story, name: str = "one") -> Core:
-    """The core of an experiment at the end of a story."""
-    core = Core(ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="t.csv"))))
-    core.state, story.state.name = story.state, name
-    return core
 
 
 def test_a_priority_that_is_changed_changes_the_shares() -> None:

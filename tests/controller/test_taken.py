@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cerebro.contract import api
 from cerebro.contract.events import ControllerEvent, DevicesTaken, Event, RunFinished
@@ -22,12 +21,10 @@ from controller.decide import Step
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario
 from controller.taken import EVERY_S, TakenTime, taken
-from tests.controller.disturbed import disturbed
+from tests.controller.side_by_side import FITS, Fits, core_of, neighbour
 from tests.controller.test_core import own_partition, plan, request
-from tests.controller.test_sharing import core_of, neighbour
 from tests.state.stories import Story, unit
 
-WORKERS = 3
 _NEW_S = 1.0
 """What is so new need not be told, and so short a time between two tasks of others is theirs."""
 
@@ -62,36 +59,10 @@ def states(simulation: Simulation) -> dict[str, ExperimentState]:
 
 
 @settings(deadline=None, max_examples=15)
-@given(
-    own=st.tuples(st.integers(1, 5), st.integers(1, 2)),
-    others=st.lists(
-        st.tuples(st.integers(1, 5), st.integers(1, 2), st.floats(0, 20), st.booleans()),
-        min_size=1,
-        max_size=3,
-    ),
-    crashes=st.frozensets(st.integers(0, 60), max_size=3),
-    devices=st.lists(st.integers(1, 3), min_size=WORKERS, max_size=WORKERS),
-    times=st.randoms(use_true_random=False),
-)
-def test_all_that_others_had_is_told_and_nothing_else(  # type: ignore[no-untyped-def]
-    own, others, crashes, devices, times
-) -> None:
+@given(fits=FITS)
+def test_all_that_others_had_is_told_and_nothing_else(fits: Fits) -> None:
     """Never while the run itself has the device, wherever the controller dies; and no run beats its bound."""
-    scenario = disturbed(WORKERS, outages=[], faults={}, times=times)
-    scenario.crash_before = crashes
-    scenario.devices = {f"worker-{number}": count for number, count in enumerate(devices)}
-    models, epochs = own
-    simulation = Simulation(
-        scenario,
-        request(models, epochs),
-        plan(models, WORKERS),
-        neighbours=[
-            neighbour(f"other-{n}", m, e, at=at, validated=validated)
-            for n, (m, e, at, validated) in enumerate(others)
-        ],
-        most_open=4,
-    )
-    simulation.run(limit=20_000)
+    simulation = fits.simulated(most_open=4)
     runs = {name: (state, state.runs["fit-1"]) for name, state in states(simulation).items()}
     for name, (state, run) in runs.items():
         theirs: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)

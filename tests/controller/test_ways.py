@@ -25,6 +25,7 @@ from cerebro.state.experiment import fold
 from controller.sharing import PATIENCE_S
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
+from tests.controller.side_by_side import neighbour
 from tests.controller.test_core import (
     assert_complete,
     assert_exclusive,
@@ -33,7 +34,6 @@ from tests.controller.test_core import (
     request,
     several_devices,
 )
-from tests.controller.test_sharing import neighbour
 from tests.state import exclusive
 
 CHECKPOINTING = Way(technique="checkpointing")
