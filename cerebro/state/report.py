@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.events import EpochCompleted
 from cerebro.contract.runs import FitPlan
-from cerebro.state import breaks, taken
+from cerebro.state import breaks, taken, ways
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.runs import Run
 from cerebro.state.timeline import TrainedUnit, busy, busy_without_visits, committed, running, starts
@@ -181,7 +181,7 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
             f"other runs had {found.taken_s:.1f} device-seconds of its workers, which count as absence"
         )
     plan = plan_line(run)
-    return [*lines, plan] if plan else lines
+    return [*lines, *([plan] if plan else []), *ways.lines(run)]
 
 
 def plan_line(run: Run) -> str:

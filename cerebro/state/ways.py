@@ -11,6 +11,7 @@ what runs out of it is first done once more with nothing else on its worker, as 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.errors import IllegalEventError
-from cerebro.state.models import Model
+from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task
 
@@ -101,6 +102,81 @@ def strike_all(event: WaysStruckOff, run: Run) -> None:
     if next(left(run, model), None) is None:
         model.give_up(final(failure, run, model))
     run.see_model(model)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayTold:
+    """What there is to say of a way for a model.
+
+    Attributes:
+        units: that are committed and ran so.
+        seconds: that one of them took on average; `None` where there is none.
+        struck_off: why it cannot be used; empty: it can, as far as is known.
+        is_next: the next unit runs so where it can.
+    """
+
+    way: Way
+    units: int
+    seconds: float | None
+    struck_off: str
+    is_next: bool
+
+
+def told(run: Run, model: Model) -> list[WayTold]:
+    """All ways of a model, those first that are tried first."""
+    seconds: dict[str, list[float]] = {}
+    known = {way.label: way for way in ways_of(run)}
+    for visit in model.visits:
+        way = visit.way or SINGLE
+        known.setdefault(way.label, way)
+        seconds.setdefault(way.label, []).append(visit.seconds)
+    upcoming = next(left(run, model), None) if model.state is ModelState.ACTIVE else None
+    found = []
+    for label, way in known.items():
+        struck, taken = model.struck.get(label), seconds.get(label, [])
+        found.append(
+            WayTold(
+                way=way,
+                units=len(taken),
+                seconds=sum(taken) / len(taken) if taken else None,
+                struck_off=_words(struck) if struck else "",
+                is_next=way == upcoming and not model.is_trained,
+            )
+        )
+    return found
+
+
+def has_more_than_one(run: Run, model: Model) -> bool:
+    """Whether there is something to say of a model's ways: it was trained by another one than is tried first without a
+    choice, or one is struck off."""
+    return bool(model.struck) or any(visit.way is not None for visit in model.visits)
+
+
+def lines(run: Run) -> list[str]:
+    """By which ways the models of a fit are trained, and why ways are struck off, in words; nothing where all run on
+    one device, as user code is written."""
+    used: Counter[str] = Counter()
+    struck: dict[str, list[WayTold]] = {}
+    for model in run.models.values():
+        if not has_more_than_one(run, model):
+            used[SINGLE.label] += not model.is_cut_short
+            continue
+        for found in told(run, model):
+            used[found.way.label] += found.is_next or (model.is_trained and found.units > 0)
+            if found.struck_off:
+                struck.setdefault(found.way.label, []).append(found)
+    used += Counter()  # without what nobody uses
+    if not struck and set(used) <= {SINGLE.label}:
+        return []
+    by = ", ".join(f"{_models(count)} by {label}" for label, count in used.items())
+    return [
+        *([f"ways: {by}"] if by else []),
+        *(f"{label} is struck off for {_models(len(f))}: {f[0].struck_off}" for label, f in struck.items()),
+    ]
+
+
+def _models(count: int) -> str:
+    return f"{count} model{'' if count == 1 else 's'}"
 
 
 def final(failure: Failure, run: Run, model: Model) -> Failure:

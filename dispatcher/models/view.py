@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from cerebro.commands.rules import allowed
 from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelSummary
-from cerebro.state import Model, Run
+from cerebro.state import Model, Run, ways
 from dispatcher.models.query import ModelQuery, chosen, matching
 from dispatcher.pages.tables import Cell, Paged, csv_text, page_of
 from dispatcher.reading.columns import FIXED, Column, Columns, hyperparameter
@@ -79,9 +79,23 @@ class EpochRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WayRow:
+    """A way to train a model; `seconds` are those of a unit on average, None while there is none. `struck_off` says why
+    it cannot be used, and is empty if it can."""
+
+    way: str
+    devices: int
+    units: int
+    seconds: float | None
+    struck_off: str
+    is_next: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelView:
     """One model of a fit run and its epochs; `previous` and `next` are its neighbours' ids, `failed_at` is the attempt
-    at which it failed, if that is known."""
+    at which it failed, if that is known. `ways`: those first that are tried first; none where it is trained on one
+    device, as user code is written, and nothing else was tried."""
 
     run: str
     metric: str
@@ -93,6 +107,7 @@ class ModelView:
     epochs: tuple[EpochRow, ...]
     failed_at: FailedAttempt | None
     may: tuple[str, ...]
+    ways: tuple[WayRow, ...]
 
 
 def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
@@ -162,7 +177,20 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         epochs=tuple(_epoch(found, epoch, kept) for epoch in range(1, found.completed_epochs + 1)),
         failed_at=failed_attempts(run, [name]).get(name),
         may=tuple(sorted(allowed(read_model.state, run, found))),
+        ways=tuple(_ways(run, found)),
     )
+
+
+def _ways(run: Run, model: Model) -> Iterator[WayRow]:
+    for found in ways.told(run, model) if ways.has_more_than_one(run, model) else ():
+        yield WayRow(
+            way=found.way.label,
+            devices=found.way.size,
+            units=found.units,
+            seconds=found.seconds,
+            struck_off=found.struck_off,
+            is_next=found.is_next,
+        )
 
 
 def _default(columns: Columns, varying: tuple[str, ...]) -> tuple[Column, ...]:

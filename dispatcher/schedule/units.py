@@ -35,7 +35,8 @@ those only the visit is kept. Plain, because there is one for each unit of a lon
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
-    """One attempt; times are seconds since the epoch, None while unknown. `outcome` is empty while it is open."""
+    """One attempt; times are seconds since the epoch, None while unknown. `outcome` is empty while it is open. So is
+    `way` where it runs on one device as user code is written."""
 
     number: int
     worker: str
@@ -43,6 +44,8 @@ class AttemptRow:
     started: float | None
     ended: float | None
     outcome: str
+    devices: tuple[int, ...] = ()
+    way: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +188,8 @@ def _unit_row(
                 started=attempt.started or None,
                 ended=attempt.ended or None,
                 outcome=attempt.outcome,
+                devices=attempt.devices,
+                way=attempt.way.label if attempt.way else "",
             )
             for attempt in attempts
         ),

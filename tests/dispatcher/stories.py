@@ -16,7 +16,15 @@ from cerebro.contract.events import (
     WorkerJoined,
     WorkerLost,
 )
-from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord, WorkerStatus
+from cerebro.contract.records import (
+    ExperimentRecord,
+    Holding,
+    Hyperparameters,
+    Locator,
+    Locators,
+    WorkerRecord,
+    WorkerStatus,
+)
 from cerebro.contract.runs import (
     EtlPlan,
     EtlRequest,
@@ -27,6 +35,7 @@ from cerebro.contract.runs import (
     PartitionPlan,
 )
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
+from cerebro.contract.ways import SINGLE, Way
 from cerebro.state import ExperimentState, RunState
 
 CODE = "0" * 64
@@ -179,4 +188,43 @@ def running_story(name: str = "digits", **changes: object) -> Story:
     )
     story.run_task("fit-1/train/m04/e1/p1", "worker-1", None)
     story.run_task("fit-1/train/m05/e1/p0", "worker-0", None)
+    return story
+
+
+def story_with_ways() -> Story:
+    """A fit on a worker of two devices: one of two models runs out of memory on one, and has trained on both."""
+    story = Story("digits")
+    story.tell(
+        WorkerJoined(
+            worker="worker-0",
+            incarnation="a",
+            weight=2,
+            kinds=("etl", "train"),
+            holdings=(Holding(dataset="d1", partition=0),),
+            devices=2,
+        )
+    )
+    rates: tuple[Hyperparameters, ...] = ({"batch_size": 32, "lr": 0.1}, {"batch_size": 32, "lr": 0.2})
+    request = FitRequest(code=CODE, models=rates, epochs=2, metric="accuracy", mode="max")
+    ddp = Way(technique="ddp", size=2)
+    plan = FitPlan(
+        dataset="d1",
+        models={f"m{i:02}": rate for i, rate in enumerate(rates)},
+        partitions={0: 898},
+        ways=(SINGLE, ddp, Way(technique="fsdp", size=2)),
+    )
+    story.tell(RunRequested(run="fit-1", request=request, author="ada"))
+    story.tell(RunStarted(run="fit-1", plan=plan))
+    key = "fit-1/train/m00/e1/p0"
+    story.run_task(key, "worker-0", None)
+    failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device")
+    story.tell(TaskFailed(task=key, attempt=1, worker="worker-0", failure=failure))
+    story.tell(TaskAssigned(task=key, attempt=2, worker="worker-0", devices=(0, 1), way=ddp))
+    story.tell(TaskStarted(task=key, attempt=2, worker="worker-0"))
+    result = TaskResult(
+        rows=898,
+        metrics={"accuracy": 0.9},
+        checkpoint=CheckpointRef(name="m00/e1p0", checksum="0" * 16, size=1),
+    )
+    story.tell(TaskCommitted(task=key, attempt=2, worker="worker-0", result=result))
     return story

@@ -61,10 +61,10 @@ def own_lab(tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     made: list[Lab] = []
 
-    def make(**environment: str) -> Lab:
+    def make(workers: int = 2, **environment: str) -> Lab:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        cluster.start(tmp_path / "home", workers=2, tensorboard=False)
+        cluster.start(tmp_path / "home", workers=workers, tensorboard=False)
         made.append(Lab(tmp_path / "home", tmp_path, names))
         return made[-1]
 

@@ -100,6 +100,22 @@ def test_each_device_has_a_row() -> None:
     assert [line[0] for line in table(figure).rows] == ["worker-0 · 0", "worker-0 · 1", "worker-1"]
 
 
+def test_a_unit_on_several_devices_is_drawn_on_each_of_them() -> None:
+    """It counts once, as one attempt; its time is that of each of its rows."""
+    first = spans(1, 1, 1, last_runs=False)[0]
+    wide = replace(first, worker="worker-0", devices=(0, 2), way="ddp-2", start_s=0.0, end_s=4.0)
+    found = figures.schedule([wide], workers={"worker-0": 3}, models=MODELS, landmarks=Landmarks(now_s=4.0))
+    drawn_bars = bars(found, "committed")
+    assert drawn_bars["y"] == [0, 2]
+    assert "by ddp-2 on devices 0, 2" in drawn_bars["hovertext"][0]
+    assert description(found).startswith("1 attempts at units on 1 workers")
+    assert [tuple(line[:2]) for line in table(found).rows] == [
+        ("worker-0 · 0", 1),
+        ("worker-0 · 1", 0),
+        ("worker-0 · 2", 1),
+    ]
+
+
 def test_partitions_that_are_made_beside_units_have_a_row_of_their_own() -> None:
     """Below the devices; of a worker for ETL it has its name, and without any there is none."""
     (unit,) = spans(1, 1, 1, last_runs=False)

@@ -12,9 +12,9 @@ from cerebro.contract.events import ModelRetried, TaskAssigned, TaskFailed, Task
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.errors import IllegalEventError
-from cerebro.state import ModelState, TaskState
+from cerebro.state import ModelState, TaskState, schedule_lines
 from cerebro.state.experiment import fold
-from cerebro.state.ways import left, ways_of
+from cerebro.state.ways import left, lines, told, ways_of
 from tests.state.stories import Story, unit
 
 CHECKPOINTING = Way(technique="checkpointing")
@@ -203,3 +203,24 @@ def test_whatever_fails_a_model_has_a_way_left_or_has_failed(
     assert places or not labels(made)
     assert fold("one", made.log) == made.state
     assert {label: each.place for label, each in made.model().struck.items()} == struck
+
+
+def test_what_there_is_to_say_of_ways() -> None:
+    """How many models are trained by which, and why ways are struck off; nothing where all run as they are written."""
+    made = story(SINGLE, CHECKPOINTING, DDP)
+    assert lines(made.run) == []
+    attempt(made, SINGLE, DEVICE)
+    attempt(made, CHECKPOINTING, NOT_APPLICABLE)
+    assert lines(made.run) == [
+        "ways: 1 model by single, 1 model by ddp-2",
+        "single is struck off for 1 model: out of memory of the device: CUDA out of memory",
+        "checkpointing is struck off for 1 model: no repeated block",
+    ]
+    attempt(made, DDP)
+    table = {row.way.label: (row.units, row.struck_off, row.is_next) for row in told(made.run, made.model())}
+    assert table == {
+        "single": (0, "out of memory of the device: CUDA out of memory", False),
+        "checkpointing": (0, "no repeated block", False),
+        "ddp-2": (1, "", True),
+    }
+    assert schedule_lines(made.state, made.run, made.time)[-3:] == lines(made.run)

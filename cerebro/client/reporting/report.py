@@ -25,7 +25,7 @@ from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitPlan, FitRequest
 from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.figures import THEME_COLORS, Figure, ModelSummary
 from cerebro.figures.frame import number
-from cerebro.state import ExperimentState, Run, RunState, schedule_lines
+from cerebro.state import ExperimentState, Run, RunState, schedule_lines, ways
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -107,6 +107,7 @@ def report_html(
             causes=_causes(rows),
             tests=list(_tests(drawings)),
             models=_models(drawings, varying),
+            ways=_ways(run),
             same=_words({name: value for name, value in common.items() if name not in varying}),
             figures=drawn,
             splits=_splits(state, plan),
@@ -160,6 +161,25 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
     ]
     note = f"the best {_MOST_MODELS:,} of {len(rows):,}" if len(rows) > _MOST_MODELS else ""
     return _Table("Models, best first", columns, shown, note)
+
+
+def _ways(run: Run) -> _Table:
+    """By which ways each model was trained, and why others are struck off; without rows if all ran as they are
+    written."""
+    columns = ("model", "way", "devices", "units", "seconds a unit", "struck off")
+    told = (
+        (model.id, each)
+        for model in run.models.values()
+        if ways.has_more_than_one(run, model)
+        for each in ways.told(run, model)
+        if each.units or each.struck_off
+    )
+    rows = [
+        (name, each.way.label, each.way.size, each.units, each.seconds, each.struck_off)
+        for name, each in told
+    ]
+    note = f"the first {_MOST_MODELS:,} of {len(rows):,}" if len(rows) > _MOST_MODELS else ""
+    return _Table("Ways to train the models", columns, rows[:_MOST_MODELS], note)
 
 
 def _tests(drawings: Drawings) -> Iterable[_Table]:

@@ -14,10 +14,11 @@ from cerebro.client.results.tables import beside, cell
 from cerebro.commands.chosen import find_model
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
+from cerebro.contract.ways import SINGLE
 from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
-from cerebro.state import ExperimentState, Model, Run, gap, schedule_of, wording
+from cerebro.state import ExperimentState, Model, Run, gap, schedule_of, ways, wording
 from cerebro.usercode.in_process import UserCode
 
 
@@ -149,8 +150,8 @@ class FitResult(FitFigures):
     def visits(self) -> pd.DataFrame:
         """The log of visits, one row per committed unit in order: enough to replay the run. `process_start` are the
         seconds after `started` that the unit waited for its process to start and to import; `devices` those of the
-        worker that it took; `peak_bytes` and `peak_gpu_bytes` the most memory that its process, and torch on its GPUs,
-        had at once (missing where that is not known)."""
+        worker that it took, and `way` how it used them; `peak_bytes` and `peak_gpu_bytes` the most memory that its
+        process, and torch on its GPUs, had at once (missing where that is not known)."""
         rows = [
             beside(
                 {
@@ -165,6 +166,7 @@ class FitResult(FitFigures):
                     "ended": visit.ended,
                     "process_start": visit.start_s,
                     "devices": visit.devices,
+                    "way": (visit.way or SINGLE).label,
                     "peak_bytes": visit.peak_bytes or None,
                     "peak_gpu_bytes": visit.peak_gpu_bytes or None,
                 },
@@ -176,6 +178,23 @@ class FitResult(FitFigures):
         ]
         frame = pd.DataFrame(rows)
         return frame.sort_values("ended", kind="stable", ignore_index=True) if rows else frame
+
+    def ways(self) -> pd.DataFrame:
+        """The ways to train each model, those first that are tried first: how many units ran so, the mean time of one
+        in seconds, and why a way is struck off for the model (empty: it is not)."""
+        rows = [
+            {
+                "model": model.id,
+                "way": told.way.label,
+                "devices": told.way.size,
+                "units": told.units,
+                "seconds": told.seconds,
+                "struck off": told.struck_off,
+            }
+            for model in self._run.models.values()
+            for told in ways.told(self._run, model)
+        ]
+        return pd.DataFrame(rows)
 
     def epochs(self) -> pd.DataFrame:
         """How well each epoch was scheduled, once all models have trained it: makespan and lower bound of all units up

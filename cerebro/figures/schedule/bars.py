@@ -257,10 +257,19 @@ def hover(span: Span) -> str:
     return lines(
         f"{span.model}, epoch {span.epoch}, partition {span.partition}",
         f"on {span.worker}, attempt {span.attempt}: {span.note or span.outcome}",
+        _used(span),
         f"{seconds(span.start_s)} to {until}: {seconds(span.end_s - span.start_s)}",
         f"of these {seconds(span.process_s)} until its process had started" if span.process_s else "",
         moves if span.load_s or span.save_s else "",
     )
+
+
+def _used(span: Span) -> str:
+    """How an attempt used which devices, where there is something to say."""
+    if not span.way:
+        return ""
+    many = f" on devices {', '.join(map(str, span.devices))}" if len(span.devices) > 1 else ""
+    return f"by {span.way}{many}"
 
 
 def seconds(value: float) -> str:

@@ -55,7 +55,8 @@ def schedule(
     highlight: str = "",
     theme: Theme = "light",
 ) -> Figure:
-    """A row per device and a bar per attempt at a unit, in its model's colour; what is left empty is time without one.
+    """A row per device and a bar per attempt at a unit, in its model's colour, on each row of one that takes several
+    devices; what is left empty is time without one.
 
     Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading,
     saving and the start of processes are shaded, and so are breaks, in which the run had ended or no worker was there.
@@ -83,9 +84,10 @@ def schedule(
     for worker in [s.worker for found in (spans, planned, taken) for s in found]:
         counts.setdefault(worker, 1)
     names = [lane for worker, count in counts.items() for lane in lanes(worker, count)]
-    spans = [replace(span, worker=_lane(span.worker, span.devices, counts)) for span in spans]
-    planned = [replace(unit, worker=_lane(unit.worker, (unit.device,), counts)) for unit in planned]
-    taken = tuple(replace(bar, worker=_lane(bar.worker, bar.devices, counts)) for bar in taken)
+    attempts = spans
+    spans = [replace(s, worker=lane) for s in attempts for lane in _lanes(s.worker, s.devices, counts)]
+    planned = [replace(u, worker=lane) for u in planned for lane in _lanes(u.worker, (u.device,), counts)]
+    taken = tuple(replace(b, worker=lane) for b in taken for lane in _lanes(b.worker, b.devices, counts))
     remade = [replace(s, worker=f"{s.worker} · ETL" if s.worker in counts else s.worker) for s in remade]
     canvas = Canvas(
         rows={lane: row for row, lane in enumerate(dict.fromkeys([*names, *(s.worker for s in remade)]))},
@@ -97,7 +99,7 @@ def schedule(
     title = f"{what} of {len(models):,} models on {len(counts):,} workers"
     if len(spans) > MOST_BARS:
         found = buckets.merged(spans, tuple(names), end, most=MOST_BARS)
-        title += f": {len(spans):,} units and attempts, in stretches of {seconds(found[0].seconds)}"
+        title += f": {len(attempts):,} units and attempts, in stretches of {seconds(found[0].seconds)}"
         traces = [merged_bars(found, canvas), *vain_marks(spans, canvas)]
     else:
         traces = list(unit_bars(spans, canvas, highlight))
@@ -111,7 +113,7 @@ def schedule(
         traces,
         theme=theme,
         title=title,
-        description=_description(spans, planned, len(counts), end, breaks=breaks, landmarks=landmarks),
+        description=_description(attempts, planned, len(counts), end, breaks=breaks, landmarks=landmarks),
         table=cut(_rows(spans, planned, taken, names, end - _total(breaks)), _COLUMNS),
         layout=_layout(canvas, until, breaks, landmarks, now=end if spans else None),
     )
@@ -122,10 +124,10 @@ def lanes(worker: str, devices: int) -> list[str]:
     return [worker] if devices == 1 else [f"{worker} · {device}" for device in range(devices)]
 
 
-def _lane(worker: str, devices: tuple[int, ...], counts: Mapping[str, int]) -> str:
-    """The row of what took these devices: that of the first of them."""
+def _lanes(worker: str, devices: tuple[int, ...], counts: Mapping[str, int]) -> list[str]:
+    """The rows of what took these devices."""
     rows = lanes(worker, counts[worker])
-    return rows[min(devices[0] if devices else 0, len(rows) - 1)]
+    return list(dict.fromkeys(rows[min(device, len(rows) - 1)] for device in devices or (0,)))
 
 
 def _layout(

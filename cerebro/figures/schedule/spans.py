@@ -22,6 +22,7 @@ class Span:
     Attributes:
         task: its key. model: empty for a partition.
         epoch, partition, worker, attempt: what ran where. devices: of the worker; none for a partition.
+        way: label of how a unit used them; empty: on one, as user code is written.
         start_s, end_s: of one that runs, `end_s` is now.
         outcome: what came of it. note: how an attempt that came to nothing ended, in words.
         process_s: at its beginning, until its process had started and its own work began; 0 where unknown (only commits
@@ -43,6 +44,7 @@ class Span:
     load_s: float = 0.0
     save_s: float = 0.0
     devices: tuple[int, ...] = (0,)
+    way: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,6 +169,7 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
         load_s=visit.load_s if visit else 0.0,
         save_s=visit.save_s if visit else 0.0,
         devices=attempt.devices,
+        way=attempt.way.label if attempt.way else "",
     )
 
 

@@ -14,7 +14,8 @@ import pytest
 from cerebro.client.reporting import Drawings, report_html
 from cerebro.client.reporting.plotting import plotly_script
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
+from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import BadRequestError, NotFoundError
 from tests.client.reporting.stories import NASTY, RECORD, evaluated, reported
 from tests.e2e.browser import SCHEMES, Scheme
@@ -252,3 +253,19 @@ def test_it_reads_without_scripts(browser: Browser, report: str, tmp_path: Path)
     page.goto(file.as_uri())
     assert page.locator(".plot >> text=Its data are in the table below").count() == 6
     context.close()
+
+
+def test_ways_and_what_is_struck_off_are_told() -> None:
+    """Of models that ran by another way than as they are written; else there is no such table."""
+    story = Story(devices=2)
+    ddp = Way(technique="ddp", size=2)
+    story.fit(models=2, partitions=1, epochs=1, ways=(SINGLE, ddp))
+    assert "Ways to train" not in prose(report_html(story.state, story.run, record=RECORD, now=story.time))
+    story.break_off(unit(1, 0), 0, story.start(unit(1, 0), 0), FailureKind.NOT_APPLICABLE, "no blocks")
+    story.start(unit(1, 0), 0, (0, 1), ddp)
+    story.commit(unit(1, 0), 0)
+    words = " ".join(prose(report_html(story.state, story.run, record=RECORD, now=story.time)).split())
+    assert "Ways to train the models" in words
+    assert re.search(r"m00 single 1 0 no blocks m00 ddp-2 2 1 1", words), words[words.index("Ways to") :][
+        :300
+    ]

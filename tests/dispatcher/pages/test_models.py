@@ -7,7 +7,7 @@ import re
 from cerebro.contract.events import ModelStopRequested, RunStopRequested
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
-from tests.dispatcher.stories import Story, running_story
+from tests.dispatcher.stories import Story, running_story, story_with_ways
 
 
 def test_table_of_models(bench: Bench, browser: Browser) -> None:
@@ -129,3 +129,18 @@ def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser
     bench.store.add(story)
     page = text_of(browser.get("/experiments/digits/models/m00").text)
     assert page.count(" removed ") == 2
+
+
+def test_the_page_of_a_model_tells_its_ways(bench: Bench, browser: Browser) -> None:
+    """Which is in use, which is struck off and why; and by which each unit ran. Of a model that runs as it is written
+    there is nothing to tell."""
+    bench.store.add(story_with_ways())
+    page = browser.get("/experiments/digits/models/m00").text
+    words = text_of(page)
+    assert "Ways to train it Way Devices Units Seconds a unit State" in words
+    assert "single 1 0 \u2013 struck off : out of memory of the device: CUDA out of memory" in words
+    assert re.search(r"ddp-2 2 1 \S+ s? ?in use", words)
+    assert "fsdp-2 2 0 \u2013 not tried" in words
+    assert "worker-0 ddp-2" in words
+    assert "by ddp-2 (devices 0, 1): committed" in words
+    assert "Ways to train it" not in text_of(browser.get("/experiments/digits/models/m01").text)
