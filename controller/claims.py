@@ -20,6 +20,7 @@ from controller.arbiter import Claim, Place, RunRef
 from controller.assigning import due_s
 from controller.fit_dispatch import FitDispatch
 from controller.ready_tasks import ready
+from controller.replication import remaking
 
 _UNKNOWN_S = 60.0
 """What a task is expected to take while none of its run has ended."""
@@ -144,7 +145,9 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
         wanted = functools.reduce(operator.or_, left.values(), 0)
         able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
         count += len(left) if fit.is_plain else sum(fit.size(model) for model in left)
-    return frozenset(place for w in alive if w.name in able for place in _devices(w)), count
+    makers, lost = remaking(state, run, fit)
+    wants = {place for w in alive if w.name in able for place in _devices(w)}
+    return frozenset(wants.union(_lane(worker) for worker in makers)), count + lost
 
 
 def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:

@@ -55,7 +55,7 @@ def making(
     if run.kind == "etl" or run.plan is None:
         return []
     replicas = _Replicas(state, run, places, barred)
-    lost, helpers = replicas.lost(fit), replicas.helpers(fit)
+    lost, helpers = _lost(state, run, fit), replicas.helpers(fit)
     if not lost and not helpers:
         return []
     replicas.begin()
@@ -84,6 +84,20 @@ def unmakable(state: ExperimentState, run: Run) -> str:
     return ""
 
 
+def remaking(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[list[Worker], int]:
+    """Workers that could make what the run has lost and needs, and how many partitions that are.
+
+    Args:
+        fit: the dispatch state of a fit run.
+    """
+    if run.kind == "etl" or run.plan is None or not (lost := _lost(state, run, fit)):
+        return [], 0
+    needed = needed_partitions(state, run)
+    keys = [_key(run, partition) for partition in lost if partition in needed]
+    count = sum(run.task(key).state is TaskState.PENDING for key in keys)
+    return _useful_makers(state, run) if count else [], count
+
+
 class _Replicas:
     """The volumes partitions can be made on, and what is there or on its way."""
 
@@ -105,16 +119,6 @@ class _Replicas:
         """Something may be given from now on: it is counted apart from what the caller counts."""
         self._places = self._places.copy()
 
-    def lost(self, fit: FitDispatch | None) -> list[int]:
-        """Partitions of the data set that no registered worker holds."""
-        if fit is not None:
-            numbered = enumerate(fit.partitions)
-            partitions = [number for index, number in numbered if not fit.dispatch_state.holders(index)]
-        else:
-            made = self._state.datasets.get(self._dataset)
-            partitions = [part.partition for part in made.plan.splits.get("train", ())] if made else []
-        return [p for p in partitions if not self._state.holders(self._dataset, p)]
-
     def helpers(self, fit: FitDispatch | None) -> list[Worker]:
         """Workers that train and were not there when the data set was made, or that hold nothing of it."""
         made = self._state.datasets.get(self._dataset)
@@ -130,14 +134,13 @@ class _Replicas:
         ]
 
     def make_lost(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
-        kind = KIND[self._run.kind]
-        useful = {worker.volume for worker in self._alive if kind in worker.kinds}
+        useful = {worker.name for worker in _useful_makers(self._state, self._run)}
         for partition in partitions:
             if not self._is_makable(partition):
                 continue
-            key = self._key(partition)
+            key = _key(self._run, partition)
             failed_at = {attempt.worker for attempt in self._run.task(key).attempts}
-            makers = [w for w in self._makers(is_idle=False) if w.volume in useful]
+            makers = [w for w in self._makers(is_idle=False) if w.name in useful]
             if not makers:
                 continue
             maker = min(
@@ -160,7 +163,7 @@ class _Replicas:
             partitions = [p for p in sorted(needed) if self._is_makable(p) and self._pays(fit, p, worker)]
             if partitions:
                 chosen = max(partitions, key=lambda p: (_busy_s(fit, p), -len(_holders(fit, p)), -p))
-                yield self._give(makers[0], self._key(chosen), chosen)
+                yield self._give(makers[0], _key(self._run, chosen), chosen)
 
     def _makers(self, *, is_idle: bool) -> list[Worker]:
         able = (w for w in self._alive if "etl" in w.kinds and w.name not in self._barred)
@@ -169,7 +172,7 @@ class _Replicas:
         return [w for w in able if self._places.beside(w.name) < QUEUE_DEPTH]
 
     def _is_makable(self, partition: int) -> bool:
-        state = self._run.task(self._key(partition)).state
+        state = self._run.task(_key(self._run, partition)).state
         return partition not in self._coming and state is TaskState.PENDING
 
     def _pays(self, fit: FitDispatch, partition: int, helper: Worker) -> bool:
@@ -185,7 +188,7 @@ class _Replicas:
         """How long it took to make the partition, the last time that is known; 0 if it is not."""
         for run in reversed(self._state.runs.values()):
             if run.plan is not None and run.plan.dataset == self._dataset:
-                task = run.task(self._key(partition)._replace(run=run.id))
+                task = run.task(_key(self._run, partition)._replace(run=run.id))
                 made = [a.ended - a.started for a in task.attempts if a.outcome == "committed"]
                 if made:
                     return made[-1]
@@ -196,13 +199,34 @@ class _Replicas:
         coming = sum(volume == worker.volume for volume in self._coming.values())
         return coming + sum(dataset == self._dataset for dataset, _ in worker.holdings)
 
-    def _key(self, partition: int) -> TaskKey:
-        return TaskKey(run=self._run.id, kind="etl", split="train", partition=partition)
-
     def _give(self, maker: Worker, key: TaskKey, partition: int) -> tuple[str, TaskKey]:
         self._places.take(maker.name, ())
         self._coming[partition] = maker.volume
         return maker.name, key
+
+
+def _lost(state: ExperimentState, run: Run, fit: FitDispatch | None) -> list[int]:
+    """Partitions of the run's data set that no registered worker holds."""
+    assert run.plan is not None
+    dataset = run.plan.dataset
+    if fit is not None:
+        numbered = enumerate(fit.partitions)
+        partitions = [number for index, number in numbered if not fit.dispatch_state.holders(index)]
+    else:
+        made = state.datasets.get(dataset)
+        partitions = [part.partition for part in made.plan.splits.get("train", ())] if made else []
+    return [p for p in partitions if not state.holders(dataset, p)]
+
+
+def _useful_makers(state: ExperimentState, run: Run) -> list[Worker]:
+    """Workers for ETL on the volumes of those that do the run's work."""
+    alive = [worker for worker in state.workers.values() if worker.is_alive]
+    volumes = {worker.volume for worker in alive if KIND[run.kind] in worker.kinds}
+    return [worker for worker in alive if "etl" in worker.kinds and worker.volume in volumes]
+
+
+def _key(run: Run, partition: int) -> TaskKey:
+    return TaskKey(run=run.id, kind="etl", split="train", partition=partition)
 
 
 def _holders(fit: FitDispatch, partition: int) -> tuple[int, ...]:

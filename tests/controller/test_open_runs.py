@@ -60,22 +60,28 @@ class Cluster(VirtualStore):
         self.lasting: set[str] = set()
         """Experiments whose tasks go on and on."""
         self.running: dict[str, str] = {}
+        self.tick_s = 1.0
+        self.workers_left: tuple[str, ...] = WORKERS
         self.told: Callable[[], None] = lambda: None
         for name in experiments:
-            self.create_experiment(
-                ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="t.csv")))
-            )
-            self.append(name, RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
+            self.begin(name)
         for name in WORKERS:
             kinds = ("etl", "train", "valid")
             self.register(WorkerRecord(worker=name, incarnation="a", weight=1.0, cores=1, kinds=kinds))
+
+    def begin(self, name: str) -> None:
+        """An experiment that is to be preprocessed."""
+        self.create_experiment(
+            ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="t.csv")))
+        )
+        self.append(name, RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
 
     def watch(self, cursors: Mapping[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
         """See `KvsClient`."""
         answer = super().watch(cursors, cluster, wait_s)
         if wait_s and not answer.events and answer.cluster == cluster:
-            self.now += 1.0
-            for number, name in enumerate(WORKERS):
+            self.now += self.tick_s
+            for number, name in enumerate(self.workers_left):
                 self._work(name, number)
             self.told()
         return answer
@@ -374,6 +380,31 @@ def test_a_long_log_does_not_hold_the_others_up(
     monkeypatch.setattr(loop.Controller, "_read_page", slowly)
     controlled(store, lambda: store.is_over("short") and store.is_over("long"))
     assert began[0] > 10
+
+
+def test_what_a_run_has_lost_is_made_again_beside_a_long_preprocessing(
+    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its turn in the lane of the tasks without a device, by what each has had."""
+    store = Cluster("lossy")
+
+    def prepared(record: ExperimentRecord, *given: Any) -> EtlPlan:
+        many = 60 if record.name == "long" else 1
+        parts = (PartitionPlan(partition=n, worker=name, rows=1) for n, name in enumerate(WORKERS))
+        valid = (PartitionPlan(partition=n, worker=WORKERS[0], rows=1) for n in range(many))
+        return EtlPlan(dataset=record.name, splits={"train": tuple(parts), "valid": tuple(valid)})
+
+    monkeypatch.setattr(plan_maker, "prepare_etl", prepared)
+    controlled(store, lambda: store.is_over("lossy"))
+    store.tick_s = 30.0  # a lane does not change hands sooner than after a minute
+    store.remove_worker("worker-1")
+    store.begin("long")
+    store.workers_left = WORKERS[:1]
+    store.fit("lossy", models=1, epochs=1)
+    controlled(store, lambda: store.is_over("lossy", "fit-1"))
+    assert not store.is_over("long")
+    remade = [e.task for e in store.events("lossy") if isinstance(e, TaskCommitted) and "/etl/" in e.task]
+    assert "fit-1/etl/train/p1" in remade
 
 
 def begin_to_train(store: Cluster, control: Callable[..., loop.Controller]) -> None:
