@@ -19,7 +19,7 @@ from controller import memory_retries, tasks
 from controller.fit_dispatch import FitDispatch
 from controller.memory_retries import calmest
 from controller.places import Places
-from controller.ready_tasks import may_run, ready
+from controller.ready_tasks import made_elsewhere, may_run, ready
 
 
 class Assigner:
@@ -97,7 +97,8 @@ class Assigner:
         free = [w for w in (self.alive if order is None else order) if self._has_place(w, depth, among)]
         if not free:
             return
-        for key in (key for key in ready(self.run) if str(key) not in self._taken):
+        elsewhere = made_elsewhere(self._state, self.run)
+        for key in (key for key in ready(self.run) if str(key) not in self._taken and key not in elsewhere):
             worker = self._worker_for(key, free)
             if worker is None:
                 continue

@@ -23,6 +23,20 @@ def ready(run: Run) -> Iterator[TaskKey]:
                     yield task.key
 
 
+def made_elsewhere(state: ExperimentState, run: Run) -> set[TaskKey]:
+    """Tasks of an ETL run whose partition another run is making again: two at a time would write the same files. They
+    are done after that, at the cost of reading what is there."""
+    if run.kind != "etl" or run.plan is None:
+        return set()
+    return {
+        task.key._replace(run=run.id)
+        for each in state.open_runs()
+        if each is not run and each.plan is not None and each.plan.dataset == run.plan.dataset
+        for task in each.open.values()
+        if task.key.kind == "etl"
+    }
+
+
 def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:
     """Whether a worker can do a task of the run that is no unit of training."""
     if key.kind not in worker.kinds:

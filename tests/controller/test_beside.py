@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract import api
 from cerebro.contract.events import (
+    RunFinished,
     RunRequested,
     RunStarted,
     RunStopRequested,
@@ -18,13 +19,15 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskCommitted,
     TaskRevoked,
+    WorkerRemoved,
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.runs import EtlRequest, EvaluatePlan, EvaluateRequest
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TaskResult, TrainTask
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
 from controller.arbiter import RunRef
+from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
 from controller.opened import Experiments, Opened
 from controller.simulation.cluster import Simulation
@@ -34,6 +37,8 @@ from tests.controller.disturbed import disturbed
 from tests.controller.side_by_side import assert_apart
 from tests.controller.test_advisor import narrow
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+from tests.state.stories import DATASET as STORY
+from tests.state.stories import SHA, Story, etl_plan, lost
 from tests.state.test_beside import evaluation, half_trained
 
 WORKERS = 3
@@ -270,3 +275,42 @@ def test_a_run_that_waits_for_another_one_of_its_experiment_takes_no_place() -> 
     assert [run.id for run in core.open_runs()] == ["fit-1", "test-1"]
     core.attended = found[1]["one"]
     assert [run.id for run in core.open_runs()] == ["fit-1"]
+
+
+def test_no_two_runs_make_a_partition_at_a_time() -> None:
+    """A prediction on training data makes again what was lost; the ETL run that is to make it, too, waits for that."""
+    story = Story()
+    story.etl()
+    story.fit(models=1, epochs=1)
+    story.epoch(1)
+    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
+    asked = EvaluateRequest(kind="predict", fit="fit-1", models=("m00",), split="train")
+    made = EvaluatePlan(
+        kind="predict", dataset=STORY, fit="fit-1", models={"m00": 1}, partitions=dict.fromkeys(range(2), 1)
+    )
+    again = EtlRequest(code=SHA, code_fingerprint=SHA)
+    story.tell(
+        RunRequested(run="predict-1", request=asked),
+        RunStarted(run="predict-1", plan=made),
+        RunRequested(run="etl-2", request=again),
+        RunStarted(run="etl-2", plan=etl_plan(2, {"train": 10, "valid": 4})),
+    )
+    core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
+    core.state = story.state
+    assert [run.id for run in core.open_runs()] == ["predict-1", "etl-2"]
+    view = WorkerView(incarnation="a", weight=1.0, kinds=("etl", "predict"), holdings=())
+    snapshot = ClusterSnapshot(workers={"worker-0": view}, now=story.time, named={"worker-0", "worker-1"})
+
+    def given_to(run: str) -> set[str]:
+        steps = core.decide(snapshot, story.state.runs[run])
+        return {step.task for step in steps if isinstance(step, api.Assign) and "/etl/train/" in step.task}
+
+    assert given_to("predict-1") == {"predict-1/etl/train/p1"}
+    assert given_to("etl-2") == {"etl-2/etl/train/p1"}
+    story.start(TaskKey.parse("predict-1/etl/train/p1"), 0, ())
+    assert given_to("etl-2") == set()
+    story.commit(TaskKey.parse("predict-1/etl/train/p1"), 0, TaskResult(rows=10))
+    assert given_to("etl-2") == {"etl-2/etl/train/p1"}
+    story.start(TaskKey.parse("etl-2/etl/train/p1"), 0, ())
+    assert given_to("predict-1") == set()
