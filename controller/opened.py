@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cerebro.contract import api
-from cerebro.state import Run
+from cerebro.state import Run, RunState
 from cerebro.state.workers import NO_DEVICE
 from controller import claims, cluster_decision
 from controller.arbiter import Place, RunRef
@@ -187,6 +187,15 @@ class Experiments:
             until=now + delay_s, delay_s=min(2 * delay_s, _LONGEST_S), held=held, known=known, runs=runs
         )
         return delay_s
+
+    def unplanned(self) -> set[RunRef]:
+        """Runs that may have to be planned, as far as logs are read."""
+        named = ((each.core.state, run) for each in self.opened.values() for run in each.runs)
+        return {
+            RunRef(state.name, run)
+            for state, run in named
+            if run not in state.runs or state.runs[run].state is RunState.QUEUED
+        }
 
     def unready(self) -> set[str]:
         """Experiments that are worked on, but decide nothing now: their log is read, or they are left alone."""

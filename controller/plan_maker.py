@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from cerebro.commands.planning import etl_weights, plan_evaluation, plan_fit
@@ -90,9 +90,9 @@ class PlanMaker:
         ages = [now - made.began for made in self._begun.values()]
         return max(_SOONEST_S, _SHARE * min(ages)) if ages else math.inf
 
-    def keep(self, experiments: set[str]) -> None:
-        """Forget what was begun for others than these."""
-        self._begun = {ref: made for ref, made in self._begun.items() if ref.experiment in experiments}
+    def keep(self, queued: Collection[RunRef]) -> None:
+        """Forget what was begun for others than these: for one that was stopped while it was planned, say."""
+        self._begun = {ref: made for ref, made in self._begun.items() if ref in queued}
 
     def _plan(self, core: Core, run: Run, weights: dict[str, float]) -> Plan | None:
         if isinstance(run.request, FitRequest):

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, RunRequested
+from cerebro.contract.events import Event, RunRequested, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, WorkerRecord
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
-from cerebro.errors import IllegalEventError
+from cerebro.errors import IllegalEventError, LocatorError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
@@ -108,6 +108,48 @@ def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(plan_maker, "prepare_etl", prepare)
     controller.run()
     assert "RunStarted" in types("one")
+
+
+def test_a_plan_of_a_run_that_was_stopped_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun is forgotten when the run is no longer queued, also while others of its experiment are open."""
+    (tmp_path / "train.csv").write_text("id\nr1\n")
+    store = Store()
+    locators = Locators(train=Locator(metadata=str(tmp_path / "train.csv"), objects=str(tmp_path)))
+    store.create_experiment(ExperimentRecord(name="one", locators=locators))
+    asked = EtlRequest(code=SHA, code_fingerprint=SHA)
+    store.append("one", RunRequested(run="etl-1", request=asked))
+    store.register(WorkerRecord(worker="w-0", incarnation="a", weight=1.0, cores=1, kinds=("etl",)))
+    settings = Settings(
+        server="-",
+        token="-",
+        holder="me",
+        tick_s=0.01,
+        volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
+    )
+    controller = loop.Controller(cast(KvsClient, store), settings, Nobody(), ChildHelper())
+    go_on, idles, begun = threading.Event(), [0], list[str]()
+
+    def prepare(*given: Any) -> EtlPlan:
+        go_on.wait(20)
+        raise LocatorError("nobody wants to know")
+
+    def idle() -> None:
+        threading.Event().wait(0.01)
+        idles[0] += 1
+        if idles[0] == 1:
+            store.append("one", RunStopRequested(run="etl-1"))
+            store.append("one", RunRequested(run="etl-2", request=asked))
+        begun[:] = [ref.run for ref in controller._plans._begun]
+        if begun == ["etl-2"] or idles[0] > 100:
+            controller.stop.set()
+
+    store.on_idle = idle
+    monkeypatch.setattr(plan_maker, "prepare_etl", prepare)
+    controller.run()
+    go_on.set()
+    assert begun == ["etl-2"]
 
 
 def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
