@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from cerebro.contract import api
@@ -317,10 +317,11 @@ class Controller:
 
     # --- the snapshot -------------------------------------------------------------------------------
 
-    def _look(self, overviews: Iterable[Overview]) -> ClusterSnapshot:
+    def _look(self, overviews: Collection[Overview]) -> ClusterSnapshot:
         snapshot = self._membership.snapshot(self._reading.now())
         if self._metrics.is_due():
-            self._metrics.look({place for each in overviews for place in each.held}, snapshot)
+            held = {place for each in overviews for place in each.held}
+            self._metrics.look(held, max((each.gap for each in overviews), default=0.0), snapshot)
         return snapshot
 
     def _watch(self, cores: Mapping[str, Core], wait_s: float) -> None:

@@ -16,9 +16,7 @@ from typing import Protocol
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
 from cerebro.contract.events import (
-    EpochCompleted,
     Event,
-    RunFinished,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
@@ -26,7 +24,7 @@ from cerebro.contract.events import (
 from cerebro.contract.tasks import KINDS, FailureKind
 from cerebro.runtime.health import registry
 from cerebro.runtime.usage.volumes import VolumeCollector
-from cerebro.state import TaskKey, gap
+from cerebro.state import TaskKey
 from controller.arbiter import Place
 from controller.cluster_snapshot import ClusterSnapshot, Liveness
 
@@ -79,7 +77,8 @@ class Metrics:
         )
         self._gap = Gauge(
             "cerebro_controller_schedule_gap_ratio",
-            "By how much the makespan exceeds its lower bound, at the newest completed epoch of the open fit run.",
+            "By how much the makespan exceeds its lower bound, at the newest completed epoch: "
+            "of the open fit run where that is most; 0 without one.",
             registry=self.registry,
         )
         self._rows = Counter(
@@ -138,10 +137,6 @@ class Metrics:
                 self._attempt_ended(event.task, "revoked" if is_revoked else "failed")
             case TaskRevoked():
                 self._attempt_ended(event.task, "revoked")
-            case RunFinished():
-                self._gap.set(0)
-            case EpochCompleted():
-                self._gap.set(gap(event.makespan_s, event.lower_bound_s))
 
     def _attempt_ended(self, task: str, outcome: str) -> str:
         kind = TaskKey.parse(task).kind
@@ -152,12 +147,14 @@ class Metrics:
         """Whether it is time to `look` again."""
         return self._monotonic() - self._looked >= _LOOK_S
 
-    def look(self, held: Collection[Place], snapshot: ClusterSnapshot) -> None:
+    def look(self, held: Collection[Place], gap: float, snapshot: ClusterSnapshot) -> None:
         """Count workers and their devices.
 
         Args:
             held: places with a task.
+            gap: the largest of the open fit runs.
         """
+        self._gap.set(gap)
         self._looked = self._monotonic()
         workers = Count(_states(held, snapshot))
         for name in WORKER_STATES:

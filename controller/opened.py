@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cerebro.contract import api
-from cerebro.state import Run, RunState
+from cerebro.state import Run, RunState, gap
 from cerebro.state.workers import NO_DEVICE
 from controller import claims, cluster_decision
 from controller.arbiter import Place, RunRef
@@ -37,6 +37,7 @@ class Overview:
         to_train: devices of workers that train, as far as the experiment knows.
         ending: workers that gave a task back because they end.
         busy: workers with open tasks.
+        gap: of the newest epoch of a fit that is open; 0 without one.
     """
 
     runs: tuple[Run, ...]
@@ -45,6 +46,7 @@ class Overview:
     to_train: frozenset[Place]
     ending: frozenset[cluster_decision.Life]
     busy: frozenset[str]
+    gap: float
 
     @classmethod
     def of(cls, core: Core) -> Overview:
@@ -57,7 +59,12 @@ class Overview:
             to_train=claims.places_to_train(state),
             ending=frozenset(cluster_decision.ending(state)),
             busy=frozenset(cluster_decision.busy(state)),
+            gap=max((_gap(run) for run in runs), default=0.0),
         )
+
+
+def _gap(run: Run) -> float:
+    return gap(run.epochs[-1].makespan_s, run.epochs[-1].lower_bound_s) if run.epochs else 0.0
 
 
 def is_busy(overviews: Iterable[Overview]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.contract import api
 from cerebro.contract.events import (
     PriorityChanged,
     RunRequested,
@@ -172,6 +173,15 @@ def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, 
             else:
                 story.commit(tasks[1], 1, TaskResult(rows=4))
     assert queueing == (frozenset() if is_taken_back else {Place("worker-0", NO_DEVICE)})
+
+
+def test_what_was_last_told_of_a_run_stays_until_its_log_is_read() -> None:
+    """By a controller that starts: nobody is to see another priority or project for a minute."""
+    known = api.AttendedRun(experiment="one", run="fit-1", priority="high", project="birds", devices=2)
+    before = api.Attended(runs=(known,), devices=4)
+    told = Sharing().told({"one": ("fit-1",), "two": ("fit-1",)}, {}, 0, before=before)
+    assert told.devices == 4
+    assert told.runs == (known, api.AttendedRun(experiment="two", run="fit-1"))
 
 
 def test_a_priority_that_is_changed_changes_the_shares() -> None:

@@ -16,16 +16,25 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunStarted, TaskFailed
-from cerebro.contract.records import GpuUsage, Hyperparameters, WorkerUsage
+from cerebro.contract.records import (
+    ExperimentRecord,
+    GpuUsage,
+    Hyperparameters,
+    Locator,
+    Locators,
+    WorkerUsage,
+)
 from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult, TrainTask
 from cerebro.state import epoch_report
 from cerebro.worker.agent.metrics import Metrics as WorkerMetrics
 from cerebro.worker.agent.metrics import _Idle
 from controller import event_logging
 from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
+from controller.core import Core
 from controller.event_logging import fields
 from controller.metrics import WORKER_STATES
 from controller.metrics import Metrics as ControllerMetrics
+from controller.opened import Overview
 from kvs_api.metrics import Metrics as KvsMetrics
 from kvs_api.store import Store
 from tests.runtime.exposed import QuietStore, families, registries
@@ -215,17 +224,40 @@ def test_workers_are_counted_by_state() -> None:
     _, metrics = told()
     seen: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",), "holdings": ()}
     quiet = WorkerView(**seen, absence=Absence(how=Liveness.SILENT, exit=SILENT))
-    metrics.look((), ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
+    metrics.look((), 0.0, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
     name = "cerebro_controller_workers"
     assert {state: value(metrics, name, state=state) for state in WORKER_STATES} == {
         "busy": 0, "idle": 1, "silent": 1, "leaving": 0, "gone": 0,
     }  # fmt: skip
     seen |= {"devices": 2}
-    metrics.look((), ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
+    metrics.look((), 0.0, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
     assert value(metrics, "cerebro_controller_devices", state="idle") == 2
     metrics.stood_by()
     assert value(metrics, name, state="idle") is None
     assert value(metrics, "cerebro_controller_devices", state="idle") is None
+
+
+def test_the_gap_is_that_of_the_open_fit_that_is_furthest_from_its_bound() -> None:
+    """Whatever other runs do: one that ends, or completes an epoch, does not hide it; without an open fit it is 0."""
+    name, metrics, stories, cores = "cerebro_controller_schedule_gap_ratio", ControllerMetrics(), [], []
+    for number, makespan_s in enumerate((15.0, 12.0)):
+        story = Story()
+        story.fit(models=1, epochs=1)
+        story.epoch(1)
+        report = epoch_report(story.state, story.run, 1)
+        story.tell(report.model_copy(update={"makespan_s": makespan_s, "lower_bound_s": 10.0}))
+        core = Core(ExperimentRecord(name=f"e{number}", locators=Locators(train=Locator(metadata="t.csv"))))
+        core.state = story.state
+        stories.append(story)
+        cores.append(core)
+    seen = []
+    for ending in (*stories, None):
+        metrics.look((), max(Overview.of(core).gap for core in cores), ClusterSnapshot())
+        seen.append(value(metrics, name))
+        if ending is not None:
+            ending.tell(RunFinished(run="fit-1", outcome="finished"))
+            metrics.happened(ending.log[-1])
+    assert seen == pytest.approx([0.5, 0.2, 0.0])
 
 
 def test_events_say_what_they_are_about() -> None:
