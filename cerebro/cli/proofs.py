@@ -21,6 +21,14 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         help="where training data that this machine lacks is made again; removed afterwards "
         "(default: on the shard volume, or in the user's cache folder)",
     )
+    replay.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="train all units on one device, and take states as equal that differ by this share, such as 1e-4 "
+        "(default: each unit by its way, equal to the bit)",
+    )
     replay.set_defaults(run=_replay)
 
     selftest = commands.add_parser("selftest", parents=[common], help="try the cluster on a tiny data set")
@@ -40,6 +48,7 @@ def _replay(options: argparse.Namespace) -> int:
             model=options.model,
             home=options.home,
             scratch=options.scratch,
+            tolerance=options.tolerance,
         )
         or 0
     )

@@ -2,17 +2,20 @@
 
 This is the proof behind hopping (seed paper, section 3.1, "Reproducibility"): the log of visits determines the weights.
 No state is saved and loaded between units here, nothing hops; what training does to a model is
-`cerebro.worker.training.unit`, as in a worker. Training partitions that lie on no volume of this machine are made
-again. Runs user code in the calling process: only for one's own experiments.
+`cerebro.worker.training.unit`, as in a worker. A unit that ran by a way is trained by that way again, in as many
+processes (`cerebro.worker.training.repeating`); or on one device, and compared with a tolerance. Training partitions
+that lie on no volume of this machine are made again. Runs user code in the calling process: only for one's own
+experiments.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +28,6 @@ from cerebro.client.partition_rebuild import Remaking
 from cerebro.client.session import Session
 from cerebro.commands.chosen import chosen_fit, find_model
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.data.loader import PartitionLoader
 from cerebro.data.misc import fetch_misc
 from cerebro.data.partitions import find_partitions
 from cerebro.errors import ConflictError
@@ -33,14 +35,12 @@ from cerebro.local.home import ClusterHome
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
-from cerebro.state import ExperimentState, Model, Run, RunState, position_of
+from cerebro.state import ExperimentState, Model, Run, RunState
 from cerebro.usercode.encoding import decode
 from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.savepoints import Savepoints
-from cerebro.worker.training.seeds import unit_seed
-from cerebro.worker.training.unit import Trainee, create, default_device, train_unit
+from cerebro.worker.training.repeating import Repeat
+from cerebro.worker.training.unit import default_device
 
 _NAMED = 5
 _ARCHIVE = "CEREBRO_ARCHIVE"
@@ -56,6 +56,7 @@ class Replayed:
         differences: names of tensors and values that are not equal to the saved ones, to the bit.
         remade: partitions that were made again for it, and are not known to be what was trained on.
         guessed: threads that units were trained with here whose log does not tell how many they had; 0 if all tell.
+        tolerance: relative difference of a tensor, by its norm, that counts as equal; 0: none does.
     """
 
     model: str
@@ -63,6 +64,7 @@ class Replayed:
     differences: tuple[str, ...]
     remade: tuple[int, ...] = ()
     guessed: int = 0
+    tolerance: float = 0.0
 
     @property
     def is_equal(self) -> bool:
@@ -72,7 +74,7 @@ class Replayed:
     def __str__(self) -> str:
         outcome = f"{self.model}: {self.units} units replayed, final state "
         if self.is_equal:
-            return outcome + "equal to the bit"
+            return outcome + (f"equal up to {self.tolerance:g}" if self.tolerance else "equal to the bit")
         outcome += f"DIFFERENT in {', '.join(self.differences[:_NAMED])}"
         if self.remade:
             partitions = ", ".join(map(str, self.remade))
@@ -92,6 +94,7 @@ def main(
     model: str | None = None,
     home: str | None = None,
     scratch: str | None = None,
+    tolerance: float = 0.0,
 ) -> int:
     """`cerebro replay`: prints a line per model; 0 if all are equal, else 1.
 
@@ -104,7 +107,11 @@ def main(
     own = own_volumes(connection.volumes)
     archive = archive_folder(connection.kvs, own, record.archive)
     if archive and os.environ.get(_ARCHIVE) != archive:
-        given = {"--model": model, "--scratch": scratch and str(Path(scratch).absolute())}
+        given = {
+            "--model": model,
+            "--scratch": scratch and str(Path(scratch).absolute()),
+            "--tolerance": str(tolerance) if tolerance else None,
+        }
         options = [word for name, value in given.items() if value for word in (name, value)]
         command = [python_for(archive, own), "-P", "-m", "cerebro.cli", "replay", experiment, "--run", fit.id]
         command += [*options, "--home", str(ClusterHome(home).path)]
@@ -113,7 +120,14 @@ def main(
         ).returncode
     is_equal = True
     for found in replay(
-        connection, experiment, run=fit.id, model=model, archive=archive, scratch=scratch, tell=_tell
+        connection,
+        experiment,
+        run=fit.id,
+        model=model,
+        archive=archive,
+        scratch=scratch,
+        tolerance=tolerance,
+        tell=_tell,
     ):
         is_equal = is_equal and found.is_equal
         _tell(str(found))
@@ -151,6 +165,7 @@ def replay(
     model: str | None = None,
     archive: str = "",
     scratch: str | None = None,
+    tolerance: float = 0.0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Replayed]:
     """Train the models of a fit run again, one after another.
@@ -160,6 +175,8 @@ def replay(
         archive: folder with the user's files, or empty; this process has the Python environment that they ask for.
         scratch: folder for partitions that are made again, which are gone when this ends; as of `own_volumes` if left
             out.
+        tolerance: above 0, all units are trained on one device, and states that differ by so little count as equal: a
+            unit that ran on several devices rounds otherwise.
         tell: is told, in a line for people, what takes long.
 
     Raises:
@@ -187,19 +204,37 @@ def replay(
     with _partitions(connection.volumes, fit.plan, place, remaking) as (folders, remade):
         if archive:
             sys.path.append(archive)
-        spec: SubEpochSpec = decode(connection.kvs.code(request.code).encoded)
+        encoded = connection.kvs.code(request.code).encoded
+        spec: SubEpochSpec = decode(encoded)
         spec.misc_dir = fetch_misc(record.locators.misc, own.misc)
         spec.initialize_worker()
         # Where the log does not tell: as many threads as the workers have now.
         cores = min((w.record.cores for w in connection.kvs.workers()), default=1)
         for trained in models:
-            trainee = _train(spec, request, trained, folders, fit.plan.partitions, cores=cores)
+            repeat = Repeat(
+                technique=lambda sha256: connection.kvs.code(sha256).encoded,
+                spec=spec,
+                code=encoded,
+                request=request,
+                folders=folders,
+                rows=fit.plan.partitions,
+                archive=archive,
+                cores=cores,
+                is_single=tolerance > 0,
+            )
+            with tempfile.TemporaryDirectory(
+                prefix="cerebro-replay-unit-", ignore_cleanup_errors=True
+            ) as name:
+                trainee = repeat.train(trained, Path(name))
             reference = trained.visits[-1].checkpoint
             saved = checkpoints.load(connection.files.checkpoints(reference), reference, default_device())
             yield Replayed(
                 model=trained.id,
                 units=len(trained.visits),
-                differences=tuple(differences(_trained(trainee.state()), _trained(saved))),
+                differences=tuple(
+                    differences(_trained(trainee.state()), _trained(saved), tolerance=tolerance)
+                ),
+                tolerance=tolerance,
                 remade=remade,
                 guessed=0 if all(visit.cores for visit in trained.visits) else cores,
             )
@@ -219,21 +254,32 @@ def _tell(line: str) -> None:
     sys.stdout.flush()
 
 
-def differences(one: object, other: object, where: str = "state") -> Iterator[str]:
-    """Where two states differ, to the bit: shapes, dtypes, values and their types."""
+def differences(one: object, other: object, where: str = "state", *, tolerance: float = 0.0) -> Iterator[str]:
+    """Where two states differ, to the bit: shapes, dtypes, values and their types. With a tolerance, tensors may differ
+    by that share of their norm, and numbers of theirs."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         # Bits, not values: -0.0 and NaN count as they are.
         same = one.dtype == other.dtype and one.shape == other.shape
-        if not same or not torch.equal(_bits(one), _bits(other)):
+        if not same or not (torch.equal(_bits(one), _bits(other)) or _is_close(one, other, tolerance)):
             yield where
     elif isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
-            yield from differences(one.get(key), other.get(key), f"{where}[{key!r}]")
+            yield from differences(one.get(key), other.get(key), f"{where}[{key!r}]", tolerance=tolerance)
     elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
         for position, (first, second) in enumerate(zip(one, other, strict=True)):
-            yield from differences(first, second, f"{where}[{position}]")
+            yield from differences(first, second, f"{where}[{position}]", tolerance=tolerance)
+    elif isinstance(one, float) and isinstance(other, float) and tolerance:
+        if not math.isclose(one, other, rel_tol=tolerance):
+            yield where
     elif type(one) is not type(other) or repr(one) != repr(other):
         yield where
+
+
+def _is_close(one: torch.Tensor, other: torch.Tensor, tolerance: float) -> bool:
+    if not tolerance or not one.is_floating_point():
+        return False
+    first, second = (each.detach().cpu().double() for each in (one, other))
+    return bool((first - second).norm() <= tolerance * first.norm())
 
 
 def _trained(state: checkpoints.State) -> checkpoints.State:
@@ -243,43 +289,6 @@ def _trained(state: checkpoints.State) -> checkpoints.State:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-
-
-def _train(
-    spec: SubEpochSpec,
-    request: FitRequest,
-    model: Model,
-    folders: Mapping[int, Path],
-    rows: Mapping[int, int],
-    *,
-    cores: int,
-) -> Trainee:
-    device = default_device()
-    trainee = create(spec, model.hyperparams, seed=request.seed, model=model.id, device=device)
-    size = model.hyperparams["batch_size"]
-    assert isinstance(size, int)
-    for unit, visit in enumerate(model.visits):
-        # As many threads as the unit had: a sum that is split differently rounds differently.
-        torch.set_num_threads(visit.cores or cores)
-        seed = unit_seed(request.seed, model.id, visit.epoch, visit.partition)
-        loader = PartitionLoader([folders[visit.partition]], batch_size=size, seed=seed, device=device)
-        train_unit(
-            spec,
-            trainee,
-            InstrumentedLoader(
-                loader,
-                epoch=visit.epoch,
-                unit=unit,
-                position=position_of(model, rows, unit),
-                savepoints=Savepoints(trainee),
-            ),
-            model.hyperparams,
-            seed=request.seed,
-            model=model.id,
-            epoch=visit.epoch,
-            partition=visit.partition,
-        )
-    return trainee
 
 
 @contextmanager

@@ -1,0 +1,243 @@
+"""Units trained again as they were trained: in this process, or by their ways in as many processes as these take.
+
+Such a process is ``python -m cerebro.worker.training.repeating FOLDER RANK``: what it is to do is in
+``FOLDER/request.json``; rank 0 leaves the state after the unit there, and a reference to it in ``FOLDER/trained.json``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cerebro.contract.base import Contract
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import FitRequest
+from cerebro.contract.tasks import CheckpointRef, Position
+from cerebro.contract.ways import Way
+from cerebro.data.loader import PartitionLoader
+from cerebro.errors import ConflictError
+from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.spec import SubEpochSpec
+from cerebro.state import Model, Visit, position_of
+from cerebro.techniques import Group, resolve
+from cerebro.techniques.ranks import Alone, RankGroup
+from cerebro.usercode.encoding import decode
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.grouped import prepare
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.savepoints import Savepoints
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import Trainee, create, default_device, restore, train_unit
+
+STATE, TRAINED, REQUEST = "state.pt", "trained.json", "request.json"
+_PROGRAM = "cerebro.worker.training.repeating"
+
+
+class _Request(Contract):
+    """A unit. `code` and `technique` are what was encoded of user code, `start` the state before it, in the folder;
+    `None`: the model is new."""
+
+    code: str
+    technique: str = ""
+    archive: str = ""
+    misc: str = ""
+    way: Way
+    hyperparams: Hyperparameters
+    seed: int
+    model: str
+    epoch: int
+    partition: int
+    rows: str
+    """Folder of the partition."""
+    unit: int
+    position: Position
+    start: CheckpointRef | None
+    threads: int
+
+
+@dataclass(kw_only=True)
+class Repeat:
+    """Trains models again.
+
+    Attributes:
+        spec, code: user code, and what it was decoded from. technique: the same of a user's own technique, by its hash.
+        rows: partition -> its rows. folders: where they lie.
+        cores: threads of units whose log does not tell how many they had.
+        is_single: on one device, whatever ways units had.
+    """
+
+    technique: Callable[[str], str]
+    spec: SubEpochSpec
+    code: str
+    request: FitRequest
+    folders: Mapping[int, Path]
+    rows: Mapping[int, int]
+    archive: str
+    cores: int
+    is_single: bool
+
+    def train(self, model: Model, folder: Path) -> Trainee:
+        """All its units; `folder` is empty, and for states between units of which one has a way."""
+        trainee = self._new(model)
+        for unit, visit in enumerate(model.visits):
+            if visit.way is None or self.is_single:
+                self._unit(trainee, model, unit, visit)
+                continue
+            start = checkpoints.save(folder, f"u{unit}.pt", trainee.state()) if unit else None
+            found = self._by_way(model, unit, visit.way, folder, start)
+            trainee = self._new(model)
+            restore(trainee, checkpoints.load(folder, found, default_device()))
+        return trainee
+
+    def _new(self, model: Model) -> Trainee:
+        seed = self.request.seed
+        return create(self.spec, model.hyperparams, seed=seed, model=model.id, device=default_device())
+
+    def _unit(self, trainee: Trainee, model: Model, unit: int, visit: Visit) -> None:
+        size = model.hyperparams["batch_size"]
+        assert isinstance(size, int)
+        # As many threads as the unit had: a sum that is split differently rounds differently.
+        torch.set_num_threads(visit.cores or self.cores)
+        seed = unit_seed(self.request.seed, model.id, visit.epoch, visit.partition)
+        folder = self.folders[visit.partition]
+        loader = PartitionLoader([folder], batch_size=size, seed=seed, device=default_device())
+        train_unit(
+            self.spec,
+            trainee,
+            InstrumentedLoader(
+                loader,
+                epoch=visit.epoch,
+                unit=unit,
+                position=position_of(model, self.rows, unit),
+                savepoints=Savepoints(trainee),
+            ),
+            model.hyperparams,
+            seed=self.request.seed,
+            model=model.id,
+            epoch=visit.epoch,
+            partition=visit.partition,
+        )
+
+    def _by_way(
+        self, model: Model, unit: int, way: Way, folder: Path, start: CheckpointRef | None
+    ) -> CheckpointRef:
+        """In as many processes as the way says; the state after it, in `folder`.
+
+        Raises:
+            ConflictError: it cannot be trained so here.
+        """
+        visit, place = model.visits[unit], folder / f"u{unit}"
+        place.mkdir()
+        if start is not None:
+            (place / start.name).symlink_to(folder / start.name)
+        asked = _Request(
+            code=self.code,
+            technique=self.technique(way.code) if way.code else "",
+            archive=self.archive,
+            misc=self.spec.misc_dir or "",
+            way=way,
+            hyperparams=model.hyperparams,
+            seed=self.request.seed,
+            model=model.id,
+            epoch=visit.epoch,
+            partition=visit.partition,
+            rows=str(self.folders[visit.partition]),
+            unit=unit,
+            position=position_of(model, self.rows, unit),
+            start=start,
+            threads=visit.cores or self.cores,
+        )
+        (place / REQUEST).write_text(asked.model_dump_json())
+        command = [sys.executable, "-m", _PROGRAM, str(place)]
+        ranks = [
+            subprocess.Popen(
+                with_parent_death_signal([*command, str(rank)]), stderr=subprocess.PIPE, text=True
+            )
+            for rank in range(way.ranks)
+        ]
+        told = [rank.communicate()[1] for rank in ranks]
+        if any(rank.returncode for rank in ranks):
+            last = next((text for rank, text in zip(ranks, told, strict=True) if rank.returncode), "")
+            raise ConflictError(
+                f"unit {unit} of {model.id} ran by {way.label}, and cannot be trained so here: {last.strip()[-2000:]}\n"
+                "To train it on one device and compare up to rounding: --tolerance 1e-4"
+            )
+        found = CheckpointRef.model_validate_json((place / TRAINED).read_text())
+        (place / found.name).rename(folder / f"w{unit}.pt")
+        return found.model_copy(update={"name": f"w{unit}.pt"})
+
+
+# --- one rank ----------------------------------------------------------------------------------------
+
+
+def main(folder: Path, rank: int) -> None:
+    """Train it, together with the other ranks."""
+    asked = _Request.model_validate_json((folder / REQUEST).read_text())
+    torch.set_num_threads(asked.threads)
+    if asked.archive:
+        sys.path.append(asked.archive)
+    spec: SubEpochSpec = decode(asked.code)
+    spec.misc_dir = asked.misc
+    spec.initialize_worker()
+    group = _joined(folder, asked.way, rank)
+    try:
+        reference = _train(folder, asked, spec, group)
+    finally:
+        group.leave()
+    if reference is not None:
+        (folder / TRAINED).write_text(reference.model_dump_json())
+
+
+def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> CheckpointRef | None:
+    technique = resolve(asked.way, lambda _: decode(asked.technique))
+    device = technique.made_on(group, asked.way.params)
+    plain = create(spec, asked.hyperparams, seed=asked.seed, model=asked.model, device=torch.device(device))
+    if asked.start is not None:
+        restore(plain, checkpoints.load(folder, asked.start, torch.device(device)))
+    trainee = prepare(spec, plain, technique, asked.way.params, group)
+    size = asked.hyperparams["batch_size"]
+    assert isinstance(size, int)
+    loader = PartitionLoader(
+        [Path(asked.rows)],
+        batch_size=size,
+        seed=unit_seed(asked.seed, asked.model, asked.epoch, asked.partition),
+        device=torch.device(trainee.device or group.device),
+        share=trainee.share,
+    )
+    train_unit(
+        spec,
+        trainee,
+        InstrumentedLoader(
+            loader,
+            epoch=asked.epoch,
+            unit=asked.unit,
+            position=asked.position,
+            savepoints=Savepoints(trainee),
+        ),
+        asked.hyperparams,
+        seed=asked.seed,
+        model=asked.model,
+        epoch=asked.epoch,
+        partition=asked.partition,
+    )
+    state = trainee.state()
+    return checkpoints.save(folder, STATE, state) if group.rank == 0 else None
+
+
+def _joined(folder: Path, way: Way, rank: int) -> Group:
+    gpus = torch.cuda.device_count()
+    names = tuple(f"cuda:{number}" for number in range(way.size)) if gpus >= way.size else ("cpu",) * way.size
+    if way.processes == "one":
+        return Alone(names)
+    meeting = folder / "meeting"
+    meeting.mkdir(exist_ok=True)
+    return RankGroup.join(meeting, rank=rank, size=way.size, device=names[rank])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
