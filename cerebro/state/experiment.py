@@ -10,6 +10,7 @@ users ask for is in `cerebro.state.commands`, what happens to tasks in `attempts
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -66,8 +67,8 @@ class ExperimentState:
     runs: dict[str, Run] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     """As they are; while no run is open, as they were when the last one ended."""
-    unseen: list[ClusterEvent] = field(default_factory=list)
-    """What has happened to workers since then."""
+    unseen: dict[str, Worker] | None = None
+    """As they are by now, where something has happened to them since then."""
     datasets: dict[str, Dataset] = field(default_factory=dict)
     commands: list[CommandRecord] = field(default_factory=list)
     """Who asked for what, oldest first: every event that a client may append."""
@@ -158,8 +159,8 @@ class ExperimentState:
                 | DeletionRequested()
             ):
                 had_effect = self._ask(event)
-                if self.unseen and self.open_runs():
-                    self._catch_up()
+                if self.unseen is not None and self.open_runs():
+                    self._catch_up(self.unseen)
                 self.commands.append(commands.command_record(event, self.seq + 1, is_late=not had_effect))
             case RunStarted():
                 run = self._move(event)
@@ -270,7 +271,10 @@ class ExperimentState:
         """Plans were made for the workers there were, and for what they held; perhaps a break is over."""
         open_runs = self.open_runs()
         if self.runs and not open_runs:
-            self.unseen.append(event)
+            self.unseen = copy.deepcopy(self.workers) if self.unseen is None else self.unseen
+            workers.apply(self.unseen, event)
+            if isinstance(event, WorkerRemoved) and event.worker not in self.workers:
+                del self.unseen[event.worker]
             return
         concerned = [run for run in open_runs if self._is_of_interest(event, run)]
         workers.apply(self.workers, event)
@@ -299,14 +303,12 @@ class ExperimentState:
         lost = {(each.dataset, each.partition) for each in event.lost} & held
         return run.plan is not None and any(dataset == run.plan.dataset for dataset, _ in gained | lost)
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, unseen: dict[str, Worker]) -> None:
         """A run is open again: the workers are those that there are now."""
-        most_devices = {worker.name: worker.most_devices for worker in self.workers.values()}
-        for event in self.unseen:
-            workers.apply(self.workers, event)
-        self.unseen.clear()
+        before, self.workers, self.unseen = self.workers, unseen, None
         for worker in self.workers.values():
-            worker.most_devices = max(worker.devices, most_devices.get(worker.name, 1))
+            known = before.get(worker.name)
+            worker.most_devices = max(worker.devices, known.most_devices if known else 1)
         for run in self.open_runs():
             run.planned = None
 

@@ -66,9 +66,7 @@ class Upgraded:
     def tell(self) -> list[ClusterEvent]:
         """Have the controller say what is new of the workers, until it has nothing to say."""
         told: list[ClusterEvent] = []
-        while events := decide(
-            self.ledger, self.snapshot, ending=ending([self.state]), busy=busy([self.state])
-        ):
+        while events := decide(self.ledger, self.snapshot, ending=ending(self.state), busy=busy(self.state)):
             for event in events:
                 self.ledger.apply(event.model_copy(update={"seq": self.ledger.seq + 1}))
                 self.core.apply(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,9 +171,41 @@ def test_what_happens_in_the_cluster_changes_nothing_of_a_run_that_has_ended() -
     assert {name: told(worker) for name, worker in story.state.workers.items()} == before
     assert story.state.seq == seq + 3
     story.fit()
-    assert story.state.unseen == []
     assert story.state.workers["worker-0"].incarnation == "b"
     assert story.state.workers["worker-9"].is_alive
+
+
+@given(st.lists(changes, max_size=30))
+def test_after_a_break_an_experiment_knows_the_workers_that_the_cluster_knows(
+    changes: list[ClusterEvent],
+) -> None:
+    """All that are there, and of those that were removed the ones that it has known."""
+    story, whole = Story(), ClusterState()
+    story.etl()
+    own = dict(story.state.workers)
+    for change in changes:
+        event = change.model_copy(update={"seq": whole.seq + 1})
+        try:
+            whole.apply(event)
+        except IllegalEventError:
+            continue
+        story.tell(change)
+    assert story.state.workers == own
+    story.fit()
+    here = {name: told(worker) for name, worker in whole.workers.items() if not worker.is_removed}
+    found = {name: told(worker) for name, worker in story.state.workers.items()}
+    assert found == {name: told(worker) for name, worker in own.items()} | here
+
+
+def test_an_experiment_that_nobody_works_on_does_not_grow_with_the_cluster() -> None:
+    """However many workers come and go meanwhile: it keeps those that there are."""
+    story = Story()
+    story.etl()
+    for number in range(1000):
+        story.tell(join(f"spot-{number}"), lose(f"spot-{number}"), remove(f"spot-{number}"))
+    assert len(pickle.dumps(story.state)) < 100_000
+    story.fit()
+    assert all(name.startswith("worker-") for name in story.state.workers)
 
 
 def test_workers_that_were_gone_before_it_began_are_none_of_an_experiments() -> None:
