@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cerebro.cli.experiment_status import load_readable
 from cerebro.cli.queue import FollowedLog, cluster_json, queue_lines
 from cerebro.cli.text import duration, size, table
+from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import ExperimentSummary, Holding, WorkerStatus
 from cerebro.errors import CerebroError, UnreadableError
 from cerebro.local import processes
@@ -103,42 +105,72 @@ def _service_row(service: ServiceInfo, memory: dict[int, int], now: float) -> tu
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What the store and the logs of open experiments tell.
+
+    Attributes:
+        states: of experiments, in a word.
+        lost: workers that a log calls lost.
+        logs: of experiments with an open run.
+    """
+
+    workers: Sequence[WorkerStatus]
+    experiments: Sequence[ExperimentSummary]
+    queue: QueueAnswer
+    troubles: Mapping[str, str]
+    states: Mapping[str, str]
+    lost: Mapping[str, Worker]
+    logs: Mapping[str, FollowedLog]
+    now: float
+
+
+def _found(kvs: KvsClient) -> _Found:
+    workers, experiments, queue = kvs.workers(), kvs.experiments(), kvs.queued()
+    lost: dict[str, Worker] = {}
+    logs: dict[str, FollowedLog] = {}
+    return _Found(
+        workers=workers,
+        experiments=experiments,
+        queue=queue,
+        troubles=kvs.troubles().pods,
+        states=states_of(kvs, experiments, lost, logs),
+        lost=lost,
+        logs=logs,
+        now=time.time(),
+    )
+
+
 def store_lines(kvs: KvsClient) -> list[str]:
     """Workers, experiments and the queue."""
     try:
-        workers, experiments, troubles = kvs.workers(), kvs.experiments(), kvs.troubles().pods
-        queue = kvs.queued()
+        found = _found(kvs)
     except CerebroError as problem:
         return ["", f"Workers and experiments are not known: {problem}"]
-    lost: dict[str, Worker] = {}
-    logs: dict[str, FollowedLog] = {}
-    states = states_of(kvs, experiments, lost, logs)
-    words = {name: worker.lost for name, worker in lost.items()}
-    late = [f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items())]
-    now = time.time()
+    words = {name: worker.lost for name, worker in found.lost.items()}
+    late = [f"  {pod} does not start: {why}" for pod, why in sorted(found.troubles.items())]
     return [
         "",
-        *worker_lines(workers, words, troubles),
+        *worker_lines(found.workers, words, found.troubles),
         *late,
         "",
-        *experiment_lines(experiments, states, now),
+        *experiment_lines(found.experiments, found.states, found.now),
         "",
-        *queue_lines(queue, logs, troubles, now),
+        *queue_lines(found.queue, found.logs, found.troubles, found.now),
     ]
 
 
 def store_json(kvs: KvsClient) -> dict[str, Any]:
     """The same as one object; see `cerebro.cli.queue.cluster_json`."""
-    experiments, logs = kvs.experiments(), dict[str, FollowedLog]()
-    states = states_of(kvs, experiments, {}, logs)
+    found = _found(kvs)
     return cluster_json(
-        workers=kvs.workers(),
-        experiments=experiments,
-        states=states,
-        queue=kvs.queued(),
-        logs=logs,
-        troubles=kvs.troubles().pods,
-        now=time.time(),
+        workers=found.workers,
+        experiments=found.experiments,
+        states=found.states,
+        queue=found.queue,
+        logs=found.logs,
+        troubles=found.troubles,
+        now=found.now,
     )
 
 

@@ -23,7 +23,13 @@ _TICK_S = 1e-3
 def take(run: Run, event: DevicesTaken) -> None:
     """Note what an event tells."""
     for span in event.spans:
-        run.taken.setdefault(span.worker, []).append(span)
+        known = run.taken.setdefault(span.worker, [])
+        newest = next((at for at in reversed(range(len(known))) if known[at].device == span.device), None)
+        if newest is not None and span.since <= known[newest].until + _TICK_S:
+            # Others have had it all the time since the last note.
+            known[newest] = known[newest]._replace(until=span.until)
+        else:
+            known.append(span)
     run.taken_until = event.until
 
 

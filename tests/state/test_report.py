@@ -16,7 +16,7 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.validator import validate
 from cerebro.state import Run, epoch_report, schedule_lines, schedule_now, schedule_of
 from cerebro.state.experiment import fold
-from cerebro.state.taken import least_s
+from cerebro.state.taken import least_s, taken_s
 from cerebro.state.timeline import committed
 from tests.state.runs import TimedStory, dispatched
 from tests.state.stories import joined, lost, unit, validation
@@ -283,6 +283,25 @@ def test_the_bound_is_of_the_devices_that_others_left() -> None:
     found = schedule_now(story.state, story.run, now)
     assert found is not None
     assert (found.lower_bound_s, found.gap, found.idle_s) == (10.0, 0.0, 0.0)
+
+
+@given(st.lists(st.tuples(st.floats(1, 20), st.floats(25, 50)), min_size=1, max_size=40))
+def test_what_others_have_all_the_time_is_one_span(notes: list[tuple[float, float]]) -> None:
+    """Though it is told once a minute; so a long run beside another one is judged as quickly as a short one. What they
+    had in between is kept as it is."""
+    story = TimedStory(workers=2)
+    story.fit(models=2)
+    story.runs(unit(1, 0), 0, 0.0, 1.0)
+    for number, (since, end) in enumerate(notes):
+        begin = 60.0 * number
+        had = (0, begin + since, begin + end), (1, begin, begin + 60.0)
+        story.tell(taken(*had, zero=story.zero, until=begin + 60.0))
+    assert [len(story.run.taken[f"worker-{number}"]) for number in range(2)] == [len(notes), 1]
+    found = [
+        taken_s(story.run, f"worker-{number}", story.zero, story.zero + 60.0 * len(notes))
+        for number in range(2)
+    ]
+    assert found == pytest.approx([sum(end - since for since, end in notes), 60.0 * len(notes)])
 
 
 @given(
