@@ -18,15 +18,19 @@ from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.state import ExperimentState, Run, RunState
 from controller import cluster_decision
 from controller.advisor.advisor import Advisor, Helper, without_plan
+from controller.arbiter import RunRef
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
 from controller.ledger import Ledger
+from controller.opened import Experiments, Opened
 from controller.sharing import Asked, Sharing
 from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from controller.simulation.store import VirtualStore
 from controller.simulation.virtual_workers import VirtualWorkers
 from controller.taken import TakenTime
+
+_HOLDER, _LEASE_S = "controller#0", 1e9
 
 _MOST_ROUNDS = 500
 """Of decisions at one moment: more of them would never end."""
@@ -39,7 +43,7 @@ class Simulation:
     Args:
         helper: plans beside dispatch, if the request wants a planner; dispatch alone without it.
         neighbours: runs of other experiments that share the workers, and further runs of the first one.
-        most_open: so many experiments are worked on at once; others wait in the queue.
+        most_open: so many runs are worked on at once; others wait in the queue.
         sharing: who decides next; a new one by default.
     """
 
@@ -78,7 +82,7 @@ class Simulation:
             self._request(each)
         self._helper = helper
         self._start_controller()
-        self._term = self.store.lead("controller#0", 1e9).term
+        self._term = self.store.lead(_HOLDER, _LEASE_S).term
 
     @property
     def log(self) -> tuple[Event, ...]:
@@ -140,14 +144,23 @@ class Simulation:
     def _start_controller(self) -> None:
         """A controller that knows nothing: it will read the logs."""
         self.cores = {name: Core(record) for name, record in self._records.items()}
+        self.experiments = Experiments(self._most_open)
         self.ledger = Ledger(_Mortal(self))
         self.sharing, self.taken = self._new_sharing(), TakenTime()
         self.advisor = Advisor(self._helper) if self._helper else None
 
     def _open(self) -> dict[str, Core]:
-        """Those that are worked on: the first ones in the queue."""
-        names = dict.fromkeys(entry.experiment for entry in self.store.queue())
-        return {name: self.cores[name] for name in [*names][: self._most_open]}
+        """Those that are worked on."""
+        kept, before = self.experiments, self.experiments.attended()
+        waiting = {RunRef(name, run) for name, each in kept.opened.items() for run in each.core.waiting()}
+        admitted = kept.admitted(self.store.queued(), self.now, waiting)
+        kept.opened = {name: Opened(core=self.cores[name], runs=runs) for name, runs in admitted.items()}
+        for name, runs in admitted.items():
+            self.cores[name].attended = runs
+        if admitted != before:
+            told = (api.AttendedRun(experiment=n, run=run) for n, runs in admitted.items() for run in runs)
+            self.store.lead(_HOLDER, _LEASE_S, attended=api.Attended(runs=tuple(told)))
+        return {name: self.cores[name] for name in admitted}
 
     def _control(self) -> None:
         for _ in range(_MOST_ROUNDS):
