@@ -5,6 +5,7 @@ Imports what only ways need, so it is imported when the first of them comes.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -100,6 +101,7 @@ class Membership:
             technique = resolve(way, self._context.opened)
         except SpecError as error:
             raise NotApplicableError(str(error)) from error
+        gc.collect()  # the model before, whose parts refer to each other: nobody else lets go of its memory
         return Placed(way, technique, self._joined(way, hang_timeout_s))
 
     def leave(self) -> None:

@@ -38,7 +38,7 @@ def check(
     size: int | None = None,
     params: Params | None = None,
     device: str = "cpu",
-    limit_s: float = 120.0,
+    limit_s: float = 300.0,
 ) -> None:
     """Train a model by a technique and on one device, and compare.
 

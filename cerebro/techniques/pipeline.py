@@ -8,7 +8,8 @@ part before. There are no ranks, and all state is plain.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -92,6 +93,14 @@ class Pipeline(Technique):
         placed = [(stage, group.devices[number]) for (_, stage), number in zip(found, places, strict=True)]
         parts = params.get(_PARTS, 2 * len(group.devices))
         _call_instead(module, partial(_run, placed, parts))
+
+    @contextmanager
+    def running(self, modules: list[nn.Module], feed: Any, group: Group, params: Params) -> Iterator[None]:
+        """Hand out a batch with its outputs where the model's results are: on the last device."""
+        first, last = group.devices[0], group.devices[-1]
+        if last != first:
+            feed.place = lambda batch: (_moved(batch[0], first), _moved(batch[1], last))
+        yield
 
 
 def balanced(sizes: Sequence[int], devices: int) -> list[int]:

@@ -104,9 +104,9 @@ def check(story: tuple[Case, Sequence[Way]], partition: Path, ranks: Ranks) -> N
         bar = 1e-10 if case.dtype == "float64" else 1e-5
         assert distance(content(root, found), content(root, expected)) <= bar
         for way, *pair in zip(ways, same, metrics, strict=True):
-            # A rank that was lent a row has counted it: what is averaged over its rows is near the mean.
-            is_lent = 0 < ROWS % case.batch_size < way.ranks
-            assert distance(*pair) <= (0.05 if is_lent else bar)
+            # A rank that was lent a row has counted it, and means over tokens are averaged by rows: both are near.
+            is_near = 0 < ROWS % case.batch_size < way.ranks or case.model == "gpt"
+            assert distance(*pair) <= (0.05 if is_near else bar)
         assert found.size == expected.size
 
 

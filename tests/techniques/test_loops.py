@@ -16,6 +16,7 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.errors import NotApplicableError, RanksDifferError
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques import Group, resolve
+from cerebro.techniques.pipeline import balanced
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
@@ -342,3 +343,40 @@ def test_what_one_process_cannot_train_is_told_with_its_reason(
     """As above."""
     with pytest.raises(NotApplicableError, match=told):
         by(None, technique, steps, partition, make, hints, size=2)
+
+
+def placed_batch(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
+    inputs, outputs = next(iter(dataloader))
+    models[0].told = inputs.device.type, outputs.device.type
+    return {}
+
+
+def test_a_pipeline_has_labels_where_its_results_are(partition: Path) -> None:
+    """On the last device; inputs are on the first one."""
+    group = Alone(("cpu", "meta"))
+    assert by(group, "pipeline", placed_batch, partition)[2] == ("cpu", "meta")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "devices", "places"),
+    [
+        ([1, 1, 1, 1], 2, [0, 0, 1, 1]),
+        ([9, 1, 1, 1], 2, [0, 1, 1, 1]),
+        ([0, 5, 0, 5], 2, [0, 0, 1, 1]),
+        ([3, 1, 4, 1, 5], 3, [0, 0, 1, 1, 2]),
+        ([2, 2], 2, [0, 1]),
+        ([0, 0, 7], 3, [0, 1, 2]),
+    ],
+)
+def test_stages_are_balanced(sizes: list[int], devices: int, places: list[int]) -> None:
+    """In order, each device some, with the largest sum as small as can be."""
+    found = balanced(sizes, devices)
+    assert found == sorted(found)
+    assert set(found) == set(range(devices))
+
+    def largest(chosen: list[int]) -> int:
+        return max(
+            sum(size for size, at in zip(sizes, chosen, strict=True) if at == n) for n in range(devices)
+        )
+
+    assert largest(found) == largest(places)

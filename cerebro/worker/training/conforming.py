@@ -176,14 +176,15 @@ class _Rank:
 
     def hops(self) -> None:
         """Before, after and between units of one device."""
-        single, _ = chain = [self._chain((True,) * 3), self._chain((False, True, False))]
+        stories = {"after units on one device, by it and on one device, ": (True, False, True)}
+        stories["after a unit on one device and two by it, "] = (True, False, False)
+        expected = self._chain((True,) * 3)
+        # All of them first: no rank may leave while another one goes on.
+        found = {what: self._chain(are_single) for what, are_single in stories.items()}
         if self.group.rank == 0:
-            one, other = (checkpoints.load(self.folder, each, "cpu") for each in chain)
-            _compare(one, other, "after three units, ")
-        last = self._chain((True, False, False))
-        if self.group.rank == 0:
-            one, other = (checkpoints.load(self.folder, each, "cpu") for each in (single, last))
-            _compare(one, other, "after a unit on one device and two by it, ")
+            one = checkpoints.load(self.folder, expected, "cpu")
+            for what, each in found.items():
+                _compare(one, checkpoints.load(self.folder, each, "cpu"), what)
 
     def _chain(self, are_single: Sequence[bool]) -> CheckpointRef:
         reference = None

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import xxhash
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from cerebro.errors import RanksDifferError
 from cerebro.techniques.base import Group
@@ -22,7 +23,8 @@ _NAMED = 3
 def whole(state: Any, group: Group, name: str = "") -> Any:
     """A tree of tensors, numbers and texts with its DTensors as full tensors. Collective.
 
-    Rank 0 takes so much more host memory as the full tensors have bytes, and the others that of one of them at a time.
+    Rank 0 takes as much more host memory as the full tensors have bytes. Where parts lie on GPUs, each device takes
+    room for one full tensor at a time.
 
     Args:
         name: of the tree, for people.
@@ -39,15 +41,36 @@ def whole(state: Any, group: Group, name: str = "") -> Any:
         _require_equal({path: _mark(value) for path, value in leaves.items()}, group)
     full: dict[str, torch.Tensor] = {}
     for path in sorted(parts):  # in the same order on all ranks
-        tensor: torch.Tensor = parts[path].full_tensor().detach()
-        if group.rank == 0:
-            # Rows that do not divide were padded: what is saved of a tensor is its whole storage.
-            is_padded = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
-            full[path] = (tensor.clone() if is_padded else tensor).cpu()
-        del tensor
+        joined = _joined(parts[path], group)
+        if joined is not None:
+            full[path] = joined
     if group.rank > 0:
         return None
     return _with(state, full, name) if full else state
+
+
+def _joined(part: DTensor, group: Group) -> torch.Tensor | None:
+    """The full tensor, on rank 0's host; nothing on others."""
+    local = part.to_local().detach()
+    if group.size > 1 and local.device.type == "cpu" and part.placements == (Shard(0),):
+        # Received where it stays: no rank needs room for more than what it has.
+        if group.rank > 0:
+            if local.numel():
+                dist.send(local.contiguous(), dst=0)
+            return None
+        whole = torch.empty(part.shape, dtype=part.dtype)
+        first, *others = whole.chunk(group.size)
+        first.copy_(local)
+        for rank, rows in enumerate(others, 1):
+            if rows.numel():
+                dist.recv(rows, src=rank)
+        return whole
+    tensor: torch.Tensor = part.full_tensor().detach()
+    if group.rank > 0:
+        return None
+    # Rows that do not divide were padded: what is saved of a tensor is its whole storage.
+    is_padded = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
+    return (tensor.clone() if is_padded else tensor).cpu()
 
 
 def _require_equal(marks: Mapping[str, str], group: Group) -> None:

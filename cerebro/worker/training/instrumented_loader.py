@@ -43,6 +43,8 @@ class InstrumentedLoader:
         self._batches = loader.first
         self.num_rows = loader.own_rows
         self.rank, self.ranks = loader.share
+        self.place: Callable[[Batch], Batch] = lambda batch: batch
+        """Where a technique wants a batch: with outputs on another device than inputs, for one."""
         self.on_handed: Callable[[Batch, int, int], None] = lambda batch, own, rows: None
         """Called with each batch before it is handed out, the rows of it that are this rank's, and those of all."""
         self.batch_size = loader.batch_size
@@ -76,7 +78,7 @@ class InstrumentedLoader:
             self.step = self._first_step + index
             self._savepoints.begin_loop(self)
             self.on_handed(batch, *self._loader.counts)
-            yield batch
+            yield self.place(batch)
         self.step = self._first_step + len(self)
         self._tell(self._loader.num_rows)
 
