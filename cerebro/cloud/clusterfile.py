@@ -198,8 +198,9 @@ def read(path: Path) -> ClusterFile:
 def parse(text: str, source: str) -> ClusterFile:
     """The cluster file of a text; `source` is named in messages."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        given = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        given = None if root is None else loader.construct_document(root)
     except yaml.YAMLError as problem:
         raise ClusterFileError(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem
     if not isinstance(given, dict):

@@ -22,11 +22,13 @@ from cerebro.cloud.names import FINGERPRINT, GPU_PLUGIN, MONITORING, PLATFORM, Z
 STACK = Path(__file__).parent / "data" / "stack.yaml"
 """The template of our stack, for CloudFormation."""
 _GPU = "nvidia.com/gpu"
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one in C, ten times as fast, where PyYAML was built with it."""
 
 
 def _filled(template: str, /, **values: str) -> Any:
     text = (Path(__file__).parent / "data" / template).read_text(encoding="utf-8")
-    return yaml.safe_load(Template(text).substitute(values) if values else text)
+    return yaml.load(Template(text).substitute(values) if values else text, Loader=_Loader)
 
 
 data = cache(_filled)

@@ -8,6 +8,7 @@ something, before or after its effect.
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ VERSIONS = {
     "1.30": "UNSUPPORTED",
 }
 _READING = ("Describe", "List", "Get")
+_OFFERS = ("DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "DescribeAvailabilityZones")
+"""Tell what Amazon offers, whatever an account holds: moto goes through a thousand machines for each answer."""
 
 
 class BrokenError(Exception):
@@ -130,7 +133,7 @@ class Cloud:
             fault.has_struck = True
             raise BrokenError("the network is down")
 
-    def before(self, model: Any, params: Any, **_: Any) -> Any:
+    def before(self, model: Any, params: Any) -> Any:
         """boto3 only reads: what changes anything is an executable, which a user can see and repeat."""
         assert model.name.startswith(_READING), model.name
         body = params["body"]
@@ -323,21 +326,34 @@ class Cloud:
 
 
 class _Session(boto3.Session):  # type: ignore[misc]  # boto3 has no types
-    """Keeps its clients: making one reads megabytes of models, and a test needs a dozen. `cloud` hears of its calls."""
+    """Keeps its clients: making one reads megabytes of models, and a test needs a dozen. `cloud` hears of its calls.
+
+    It keeps what Amazon offers as well.
+    """
 
     def __init__(self, key: str) -> None:
         super().__init__(region_name=REGION, aws_access_key_id=key, aws_secret_access_key=key)
         self.cloud: Cloud | None = None
         self._made: dict[str, Any] = {}
+        self._offers: dict[str, Any] = {}
         self.events.register("before-call", self._before)
+        self.events.register("after-call", self._after)
 
     def client(self, service_name: str, **arguments: Any) -> Any:
         if service_name not in self._made:
             self._made[service_name] = super().client(service_name, **arguments)
         return self._made[service_name]
 
-    def _before(self, **event: Any) -> Any:
-        return None if self.cloud is None else self.cloud.before(**event)
+    def _before(self, model: Any, params: Any, context: Any, **_: Any) -> Any:
+        if model.name in _OFFERS:
+            context["offer"] = key = json.dumps([model.name, params["body"]])
+            if key in self._offers:
+                return _Http(200), copy.deepcopy(self._offers[key])
+        return None if self.cloud is None else self.cloud.before(model, params)
+
+    def _after(self, parsed: Any, context: Any, **_: Any) -> None:
+        if "offer" in context:
+            self._offers[context["offer"]] = copy.deepcopy(parsed)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
@@ -17,8 +18,10 @@ if importlib.util.find_spec("moto") is None:
     assert not os.environ.get("CI"), "moto is missing: pip install 'moto[server]'"
     pytest.skip("needs moto: pip install 'moto[server]'", allow_module_level=True)
 
+import moto.core.responses
 from botocore.loaders import create_loader
 from moto import mock_aws
+from moto.core.utils import method_names_from_class
 
 from cerebro.cloud.actions import create, delete
 from cerebro.cloud.aws import AwsError
@@ -49,10 +52,14 @@ EKSCTL_STOPS = [pytest.param(part, marks=[] if part == 4 else [pytest.mark.slow]
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_descriptions() -> Iterator[None]:
-    """What botocore knows of AWS's services, megabytes of JSON, is read once for all its sessions."""
+    """What botocore knows of AWS's services, megabytes of JSON, is read once for all its sessions; and moto looks
+    once, not at each call, for what a service of its own can do."""
     loader = create_loader()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("botocore.session.create_loader", lambda *_: loader)
+        patch.setattr(
+            moto.core.responses, "method_names_from_class", functools.cache(method_names_from_class)
+        )
         yield
 
 
