@@ -157,7 +157,7 @@ class Run:
     trained_s: dict[str, float] = field(default_factory=dict)
     """Worker -> device-seconds of visits there."""
     starts: list[tuple[str, float, float]] = field(default_factory=list)
-    """(worker, from, to): when visits waited for their process to start."""
+    """(worker, from, to): when visits waited for their process to start, for each device that they had."""
     newest_commit: float = 0.0
     """When its newest visit ended; 0 before the first."""
     counts: RunCounts = field(default_factory=RunCounts)
@@ -289,7 +289,7 @@ class Run:
         self.trained_s[visit.worker] = self.trained_s.get(visit.worker, 0.0) + seconds
         self.newest_commit = max(self.newest_commit, visit.ended)
         if visit.start_s:
-            self.starts.append((visit.worker, visit.started, visit.begun))
+            self.starts += [(visit.worker, visit.started, visit.begun)] * len(visit.devices)
 
     def take_back(self, model: Model) -> None:
         """The newest unit of a model is to be done again, because its checkpoint is lost."""

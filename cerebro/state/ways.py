@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from cerebro.contract.events import WaysStruckOff
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.trials import TrialOutcome
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.errors import IllegalEventError
 from cerebro.state.models import Model, ModelState
@@ -112,7 +113,9 @@ class WayTold:
         units: that are committed and ran so.
         seconds: that one of them took on average; `None` where there is none.
         struck_off: why it cannot be used; empty: it can, as far as is known.
-        is_next: the next unit runs so where it can.
+        is_next: units run so now, or the next one does where it can.
+        batch_s: seconds of a batch, as a trial has measured; 0: none has.
+        is_verified: a trial has shown that it computes the gradient of one device; `None`: none was made.
     """
 
     way: Way
@@ -120,6 +123,8 @@ class WayTold:
     seconds: float | None
     struck_off: str
     is_next: bool
+    batch_s: float = 0.0
+    is_verified: bool | None = None
 
 
 def told(run: Run, model: Model) -> list[WayTold]:
@@ -130,26 +135,56 @@ def told(run: Run, model: Model) -> list[WayTold]:
         way = visit.way or SINGLE
         known.setdefault(way.label, way)
         seconds.setdefault(way.label, []).append(visit.seconds)
-    upcoming = next(left(run, model), None) if model.state is ModelState.ACTIVE else None
+    tried = _tried(run, model)
+    for label, (way, _) in tried.items():
+        known.setdefault(label, way)
+    upcoming = _upcoming(run, model)
     found = []
     for label, way in known.items():
         struck, taken = model.struck.get(label), seconds.get(label, [])
+        outcome = tried[label][1] if label in tried else None
         found.append(
             WayTold(
                 way=way,
                 units=len(taken),
                 seconds=sum(taken) / len(taken) if taken else None,
-                struck_off=_words(struck) if struck else "",
-                is_next=way == upcoming and not model.is_trained,
+                struck_off=_words(struck) if struck else outcome.reason if outcome else "",
+                is_next=label == upcoming,
+                batch_s=outcome.batch_s if outcome else 0.0,
+                is_verified=outcome.is_verified if outcome and outcome.is_usable else None,
             )
         )
     return found
 
 
+def _tried(run: Run, model: Model) -> dict[str, tuple[Way, TrialOutcome]]:
+    """Label -> a way of the model, and what a trial of it has shown; of several kinds of devices the best."""
+    group = run.inspection.group_of(model.id) if run.inspection else None
+    found: dict[str, tuple[Way, TrialOutcome]] = {}
+    for known in group.ways if group else ():
+        outcome = run.trials.get((group.id, known.id)) if group else None
+        if outcome is not None and (known.way.label not in found or outcome.is_usable):
+            found[known.way.label] = known.way, outcome
+    return found
+
+
+def _upcoming(run: Run, model: Model) -> str:
+    """Label of the way by which its unit runs, or else the last one ran, or the next one probably does; empty if there
+    is none to come."""
+    if model.state is not ModelState.ACTIVE or model.is_trained:
+        return ""
+    task = run.open.get(model.busy or "")
+    if task is not None:
+        return (task.attempts[-1].way or SINGLE).label
+    last = (model.visits[-1].way or SINGLE).label if model.visits else ""
+    upcoming = next(left(run, model), None)
+    return last if last and last not in model.struck else upcoming.label if upcoming else ""
+
+
 def has_more_than_one(run: Run, model: Model) -> bool:
     """Whether there is something to say of a model's ways: it was trained by another one than is tried first without a
-    choice, or one is struck off."""
-    return bool(model.struck) or any(visit.way is not None for visit in model.visits)
+    choice, or one is struck off or was measured."""
+    return bool(model.struck or _tried(run, model)) or any(visit.way is not None for visit in model.visits)
 
 
 def lines(run: Run) -> list[str]:

@@ -10,7 +10,7 @@ from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import Run, RunState
-from cerebro.state.tasks import TaskState
+from cerebro.state.tasks import Task, TaskState
 
 IN_PROGRESS = frozenset({"queued", "starting", "running", "paused", "stopping"})
 
@@ -59,6 +59,15 @@ def is_at_work(value: Model, owner: Run) -> bool:
     """Whether its training unit runs on a worker now."""
     task = owner.tasks.get(value.busy) if value.busy else None
     return task is not None and task.state is TaskState.RUNNING
+
+
+def attempt(value: Task) -> str:
+    """What an open attempt does, and by which way on which devices, if there is something to say of that."""
+    newest = value.attempts[-1]
+    if newest.way is None:
+        return task(value.key)
+    devices = f" (devices {', '.join(map(str, newest.devices))})" if len(newest.devices) > 1 else ""
+    return f"{task(value.key)} by {newest.way.label}{devices}"
 
 
 def task(key: TaskKey) -> str:

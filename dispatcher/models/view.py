@@ -81,7 +81,8 @@ class EpochRow:
 @dataclass(frozen=True, kw_only=True)
 class WayRow:
     """A way to train a model; `seconds` are those of a unit on average, None while there is none. `struck_off` says why
-    it cannot be used, and is empty if it can."""
+    it cannot be used, and is empty if it can. A trial has shown `batch_s`, the seconds of a batch, 0 if there was none,
+    and `is_verified`, whether the gradient is that of one device."""
 
     way: str
     devices: int
@@ -89,6 +90,8 @@ class WayRow:
     seconds: float | None
     struck_off: str
     is_next: bool
+    batch_s: float
+    is_verified: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +193,8 @@ def _ways(run: Run, model: Model) -> Iterator[WayRow]:
             seconds=found.seconds,
             struck_off=found.struck_off,
             is_next=found.is_next,
+            batch_s=found.batch_s,
+            is_verified=found.is_verified,
         )
 
 

@@ -173,7 +173,7 @@ def _running(read_model: ReadModel, runs: list[Run]) -> Iterator[RunningTask]:
         known = point if point and point.attempt == newest.number else None
         yield RunningTask(
             key=str(task.key),
-            what=wording.task(task.key),
+            what=wording.attempt(task),
             worker=newest.worker,
             model=task.key.model or "",
             attempt=newest.number,

@@ -49,7 +49,7 @@ def worker_rows(
         open_tasks = [tasks[key] for key in worker.open_tasks if key in tasks] if worker else []
         running = [task for task in open_tasks if task.state is TaskState.RUNNING]
         waiting = [task for task in open_tasks if task.state in OPEN and task not in running]
-        here = (wording.task(task.key) for task in running)
+        here = (wording.attempt(task) for task in running)
         doing = ", ".join(filter(None, [*here, _elsewhere(state.name, status)]))
         if status is not None:
             word = worker_state(status, is_busy=bool(doing))
@@ -61,7 +61,7 @@ def worker_rows(
             state=word,
             doing=lost or doing,
             since=min((task.attempts[-1].started for task in running), default=None),
-            next=", ".join(wording.task(task.key) for task in waiting),
+            next=", ".join(wording.attempt(task) for task in waiting),
             partitions=len(worker.holdings) if worker else 0,
             reported=now - status.silent_s if status and word == "lost" else None,
             lost=lost,

@@ -64,7 +64,8 @@ def assert_counted(history: History) -> None:
         seconds[unit.worker] += unit.seconds * len(unit.devices)
     assert run.trained_s == pytest.approx(dict(seconds))
     visits = [visit for model in run.models.values() for visit in model.visits]
-    assert sorted(run.starts) == sorted((v.worker, v.started, v.begun) for v in visits if v.start_s)
+    waited = ((v.worker, v.started, v.begun) for v in visits if v.start_s for _ in v.devices)
+    assert sorted(run.starts) == sorted(waited)
     assert all(v.started <= v.begun <= v.ended for v in visits)
     assert run.newest_commit == max((unit.ended for unit in committed(run)), default=0.0)
     for model in run.models.values():

@@ -19,6 +19,7 @@ from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
 from cerebro.state import RunState, TaskKey, TaskState
 from cerebro.state.experiment import fold
+from cerebro.state.ways import has_more_than_one, told
 from tests.state.stories import Story
 
 INSPECT = TaskKey(run="fit-1", kind="inspect")
@@ -136,3 +137,23 @@ def test_outcomes_of_earlier_runs_are_taken_over_and_own_ones_stay() -> None:
     fresh.fit()
     with pytest.raises(IllegalEventError, match="nobody has inspected"):
         fresh.tell(TrialsRecalled(run="fit-1"))
+
+
+def test_what_trials_have_shown_is_told_of_each_way() -> None:
+    """Also of ways that the plan does not list; a trial that came to nothing gives the reason."""
+    story = inspected()
+    named = started(story, DDP, (0, 1))
+    assert not has_more_than_one(story.run, story.model())
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=OUTCOME)}))
+    assert has_more_than_one(story.run, story.model())
+    rows = {
+        row.way.label: (row.batch_s, row.is_verified, row.struck_off)
+        for row in told(story.run, story.model())
+    }
+    assert rows == {"single": (0.0, None, ""), "ddp-2": (0.5, True, "")}
+    single = TaskKey(run="fit-1", kind="trial", group="g00", way="single")
+    failed = started(story, single, (0,))
+    outcome = TrialOutcome(reason="it needs 3 GiB", cause="device_memory")
+    story.tell(TaskCommitted.model_validate({**failed, "result": TaskResult(trial=outcome)}))
+    (first, _) = told(story.run, story.model("m01"))
+    assert (first.way.label, first.struck_off, first.is_verified) == ("single", "it needs 3 GiB", None)

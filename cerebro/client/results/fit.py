@@ -181,7 +181,8 @@ class FitResult(FitFigures):
 
     def ways(self) -> pd.DataFrame:
         """The ways to train each model, those first that are tried first: how many units ran so, the mean time of one
-        in seconds, and why a way is struck off for the model (empty: it is not)."""
+        in seconds, and why a way is struck off for the model (empty: it is not). Of a trial, `batch` are seconds of a
+        batch, and `verified` tells whether the gradient is that of one device (missing where none was made)."""
         rows = [
             {
                 "model": model.id,
@@ -190,6 +191,8 @@ class FitResult(FitFigures):
                 "units": told.units,
                 "seconds": told.seconds,
                 "struck off": told.struck_off,
+                "batch": told.batch_s or None,
+                "verified": told.is_verified,
             }
             for model in self._run.models.values()
             for told in ways.told(self._run, model)

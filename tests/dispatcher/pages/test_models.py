@@ -137,10 +137,10 @@ def test_the_page_of_a_model_tells_its_ways(bench: Bench, browser: Browser) -> N
     bench.store.add(story_with_ways())
     page = browser.get("/experiments/digits/models/m00").text
     words = text_of(page)
-    assert "Ways to train it Way Devices Units Seconds a unit State" in words
-    assert "single 1 0 \u2013 struck off : out of memory of the device: CUDA out of memory" in words
-    assert re.search(r"ddp-2 2 1 \S+ s? ?in use", words)
-    assert "fsdp-2 2 0 \u2013 not tried" in words
+    assert "Ways to train it Way Devices Units Seconds a unit Trial: a batch State" in words
+    assert "single 1 0 \u2013 \u2013 struck off : out of memory of the device: CUDA out of memory" in words
+    assert re.search(r"ddp-2 2 1 \S+ s? ?\u2013 in use", words)
+    assert "fsdp-2 2 0 \u2013 \u2013 not used" in words
     assert "worker-0 ddp-2" in words
     assert "by ddp-2 (devices 0, 1): committed" in words
     assert "Ways to train it" not in text_of(browser.get("/experiments/digits/models/m01").text)
