@@ -30,7 +30,7 @@ from tests.controller.test_core import assert_complete, assert_exclusive, own_pa
 def few_dry_runs() -> Iterator[None]:
     """A plan is compared with dispatch by a few dry runs, which take nearly all the time of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advice, "_MOST_UNITS", 300)
+        patch.setattr(advice, "_MOST_UNITS", 100)
         yield
 
 

@@ -20,6 +20,7 @@ import urllib3
 from cerebro.contract.records import ExperimentRecord
 from cerebro.runtime.kvs import KvsClient
 from tests.dispatcher.fakes import TOKEN
+from tests.forking import Forked, Forks
 from tests.kvs_api.bench import LOCATORS
 from tests.kvs_api.real import TOKEN as STORE_TOKEN
 from tests.kvs_api.real import Service
@@ -35,20 +36,42 @@ def free_port() -> int:
 
 
 @contextmanager
-def dispatcher(port: int, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def dispatcher(port: int, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A running process; its store is nowhere."""
-    given = {
+    command = [sys.executable, "-m", "dispatcher"]
+    with subprocess.Popen(command, env=_environment(port) | environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _environment(port: int) -> dict[str, str]:
+    return {
         "PATH": os.environ["PATH"],
         "CEREBRO_BIND": f"127.0.0.1:{port}",
         "CEREBRO_SERVER": f"http://127.0.0.1:{free_port()}",
         "CEREBRO_TOKEN": TOKEN,
     }
-    command = [sys.executable, "-m", "dispatcher"]
-    with subprocess.Popen(command, env=given | environment, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """One process that has imported the dispatcher, for tests to which it is all the same how theirs began."""
+    with Forks("dispatcher.__main__") as made:
+        yield made
+
+
+@contextmanager
+def forked(forks: Forks, port: int, said: Path, **environment: str) -> Iterator[Forked]:
+    """As `dispatcher`; `said` is the file of its errors."""
+    with said.open("wb") as stderr:
+        process = forks.start([], environment=_environment(port) | environment, stderr=stderr)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def wait_until_healthy(port: int) -> urllib3.BaseHTTPResponse:
@@ -75,11 +98,14 @@ def test_process_is_small_and_ends_at_once() -> None:
         assert time.monotonic() - began < 1
 
 
-def test_a_blocked_read_is_answered_before_the_process_ends(service: Service) -> None:
+def test_a_blocked_read_is_answered_before_the_process_ends(
+    service: Service, forks: Forks, tmp_path: Path
+) -> None:
     """A client outside waits for news of the store when the dispatcher is asked to end: no error, soon."""
     port = free_port()
     service.client().create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
-    with dispatcher(port, CEREBRO_SERVER=service.address, CEREBRO_TOKEN=STORE_TOKEN) as process:
+    store = {"CEREBRO_SERVER": service.address, "CEREBRO_TOKEN": STORE_TOKEN}
+    with forked(forks, port, tmp_path / "said", **store) as process:
         wait_until_healthy(port)
         client = KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN, retry_for_s=0.0)
         with ThreadPoolExecutor() as pool:
@@ -98,25 +124,26 @@ def test_a_blocked_read_is_answered_before_the_process_ends(service: Service) ->
         ({"CEREBRO_BIND": "nonsense"}, "expected host:port"),
     ],
 )
-def test_wrong_setting_is_one_sentence(environment: dict[str, str], match: str) -> None:
+def test_wrong_setting_is_one_sentence(
+    environment: dict[str, str], match: str, forks: Forks, tmp_path: Path
+) -> None:
     """No traceback for what a person has to mend."""
-    with dispatcher(free_port(), **environment) as process:
-        _, said = process.communicate(timeout=_STARTS_S)
-        assert process.returncode == 1
-    assert match in said
-    assert "Traceback" not in said
+    said = tmp_path / "said"
+    with forked(forks, free_port(), said, **environment) as process:
+        assert process.wait(_STARTS_S) == 1
+    assert match in said.read_text()
+    assert "Traceback" not in said.read_text()
 
 
-def test_port_in_use_is_one_sentence() -> None:
+def test_port_in_use_is_one_sentence(forks: Forks, tmp_path: Path) -> None:
     """It names the address and the variable."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = int(taken.getsockname()[1])
-        with dispatcher(port) as process:
-            _, said = process.communicate(timeout=_STARTS_S)
-            assert process.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in said
+        with forked(forks, port, tmp_path / "said") as process:
+            assert process.wait(_STARTS_S) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in (tmp_path / "said").read_text()
 
 
 def test_heavy_libraries_are_not_imported() -> None:
