@@ -240,4 +240,4 @@ STORE: dict[str, Operation] = {
         statuses=(200, 404),
     ),
 }
-"""By method and path. An operation's name is that of its method of `kvs_api.app.Views`."""
+"""By method and path. An operation's name is that of its method of `kvs_api.views.Views`."""

@@ -18,8 +18,8 @@ from cerebro.contract.records import CodeRecord
 from cerebro.contract.routes import STORE
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError, UnauthorizedError
 from cerebro.runtime.kvs import KvsClient
-from kvs_api.app import openapi_document
 from kvs_api.settings import Settings
+from kvs_api.views import openapi_document
 from tests.kvs_api.bench import TASK, Bench, requested, worker
 from tests.kvs_api.real import TOKEN, Service
 

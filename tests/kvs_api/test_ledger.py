@@ -19,8 +19,8 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import ConflictError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import database, ledger
-from kvs_api.app import package_version
 from kvs_api.store import Store
+from kvs_api.views import package_version
 from tests.kvs_api.bench import JOINED, LOCATORS, Bench, requested
 from tests.kvs_api.ledger_contract import LOST, tell
 from tests.kvs_api.real import Service

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kvs_api.app import openapi_document
+from kvs_api.views import openapi_document
 from tests.kvs_api.asking import undocumented
 from tests.kvs_api.bench import Bench, requested
 from tests.kvs_api.real import TOKEN, Service
