@@ -1,0 +1,136 @@
+"""Steps: what the controller decides and what workers report, each a change of the store.
+
+A step is one compare-and-set on ``(task, attempt)`` together with the event that tells of it. The store applies a list
+of them atomically and answers for each one `done`, `already` (the same step was applied before: a retry is harmless) or
+`refused` with the reason (another attempt owns the task).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cerebro.contract.base import Contract, Devices, Name
+from cerebro.contract.events import ControllerEvent
+from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskBody, TaskResult
+from cerebro.contract.ways import Way
+
+
+class Assign(Contract):
+    """Controller: put `attempt` of a task into the inbox of a worker's present incarnation. Refused if one of the
+    devices does not exist or has `QUEUE_DEPTH` open attempts already."""
+
+    op: Literal["assign"] = "assign"
+    task: str
+    attempt: int = Field(ge=1)
+    worker: Name
+    incarnation: str
+    devices: Devices = (0,)
+    """Of the worker, that the attempt takes; none: it takes its turn in the lane of the tasks without a device."""
+    body: TaskBody
+
+    @property
+    def way(self) -> Way | None:
+        """How it uses them, as the body says; `None`: on one, as user code is written."""
+        return getattr(self.body, "way", None)
+
+
+class Revoke(Contract):
+    """Controller: take an attempt back. A lease that still runs is respected unless `force`."""
+
+    op: Literal["revoke"] = "revoke"
+    task: str
+    attempt: int
+    worker: Name
+    reason: str
+    force: bool = False
+    loss: FailureKind | None = None
+    """How the worker was lost, if it was. If the attempt was running, it may be the reason itself: `OUT_OF_MEMORY`
+    counts as a failed attempt of that kind, `PREEMPTED` for nothing, anything else as a lost worker."""
+
+
+class Ask(Contract):
+    """Controller: have the worker give a running attempt back at its next batch, so that its child process stays, and
+    its progress where there is a savepoint."""
+
+    op: Literal["ask"] = "ask"
+    task: str
+    attempt: int
+    worker: Name
+    reason: str = Field(min_length=1)
+
+
+class Dequeue(Contract):
+    """Controller: take a run out of the queue that the log does not have open, as after a command that came too
+    late."""
+
+    op: Literal["dequeue"] = "dequeue"
+    run: Name
+
+
+class Note(Contract):
+    """Controller: append an event that changes no task. The end of a run is refused while the log has news that the
+    controller has not read: somebody may just have asked that it goes on."""
+
+    op: Literal["note"] = "note"
+    event: ControllerEvent
+
+
+class Start(Contract):
+    """Worker: take the lease of an assigned attempt. Refused while an older attempt is open on one of its devices."""
+
+    op: Literal["start"] = "start"
+    experiment: Name
+    task: str
+    attempt: int
+
+
+class Renew(Contract):
+    """Worker: keep the lease of a running attempt."""
+
+    op: Literal["renew"] = "renew"
+    experiment: Name
+    task: str
+    attempt: int
+
+
+class Save(Contract):
+    """Worker: a savepoint of a running attempt is durable. Renews its lease, too."""
+
+    op: Literal["save"] = "save"
+    experiment: Name
+    task: str
+    attempt: int
+    savepoint: Savepoint
+
+
+class Commit(Contract):
+    """Worker: the attempt's result is durable."""
+
+    op: Literal["commit"] = "commit"
+    experiment: Name
+    task: str
+    attempt: int
+    result: TaskResult
+
+
+class Fail(Contract):
+    """Worker: the attempt ended without a result, or was given back before it started."""
+
+    op: Literal["fail"] = "fail"
+    experiment: Name
+    task: str
+    attempt: int
+    failure: Failure
+
+
+Decision = Annotated[Assign | Revoke | Ask | Note | Dequeue, Field(discriminator="op")]
+Report = Annotated[Start | Renew | Save | Commit | Fail, Field(discriminator="op")]
+
+
+class StepOutcome(Contract):
+    """What became of one step."""
+
+    outcome: Literal["done", "already", "refused"]
+    reason: str = ""
