@@ -37,16 +37,33 @@ def whole(state: Any, group: Group, name: str = "") -> Any:
     """
     leaves = dict(_leaves(state, name))
     parts: dict[str, DTensor] = {path: value for path, value in leaves.items() if isinstance(value, DTensor)}
+    first = _first_names(parts)
     if group.size > 1:
-        _require_equal({path: _mark(value) for path, value in leaves.items()}, group)
+        marks = {path: _mark(value) for path, value in leaves.items()}
+        _require_equal(marks | {f"{path} is": name for path, name in first.items()}, group)
     full: dict[str, torch.Tensor] = {}
     for path in sorted(parts):  # in the same order on all ranks
-        joined = _joined(parts[path], group)
-        if joined is not None:
-            full[path] = joined
+        if first[path] == path:
+            joined = _joined(parts[path], group)
+            if joined is not None:
+                full[path] = joined
+    if group.rank == 0:
+        full |= {path: full[name].detach() for path, name in first.items() if path != name}
     if group.rank > 0:
         return None
     return _with(state, full, name) if full else state
+
+
+def _first_names(parts: Mapping[str, DTensor]) -> dict[str, str]:
+    """Name of each tensor -> the first name of the same one: weights that modules share are in a file once."""
+    found: dict[tuple[Any, ...], str] = {}
+    names = {}
+    for path in sorted(parts):
+        local = parts[path].to_local()
+        # By the storage, which an empty part has, too.
+        place = local.untyped_storage()._cdata, local.storage_offset(), tuple(parts[path].shape)
+        names[path] = found.setdefault(place, path)
+    return names
 
 
 def _joined(part: DTensor, group: Group) -> torch.Tensor | None:
