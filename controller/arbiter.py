@@ -120,6 +120,22 @@ class _Tags:
         self.runs[claim.ref] += seconds / claim.weight
 
 
+class _Alike(NamedTuple):
+    """Places where the same child is.
+
+    Attributes:
+        resident: whose child it is; empty: of none of the open runs.
+        stayers: runs of that experiment which want them.
+        is_short: the child has not been there for long.
+        places: in falling order.
+    """
+
+    resident: str
+    stayers: tuple[Claim, ...]
+    is_short: bool
+    places: list[Place]
+
+
 @dataclass(kw_only=True)
 class _Offer:
     """Places that are alike to a run.
@@ -195,7 +211,8 @@ class Arbiter:
         tags, claims, unserved = self._tags(), self.order(), {*free, *ending}
         left = {claim.ref: claim.most for claim in claims}
         given: dict[RunRef, set[Place]] = {claim.ref: set() for claim in claims}
-        offers = {claim.ref: self._offers(claim, unserved, claims) for claim in claims}
+        alike = self._alike(unserved, claims)
+        offers = {claim.ref: self._offers(claim, alike) for claim in claims}
         while True:
             contenders = sorted((claim for claim in claims if left[claim.ref] > 0), key=tags.of)
             found = next(
@@ -253,19 +270,37 @@ class Arbiter:
             tags.add(claim, claim.ahead_s)
         return tags
 
-    def _offers(self, claim: Claim, unserved: set[Place], claims: list[Claim]) -> list[_Offer]:
-        """Places that the run wants, those first where its own child is, those last where another's child is wanted."""
-        own, others = claim.ref.experiment, {each.ref.experiment for each in claims}
-        found: dict[tuple[int, bool, tuple[RunRef, ...]], _Offer] = {}
-        for place in sorted(unserved & claim.wants, reverse=True):
+    def _alike(self, unserved: set[Place], claims: list[Claim]) -> list[_Alike]:
+        """The places, those together that are alike but for who wants them; asked once, whoever then wants them."""
+        by_experiment: dict[str, list[Claim]] = {}
+        for claim in claims:
+            by_experiment.setdefault(claim.ref.experiment, []).append(claim)
+        found: dict[tuple[str, bool, tuple[RunRef, ...]], _Alike] = {}
+        for place in sorted(unserved, reverse=True):
             stay = self._stays.get(place)
-            resident = stay.experiment if stay is not None and stay.experiment in others else ""
-            stayers = tuple(c for c in claims if c.ref.experiment == resident != own and place in c.wants)
+            there = by_experiment.get(stay.experiment, []) if stay is not None else []
+            stayers = tuple(claim for claim in there if place in claim.wants)
             is_short = stay is not None and any(self._is_short(stay, each) for each in stayers)
-            rank = 0 if resident == own else 1 if not stayers else 2
-            key = rank, is_short, tuple(each.ref for each in stayers)
+            resident = stay.experiment if stay is not None and there else ""
+            key = resident, is_short, tuple(each.ref for each in stayers)
+            if key not in found:
+                found[key] = _Alike(resident, stayers, is_short, [])
+            found[key].places.append(place)
+        return list(found.values())
+
+    def _offers(self, claim: Claim, alike: list[_Alike]) -> list[_Offer]:
+        """Places that the run wants, those first where its own child is, those last where another's child is wanted."""
+        found: dict[tuple[int, bool, tuple[RunRef, ...]], _Offer] = {}
+        for each in alike:
+            places = [place for place in each.places if place in claim.wants]
+            if not places:
+                continue
+            is_own = each.resident == claim.ref.experiment
+            stayers = () if is_own else each.stayers
+            is_short = each.is_short and not is_own
+            key = 0 if is_own else 2 if stayers else 1, is_short, tuple(stayer.ref for stayer in stayers)
             offer = found.setdefault(key, _Offer(stayers=stayers, is_short=is_short))
-            offer.places.append(place)
+            offer.places = sorted([*offer.places, *places], reverse=True) if offer.places else places
         return [found[key] for key in sorted(found)]
 
     def _is_short(self, stay: _Stay, stayer: Claim) -> bool:

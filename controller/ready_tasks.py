@@ -16,11 +16,12 @@ def ready(run: Run) -> Iterator[TaskKey]:
         yield from (task.key for task in run.counts.pending.values() if task.state is TaskState.PENDING)
     for name in run.counts.in_order(run.counts.unvalidated):
         model = run.models[name]
-        for epoch in range(1, model.completed_epochs + 1):
-            if epoch not in model.validations and epoch not in model.unreadable:
-                task = run.validation(model, epoch)
-                if task.state is TaskState.PENDING:
-                    yield task.key
+        for epoch in run.counts.unvalidated[name]:
+            if epoch not in model.unreadable:
+                key = TaskKey(run=run.id, kind="valid", model=name, epoch=epoch)
+                task = run.tasks.get(str(key))
+                if task is None or task.state is TaskState.PENDING:
+                    yield key
 
 
 def made_elsewhere(state: ExperimentState, run: Run) -> set[TaskKey]:

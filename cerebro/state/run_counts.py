@@ -21,8 +21,8 @@ class RunCounts:
     """Models that have units or validations to do."""
     reached: Counter[int] = field(default_factory=Counter)
     """Epochs that are completed -> how many of the models that are not cut short have completed so many."""
-    unvalidated: set[str] = field(default_factory=set)
-    """Active models with completed epochs that are not validated."""
+    unvalidated: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Active models with completed epochs that are not validated -> these epochs, ascending."""
     lacking: set[str] = field(default_factory=set)
     """Models that have shown that they do not return the run's metric."""
     pending: OrderedDict[str, Task] = field(default_factory=OrderedDict)
@@ -38,6 +38,8 @@ class RunCounts:
     """Visits of a fit."""
     unit_devices: int = 0
     """Devices that each of them took, added up."""
+    _validated: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Model that is in `unvalidated` -> how many epochs it had completed, and of how many validations there were."""
     _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
     """Model -> what it was counted as: its place, whether it was active, the epochs it had completed."""
 
@@ -64,10 +66,21 @@ class RunCounts:
                     del self.reached[before]
             if now is not None:
                 self.reached[now] += 1
-        is_due = is_validated and is_active and len(model.validations) < completed
-        (self.unvalidated.add if is_due else self.unvalidated.discard)(model.id)
+        self._see_validations(model, completed if is_validated and is_active else 0)
         is_lacking = shown is not None and metric not in shown
         (self.lacking.add if is_lacking else self.lacking.discard)(model.id)
+
+    def _see_validations(self, model: Model, completed: int) -> None:
+        if len(model.validations) >= completed:
+            self.unvalidated.pop(model.id, None)
+            self._validated.pop(model.id, None)
+            return
+        known = completed, len(model.validations)
+        if self._validated.get(model.id) != known:
+            # Units come far more often than that an epoch is completed or validated.
+            self._validated[model.id] = known
+            epochs = range(1, completed + 1)
+            self.unvalidated[model.id] = tuple(e for e in epochs if e not in model.validations)
 
     def in_order(self, models: Collection[str]) -> list[str]:
         """Models in the order of the run."""

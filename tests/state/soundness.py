@@ -44,6 +44,9 @@ def assert_counted(run: Run) -> None:
     assert all(counts.reached.values())
     due = [m for m in models if m.state is ModelState.ACTIVE and len(m.validations) < m.completed_epochs]
     assert counts.in_order(counts.unvalidated) == [model.id for model in due if run.is_validated]
+    for model in due if run.is_validated else ():
+        epochs = [e for e in range(1, model.completed_epochs + 1) if e not in model.validations]
+        assert [*counts.unvalidated[model.id]] == epochs
     if isinstance(run.request, FitRequest):
         metric = run.request.metric
         shown = {m.id: m.validations.get(1) for m in models}
