@@ -13,15 +13,19 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from cerebro.cli.studies import slug
+from cerebro.research.baselines import BASELINES, by_policy
 from cerebro.research.comparison import Row, compare
 from cerebro.research.gantt import draw
 from cerebro.research.rearrangement import rearrange
-from cerebro.research.scenarios import find
+from cerebro.research.scenarios import SCENARIOS, find
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Reality
 from cerebro.scheduling.dispatch import CALM, dispatch
+from cerebro.scheduling.exact import solve_exact
+from cerebro.scheduling.planner import plan
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.validator import validate
 from controller import core_simulation
@@ -163,10 +167,40 @@ def _core() -> str:
     return _table(("scenario", "engine", "core", "core / engine"), cells)
 
 
+def _joint() -> str:
+    cells = []
+    for name in (name for name in SCENARIOS if name.startswith("saturn-")):
+        problem = find(name).problem(0)
+        means = [
+            fmean(make(problem, seed).makespan for seed in range(4 * _SEEDS)) for make in BASELINES.values()
+        ]
+        planned = plan(problem, time_limit_s=2.0)
+        validate(problem, planned.schedule).check()
+        solved = solve_exact(problem, time_limit_s=20.0, hint=by_policy(problem), solver="cp-sat")
+        assert solved.schedule is not None, "the hint at least"
+        made = planned.schedule.makespan
+        best, bound = solved.schedule.makespan, max(solved.lower_bound, planned.lower_bound)
+        hours = [f"{seconds / 3600:.2f}" for seconds in (*means, made, best, bound)]
+        cells.append((name, *hours, f"{made / means[0]:.2f}", f"{made / best:.3f}"))
+        if name == "saturn-img-4x8-hop":
+            PICTURES.mkdir(exist_ok=True)
+            drawn = {
+                "current-practice": BASELINES["current practice"](problem, 0),
+                "planner": planned.schedule,
+            }
+            for kind, schedule in drawn.items():
+                title = f"{name}: {kind.replace('-', ' ')}"
+                drawing = draw(problem, schedule, lower_bound=bound, title=title)
+                (PICTURES / f"{name}-{kind}.svg").write_text(drawing)
+    ends = ("plan, 2 s", "`cp-sat`, 20 s", "bound", "plan / current", "plan / `cp-sat`")
+    return _table(("scenario", *BASELINES, *ends), cells)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "measured": _measured,
     "thesis": _thesis,
     "sublinear": _sublinear,
+    "joint": _joint,
     "paper": _paper,
     "hard": _hard,
     "noisy": _noisy,

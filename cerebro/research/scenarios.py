@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from cerebro.errors import InstanceError
+from cerebro.research.assumed import CLUSTERS, WORKLOADS, saturn
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Straggler
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
@@ -238,6 +239,18 @@ def _theses() -> Iterator[Scenario]:
             )
 
 
+def _saturns() -> Iterator[Scenario]:
+    for workload in WORKLOADS:
+        for cluster in CLUSTERS:
+            for is_hopping in (False, True) if len(CLUSTERS[cluster]) > 1 else (False,):
+                told = "the data is cut over the nodes" if is_hopping else "each model on one node"
+                yield Scenario(
+                    name=f"saturn-{workload}-{cluster}{'-hop' if is_hopping else ''}",
+                    about=f"12 models with a choice of technique ({workload}), {cluster} GPUs, {told}; assumed times",
+                    problem=_fixed(partial(saturn, is_hopping=is_hopping), workload, cluster),
+                )
+
+
 def _papers() -> Iterator[Scenario]:
     for kind, word in (("hom", "homogeneous"), ("het", "heterogeneous")):
         for models in (16, 256):
@@ -290,5 +303,5 @@ def _others() -> Iterator[Scenario]:
         )
 
 
-SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in (*_theses(), *_papers(), *_others())}
+SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in (*_theses(), *_papers(), *_others(), *_saturns())}
 """By name."""

@@ -9,7 +9,7 @@ which is the choice of a replica. This module must not know how a table is turne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cerebro.scheduling.problem import Problem, Strategy, shared_s
 from cerebro.scheduling.schedule import Schedule
@@ -30,6 +30,7 @@ def allotments(problem: Problem) -> dict[str, Allotment]:
         "least GPU time": _least_gpu_time(problem),
     }
     found["mixed"] = _widened(problem, found["least GPU time"])
+    found["fill"] = _filled(problem)
     return {name: table for name, table in found.items() if table not in _before(found, name)}
 
 
@@ -59,6 +60,36 @@ def alternatives(problem: Problem, allotment: Allotment, model: int, worker: int
     return found
 
 
+def widths(problem: Problem, model: int) -> list[int]:
+    """The numbers of GPUs that the model's strategies take, ascending."""
+    return sorted({way.gpus for ways in problem.strategies[model] for way in ways})
+
+
+def of_width(problem: Problem, model: int, gpus: int) -> list[int]:
+    """The model's row in which it runs everywhere, by the fastest strategy of at most so many GPUs; by the narrowest
+    where there is none."""
+    size, row = problem.mean_size, []
+    for ways in problem.strategies[model]:
+        fitting = [s for s, way in enumerate(ways) if way.gpus <= gpus]
+        if fitting:
+            row.append(min(fitting, key=lambda s: ways[s].unit_s(size)))
+        else:
+            row.append(min(range(len(ways)), key=lambda s: ways[s].gpus, default=NOT_HERE))
+    return row
+
+
+def only_at(problem: Problem, row: Sequence[int], worker: int) -> list[int]:
+    """The row with the model kept off all other workers that it can do without."""
+    kept = list(row)
+    for w in range(problem.num_workers):
+        before, kept[w] = kept[w], NOT_HERE
+        if w == worker or not all(
+            allowed(problem, kept, p) for p, held in enumerate(problem.holders) if w in held
+        ):
+            kept[w] = before
+    return kept
+
+
 def has_choice(problem: Problem) -> bool:
     """Whether some entry may have an alternative: several strategies, or a worker of which each partition is held
     elsewhere too."""
@@ -66,6 +97,12 @@ def has_choice(problem: Problem) -> bool:
         return True
     alone = {holders[0] for holders in problem.holders if len(holders) == 1}
     return len({w for holders in problem.holders for w in holders} - alone) > 0
+
+
+def at_least(problem: Problem, table: Allotment) -> float:
+    """Seconds that an epoch takes at least with that table: the longest model, or the fullest worker."""
+    rows, loads = _sums(problem, table)
+    return max(*rows, *loads)
 
 
 def _least_gpu_time(problem: Problem) -> list[list[int]]:
@@ -96,9 +133,10 @@ def _widened(problem: Problem, narrow: list[list[int]]) -> list[list[int]]:
     while True:
         rows, loads = _sums(problem, table)
         now = max(*rows, *loads)
-        if now >= bound:
+        if now > bound:
             return best
-        best, bound = [list(row) for row in table], now
+        if now < bound:  # of several that are longest all have to be widened before it falls
+            best, bound = [list(row) for row in table], now
         model = max(range(problem.num_models), key=rows.__getitem__)
         step = min(_widenings(problem, table, model), default=None)
         if step is None:
@@ -118,6 +156,47 @@ def _sums(problem: Problem, table: Allotment) -> tuple[list[float], list[float]]
             for w, way in zip(places, ways, strict=True):
                 loads[w] += each * way.gpus / problem.gpus[w]
     return rows, loads
+
+
+def _filled(problem: Problem) -> list[list[int]]:
+    """All models at once: each begins with its fewest GPUs, and the others go where each saves most.
+
+    The greedy rule of Optimus (Peng et al., 2018, section 4.1): who gains a lot gets many, however short it is.
+    """
+    rows = [of_width(problem, m, 0) for m in range(problem.num_models)]
+    left = sum(problem.gpus) - sum(_width(problem, m, row) for m, row in enumerate(rows))
+    while True:
+        steps = [step for m, row in enumerate(rows) for step in _steps(problem, m, row, left)]
+        best = max(steps, key=lambda step: step[0], default=None)
+        if best is None:
+            return rows
+        _, paid, model, row = best
+        rows[model], left = row, left - paid
+
+
+def _steps(
+    problem: Problem, model: int, row: list[int], most: int
+) -> Iterator[tuple[float, int, int, list[int]]]:
+    """(seconds saved by each GPU, GPUs, model, row) of the wider rows."""
+    width, seconds = _width(problem, model, row), _chain(problem, model, row)
+    for gpus in widths(problem, model):
+        if width < gpus <= width + most:
+            wider = of_width(problem, model, gpus)
+            saved = seconds - _chain(problem, model, wider)
+            if saved > 0:
+                yield saved / (gpus - width), gpus - width, model, wider
+
+
+def _width(problem: Problem, model: int, row: Sequence[int]) -> int:
+    return max(problem.strategies[model][w][s].gpus for w, s in enumerate(row) if s != NOT_HERE)
+
+
+def _chain(problem: Problem, model: int, row: Sequence[int]) -> float:
+    """Seconds of a visit to each partition, one after the other."""
+    return sum(
+        min(problem.seconds(model, p, w, row[w]) for w in allowed(problem, row, p))
+        for p in range(problem.num_partitions)
+    )
 
 
 def _widenings(problem: Problem, table: Allotment, model: int) -> list[tuple[float, int, int]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -88,10 +88,11 @@ class Decoder:
 
     # --- what is chosen --------------------------------------------------------------------------
 
-    def choose(self, model: int, worker: int, strategy: int) -> None:
-        """Run the model by that strategy on that worker from now on, or `NOT_HERE`."""
-        self.allotment[model][worker] = strategy
-        self._lay_out(model)
+    def choose(self, rows: Mapping[int, Sequence[int]]) -> None:
+        """From now on models have these rows of the allotment."""
+        for model, row in rows.items():
+            self.allotment[model] = list(row)
+            self._lay_out(model)
         self._add_up()
 
     def _lay_out(self, model: int) -> None:

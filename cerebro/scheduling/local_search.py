@@ -18,7 +18,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from cerebro.scheduling.allotment import Allotment, alternatives, has_choice
+from cerebro.scheduling.allotment import Allotment, alternatives, has_choice, of_width, only_at, widths
 from cerebro.scheduling.decoder import Decoded, Decoder, Start
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.rotation import Rotation
@@ -34,6 +34,8 @@ _MOST_CHANGES = 4
 _WIDTH = 24
 """Models compared for a decision: all of them in the cases that are hard."""
 _TRIES = 8
+_ENTRIES = 0.3
+"""Share of the changes of an allotment that change a single entry."""
 
 
 class Candidate(NamedTuple):
@@ -58,6 +60,7 @@ class _Genes:
         self._weight = weight
         self._scale = sum(decoder.model_left) / max(1, problem.num_units)
         self._has_choice = has_choice(problem)
+        self._is_shared = any(len(holders) > 1 for holders in problem.holders)
         self._is_patient = is_patient
         self._width = _WIDTH if weight or noise else 1
         self.priority = [
@@ -83,16 +86,40 @@ class _Genes:
         for w, m, value in before:
             self.priority[w][m] = value
 
-    def choose(self) -> tuple[int, int, int] | None:
-        """Changes one entry of the allotment, if that is tried now; what it was, as (model, worker, strategy)."""
+    def choose(self) -> dict[int, list[int]]:
+        """Changes rows of the allotment, if that is tried now; what they were, by model."""
         rng, decoder = self._rng, self.decoder
         for _ in range(_TRIES if self._has_choice and rng.random() < 0.5 else 0):
-            m, w = rng.randrange(self._models), rng.randrange(self._workers)
-            if others := alternatives(decoder.problem, decoder.allotment, m, w):
-                before = decoder.allotment[m][w]
-                decoder.choose(m, w, rng.choice(others))
-                return m, w, before
-        return None
+            rows = self._one_entry() if rng.random() < _ENTRIES else self._widths()
+            rows = {m: row for m, row in rows.items() if row != decoder.allotment[m]}
+            if rows:
+                before = {m: decoder.allotment[m] for m in rows}
+                decoder.choose(rows)
+                return before
+        return {}
+
+    def _one_entry(self) -> dict[int, list[int]]:
+        """A row in which one entry is another one."""
+        rng, decoder = self._rng, self.decoder
+        m, w = rng.randrange(self._models), rng.randrange(self._workers)
+        others = alternatives(decoder.problem, decoder.allotment, m, w)
+        row = list(decoder.allotment[m])
+        if others:
+            row[w] = rng.choice(others)
+        return {m: row}
+
+    def _widths(self) -> dict[int, list[int]]:
+        """A model is as wide on all workers as on none before; another one may give or take what that changes."""
+        rng = self._rng
+        models = rng.sample(range(self._models), min(self._models, rng.choice((1, 1, 2))))
+        return {m: self._row(m) for m in models}
+
+    def _row(self, model: int) -> list[int]:
+        problem, rng = self.decoder.problem, self._rng
+        row = of_width(problem, model, rng.choice(widths(problem, model)))
+        if self._is_shared and rng.random() < 0.5:
+            return only_at(problem, row, rng.randrange(self._workers))
+        return row
 
     def _value(self, model: int, worker: int, noise: float) -> float:
         seconds = self.decoder.seconds(model, worker)
@@ -158,7 +185,7 @@ def _late_acceptance(genes: _Genes, current: float) -> Iterator[Candidate | None
         if decoded is None:
             genes.change_back(before)
             if chosen:
-                genes.decoder.choose(*chosen)
+                genes.decoder.choose(chosen)
         else:
             current = decoded.makespan
             if current < best:

@@ -149,6 +149,13 @@ class Problem:
         """Workers that hold the partition and have a strategy for the model."""
         return tuple(w for w in self.holders[partition] if self.strategies[model][w])
 
+    def twins(self) -> list[list[int]]:
+        """The models, those together that are alike in all but their names."""
+        alike: dict[object, list[int]] = {}
+        for m in range(self.num_models):
+            alike.setdefault((self.strategies[m], self.left[m], self.model_ready[m]), []).append(m)
+        return list(alike.values())
+
     def with_strategies(self, chosen: Sequence[Sequence[int]]) -> Problem:
         """The same problem with strategy ``chosen[m][w]`` the only one of model `m` on worker `w`."""
         kept = tuple(
@@ -227,6 +234,23 @@ def multi_gpu(
         holders=tuple((node,) for node in range(len(nodes))),
         epochs=epochs,
     )
+
+
+def undominated(problem: Problem) -> Problem:
+    """The problem without the strategies that take no fewer GPUs and no less time than another one of the same model
+    and worker, whatever the partition: some shortest schedule uses none of them."""
+    kept = tuple(tuple(_undominated(ways) for ways in row) for row in problem.strategies)
+    return problem if kept == problem.strategies else replace(problem, strategies=kept)
+
+
+def _undominated(ways: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+    if len(ways) < 2:
+        return ways
+    kept: list[Strategy] = []
+    for way in sorted(ways, key=lambda way: (way.gpus, way.seconds, way.fixed, way.technique)):
+        if not any(other.seconds <= way.seconds and other.fixed <= way.fixed for other in kept):
+            kept.append(way)
+    return tuple(kept)
 
 
 def _check(problem: Problem) -> None:

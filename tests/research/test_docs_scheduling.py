@@ -13,7 +13,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from docs.generate_scheduling import PARTS, PICTURES, SECTION, TARGET
 
 _TEXT = TARGET.read_text()
-_SCENARIO = r"(?:thesis|paper|hard|few|replicated|epochs|online)-[a-z0-9.-]*[0-9a-z]"
+_SCENARIO = r"(?:thesis|saturn|paper|hard|few|replicated|epochs|online)-[a-z0-9.-]*[0-9a-z]"
 
 
 def _row(first: str) -> list[str]:

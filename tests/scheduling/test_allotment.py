@@ -13,7 +13,7 @@ from cerebro.scheduling.allotment import (
     of_schedule,
 )
 from cerebro.scheduling.planner import plan
-from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, multi_gpu, open_shop, undominated
 from tests.scheduling.instances import problems
 from tests.scheduling.ticking import Ticking
 
@@ -69,6 +69,39 @@ def test_only_the_longest_models_are_widened() -> None:
         for name, seconds in (("long", 10.0), *((f"short{i}", 2.0) for i in range(8)))
     }
     assert gpus(multi_gpu([2, 2], runtimes), "mixed") == [[2, 2], *[[1, 1]] * 8]
+
+
+def test_all_of_several_that_are_longest_are_widened() -> None:
+    """To widen one of two twins does not shorten the run; to widen both does."""
+    runtimes = {
+        name: {node: {1: seconds, 4: seconds * 0.3} for node in range(2)}
+        for name, seconds in (("one", 10.0), ("other", 10.0), ("short", 1.0))
+    }
+    assert gpus(multi_gpu([4, 4], runtimes), "mixed") == [[4, 4], [4, 4], [1, 1]]
+
+
+def test_filling_gives_gpus_to_who_gains_most_until_none_are_left() -> None:
+    """Four models on two nodes of four GPUs: all run at once, on eight GPUs together."""
+    ways = {1: 1.0, 2: 0.6, 4: 0.4}
+    runtimes = {
+        name: {node: {g: seconds * ways[g] for g in ways} for node in range(2)}
+        for name, seconds in (("a", 8.0), ("b", 8.0), ("c", 1.0), ("d", 1.0))
+    }
+    assert gpus(multi_gpu([4, 4], runtimes), "fill") == [[4, 4], [2, 2], [1, 1], [1, 1]]
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=problems(max_gpus=4, max_strategies=3))
+def test_leaving_out_what_is_dominated_lengthens_no_schedule(problem: Problem) -> None:
+    """What is left is never slower on as many GPUs, or fewer."""
+    kept = undominated(problem)
+    for before, after in zip(problem.strategies, kept.strategies, strict=True):
+        for ways, rest in zip(before, after, strict=True):
+            assert set(rest) <= set(ways)
+            for way in ways:
+                assert any(
+                    o.gpus <= way.gpus and o.seconds <= way.seconds and o.fixed <= way.fixed for o in rest
+                )
 
 
 def test_a_replica_may_be_left_out_but_not_the_last() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cerebro.scheduling.allotment import allotments
 from cerebro.scheduling.decoder import Decoder, to_schedule
 from cerebro.scheduling.local_search import Candidate, search_priorities, search_rotations
+from cerebro.scheduling.order_search import search_orders
 from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.rotation import is_open_shop
 from cerebro.scheduling.validator import validate
@@ -32,6 +33,20 @@ def test_what_dispatch_finds_is_valid_and_has_the_makespan_it_says(problem: Prob
     for found in itertools.islice(search_priorities(problem, allotments(problem), random.Random(seed)), 120):
         if found is not None:
             check(problem, found)
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=problems(max_models=4, max_gpus=4, max_strategies=3), seed=st.integers(0, 99))
+def test_what_the_search_over_orders_finds_is_valid_and_better(problem: Problem, seed: int) -> None:
+    """Every candidate, whatever is half done, replicated or repeated; each shorter than the one before."""
+    tables = allotments(problem)
+    start = next(c for c in search_priorities(problem, tables, random.Random(seed)) if c is not None)
+    best = start.makespan
+    for found in itertools.islice(search_orders(problem, start, random.Random(seed)), 40):
+        if found is not None:
+            check(problem, found)
+            assert found.makespan < best
+            best = found.makespan
 
 
 @settings(deadline=None, max_examples=25)

@@ -6,7 +6,6 @@ seconds, so that neither rounding to integers nor a solver's tolerances get into
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -106,10 +105,7 @@ def starts(
 
 def twins(problem: Problem) -> list[list[int]]:
     """Sets of models that are alike in all but their names: a solver may fix the order of each."""
-    alike = defaultdict(list)
-    for m in range(problem.num_models):
-        alike[problem.strategies[m], problem.left[m], problem.model_ready[m]].append(m)
-    return [same for same in alike.values() if len(same) > 1]
+    return [same for same in problem.twins() if len(same) > 1]
 
 
 def canonical(problem: Problem, order: list[Placed], begins: Sequence[int]) -> list[Placed]:

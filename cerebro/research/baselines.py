@@ -1,0 +1,83 @@
+"""What people do instead of choosing technique, devices and order together: to compare plans with.
+
+Each is a choice of strategies, made once, and a policy that decides on the order. Saturn (arXiv 2309.01226, section 5)
+compares with the same four.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from cerebro.scheduling.allotment import NOT_HERE, Allotment, allotments
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+
+
+def current_practice(problem: Problem, seed: int = 0) -> Schedule:
+    """Each unit takes all GPUs of its node, by the fastest way; models come in a random order."""
+    return _random_order(
+        problem, _chosen(problem, lambda m, w: max(way.gpus for way in problem.strategies[m][w])), seed
+    )
+
+
+def fewest_devices(problem: Problem, seed: int = 0) -> Schedule:
+    """Each unit takes as few GPUs as its model fits on; models come in a random order."""
+    return _random_order(
+        problem, _chosen(problem, lambda m, w: min(way.gpus for way in problem.strategies[m][w])), seed
+    )
+
+
+def optimus(problem: Problem, seed: int = 0) -> Schedule:
+    """All models at once, GPUs to who gains most by them (Optimus, Peng et al. 2018); the longest model goes first."""
+    table = allotments(problem)
+    return dispatch(
+        problem.with_strategies(table.get("fill", table["full node"])), POLICIES["lrptw"], seed=seed
+    )
+
+
+def random_ways(problem: Problem, seed: int = 0) -> Schedule:
+    """Any way that fits, in a random order."""
+    rng = random.Random(f"ways {seed}")
+    table = [[rng.randrange(len(ways)) if ways else NOT_HERE for ways in row] for row in problem.strategies]
+    return _random_order(problem, table, seed)
+
+
+def by_policy(problem: Problem) -> Schedule:
+    """The longest model first, with the best of the tables that fix all ways beforehand: what an exact solver may start
+    from that is to be compared with a plan."""
+    names = ("full node", "one GPU each", "least GPU time")
+    tables = [table for name, table in allotments(problem).items() if name in names]
+    schedules = [dispatch(problem.with_strategies(table), POLICIES["lrptw"]) for table in tables]
+    return min(schedules, key=lambda schedule: schedule.makespan)
+
+
+BASELINES: dict[str, Callable[[Problem, int], Schedule]] = {
+    "current practice": current_practice,
+    "fewest devices": fewest_devices,
+    "Optimus": optimus,
+    "random ways": random_ways,
+}
+"""By name; the same seed gives the same schedule."""
+
+
+def _chosen(problem: Problem, gpus: Callable[[int, int], int]) -> Allotment:
+    """The fastest strategy on that many GPUs of a worker."""
+    size = problem.mean_size
+    return [
+        [
+            min(
+                (s for s, way in enumerate(ways) if way.gpus == gpus(m, w)),
+                key=lambda s, ways=ways: ways[s].unit_s(size),  # type: ignore[misc]
+                default=NOT_HERE,
+            )
+            for w, ways in enumerate(row)
+        ]
+        for m, row in enumerate(problem.strategies)
+    ]
+
+
+def _random_order(problem: Problem, table: Allotment, seed: int) -> Schedule:
+    return dispatch(problem.with_strategies(table), POLICIES["random"], seed=seed)

@@ -1,0 +1,52 @@
+"""Models with a choice of technique: what fits, what the baselines make of it, and that a plan is better."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from cerebro.research.assumed import CLUSTERS, DEVICE_GIB, WORKLOADS, saturn, ways
+from cerebro.research.baselines import BASELINES
+from cerebro.scheduling.planner import plan
+from cerebro.scheduling.validator import validate
+from tests.scheduling.ticking import Ticking
+
+
+def test_a_model_has_the_ways_that_fit_its_memory() -> None:
+    """1.8 billion parameters are 27 GiB of state: too much beside 40 GiB of activations, unless blocks are run again or
+    two devices share both."""
+    found = {(way.technique, way.gpus) for way in ways(WORKLOADS["img"][0], 8, is_half=False)}
+    assert DEVICE_GIB == 40
+    assert ("single", 1) not in found
+    assert {("checkpointing", 1), ("offload", 1), ("fsdp", 2), ("ddp", 4)} <= found
+    assert ("ddp", 2) not in found
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_model_runs_on_every_node(workload: str, cluster: str) -> None:
+    """Twelve models; as hopping, each visits all nodes, and the data is cut in proportion to their devices."""
+    assert saturn(workload, cluster).num_units == 12
+    hopping = saturn(workload, cluster, is_hopping=True)
+    assert hopping.num_units == 12 * len(CLUSTERS[cluster])
+    assert sum(hopping.sizes) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("is_hopping", [False, True])
+def test_baselines_make_valid_schedules(name: str, is_hopping: bool) -> None:
+    """And the same ones for the same seed."""
+    problem = saturn("txt", "8+4", is_hopping=is_hopping)
+    schedule = BASELINES[name](problem, 3)
+    validate(problem, schedule).check()
+    assert BASELINES[name](problem, 3) == schedule
+
+
+def test_a_joint_plan_takes_at_most_four_fifths_of_current_practice() -> None:
+    """Twelve models of two sizes hop over four nodes of eight devices."""
+    problem = saturn("img", "4x8", is_hopping=True)
+    current = statistics.fmean(BASELINES["current practice"](problem, seed).makespan for seed in range(20))
+    found = plan(problem, time_limit_s=200, clock=Ticking())
+    validate(problem, found.schedule).check()
+    assert found.schedule.makespan <= 0.80 * current
