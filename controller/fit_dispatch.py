@@ -9,7 +9,7 @@ is left and who runs what is then the same (tests/controller/test_fit_dispatch.p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from cerebro.contract.events import (
     Event,
@@ -24,6 +24,7 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskRevoked,
     TaskStarted,
+    TrialsRecalled,
     WaysStruckOff,
     WorkerJoined,
     WorkerLost,
@@ -84,6 +85,8 @@ class FitDispatch:
         )
         self._ways: dict[int, tuple[Way | None, ...]] = {}
         """Model -> its way on each worker, of those that have another one than `SINGLE` somewhere."""
+        self._options: dict[int, tuple[Way, ...]] = {}
+        """Model -> the ways that it has left."""
         for model in run.models.values():
             self._allot(run, model)
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
@@ -190,14 +193,21 @@ class FitDispatch:
             case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
                 self._holders_changed(state)
             case SchedulePlanned() | SchedulerChanged() if event.run == self.run:
+                if isinstance(event, SchedulePlanned):
+                    for model in state.runs[self.run].models.values():
+                        self._allot(state.runs[self.run], model)
                 self._follow(state.runs[self.run])
             case ModelStopRequested() | ModelResumed() | ModelRetried() | WaysStruckOff() if (
                 event.run == self.run
             ):
                 self._steer(state.runs[self.run], event.model)
+            case TrialsRecalled() if event.run == self.run:
+                self._see_trials(state.runs[self.run])
             case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
                 key = TaskKey.parse(event.task)
-                if key.run == self.run and key.model is not None:
+                if key.kind == "trial" and key.run == self.run and isinstance(event, TaskCommitted):
+                    self._see_trials(state.runs[self.run])
+                elif key.run == self.run and key.model is not None:
                     self._task(state, event, key, key.model)
                 elif key.kind == "etl" and isinstance(event, TaskCommitted):
                     self._holders_changed(state)
@@ -334,6 +344,10 @@ class FitDispatch:
         for index, seconds in enumerate(self._row(self._model[name])):
             self.dispatch_state.set_time(self._model[name], index, seconds)
 
+    def _see_trials(self, run: Run) -> None:
+        self.times.see_trials(run)
+        self._estimate()
+
     def _estimate(self) -> None:
         """All estimates anew."""
         self._settled = self.times.settled
@@ -348,9 +362,16 @@ class FitDispatch:
     # --- ways ------------------------------------------------------------------------------------
 
     def _allot(self, run: Run, model: Model) -> None:
-        """See which way the model has on each worker from now on."""
+        """See which way the model has on each worker from now on: that of a plan, if it has one."""
         index, options = self._model[model.id], ways.options(run, model)
-        row = tuple(ways.choose(options, devices) for devices in self.dispatch_state.gpus)
+        planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
+        self._options[index] = tuple(option.way for option in options)
+        row = tuple(
+            way
+            if (way := planned.get(name)) and way in self._options[index] and way.size <= devices
+            else ways.choose(options, devices)
+            for name, devices in zip(self.workers, self.dispatch_state.gpus, strict=True)
+        )
         before = self._ways.get(index)
         if row == before or (before is None and all(way is not None and way.is_single for way in row)):
             return
@@ -361,6 +382,35 @@ class FitDispatch:
             size = way.size if way is not None else 1
             self.dispatch_state.set_way(index, worker, seconds, size, 0.0)
 
+    def seconds(self, model: int, worker: int, way: Way | None) -> float:
+        """Estimated seconds of a unit of mean size by that way."""
+        if way is None:
+            return NEVER
+        name, estimates = self.models[model], self.times.estimates
+        # Of a way that has not run yet: as by one device, or else as is typical of all models.
+        known = technique_of(way) if estimates.knows(name, technique_of(way)) else ""
+        return estimates.seconds(name, self.workers[worker], rows=self.mean_rows, technique=known)
+
+    def known_ways(self) -> tuple[tuple[str, ...], ...]:
+        """Of each model, those of the ways it has left of which the time is known: a unit ran by it, or a trial."""
+        knows = self.times.estimates.knows
+        return tuple(
+            tuple(technique for way in self._options[m] if knows(name, technique := technique_of(way)))
+            for m, name in enumerate(self.models)
+        )
+
+    def has_choice(self, model: int) -> bool:
+        """Whether the model has several ways left, or another one than `SINGLE`."""
+        return self._options[model] != (SINGLE,)
+
+    def candidates(self, model: int, worker: int) -> Iterator[Way]:
+        """The ways by which a plan may run the model there: its present one, and those of which the time is known."""
+        present = self.way(model, worker)
+        for way in self._options[model]:
+            is_known = self.times.estimates.knows(self.models[model], technique_of(way))
+            if way == present or (is_known and way.size <= self.dispatch_state.gpus[worker]):
+                yield way
+
     def _row(self, model: int) -> list[float]:
         """Estimated seconds of a unit of mean size on each worker, by the way that the model has there."""
         name, estimates = self.models[model], self.times.estimates
@@ -368,15 +418,7 @@ class FitDispatch:
             return estimates.table([name], self.workers, rows=self.mean_rows)[0]
         if not estimates.observations:
             return [1.0 if self.way(model, w) is not None else NEVER for w in range(len(self.workers))]
-        found = []
-        for index, worker in enumerate(self.workers):
-            way = self.way(model, index)
-            technique = technique_of(way)
-            # Of a way that has not run yet: as by one device, or else as is typical of all models.
-            known = technique if estimates.knows(name, technique) else ""
-            seconds = estimates.seconds(name, worker, rows=self.mean_rows, technique=known)
-            found.append(seconds if way is not None else NEVER)
-        return found
+        return [self.seconds(model, worker, self.way(model, worker)) for worker in range(len(self.workers))]
 
 
 def _training_workers(state: ExperimentState, run: Run) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from cerebro.contract.events import TaskCommitted
+from cerebro.contract.runs import FitPlan
 from cerebro.contract.ways import Way
 from cerebro.scheduling.estimates import Estimates
 from cerebro.state import Run, TaskKey, Visit
@@ -45,6 +46,7 @@ class UnitTimes:
         self._estimates = Estimates()
         self._load_s = 0.0
         self._settled, self._settle_at = 0, 1
+        self._trials = 0
         units = sum(len(model.partitions) for model in run.models.values())
         self._noted: deque[tuple[str, Visit]] = deque(maxlen=_REMEMBERED * units)
 
@@ -54,6 +56,7 @@ class UnitTimes:
         made = cls(run)
         visits = ((visit.ended, model.id, visit) for model in run.models.values() for visit in model.visits)
         made._noted.extend((name, visit) for _, name, visit in sorted(visits))
+        made.see_trials(run)
         return made
 
     @property
@@ -80,6 +83,31 @@ class UnitTimes:
         key = TaskKey.parse(event.task)
         if key.kind == "train" and key.run == self.run:
             self._noted.append((key.model or "", run.models[key.model or ""].visits[-1]))
+
+    def see_trials(self, run: Run) -> None:
+        """Take in what the run's trials have shown of ways that may be chosen: verified ones, and none that is struck
+        off. May be called again and again."""
+        if run.inspection is None or not isinstance(run.plan, FitPlan) or len(run.trials) == self._trials:
+            return
+        self._trials = len(run.trials)
+        rows = sum(run.plan.partitions.values()) / len(run.plan.partitions)
+        for (name, way), outcome in run.trials.items():
+            group = run.inspection.group(name)
+            known = group.way(way) if group is not None else None
+            if group is None or known is None or not (outcome.is_verified and outcome.batch_s):
+                continue
+            key = TaskKey(run=run.id, kind="trial", group=name, way=way)
+            task = run.tasks.get(str(key))
+            # A unit also loads and saves its model, and may have to start its processes.
+            fixed_s = outcome.load_s + outcome.save_s + outcome.start_s
+            for model in group.models:
+                self._estimates.seed(
+                    model,
+                    task.attempts[-1].worker if task is not None and task.attempts else "",
+                    rows=rows,
+                    seconds=outcome.batch_s * rows / max(1, group.batch_size) + fixed_s,
+                    technique=technique_of(known.way),
+                )
 
     def _learn(self) -> None:
         while self._noted:

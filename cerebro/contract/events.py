@@ -196,7 +196,7 @@ class SchedulePlanned(_Event):
     """A planner found an order of the units that is better than dispatch: it is followed from now on.
 
     Workers and models take their units in this order as far as it still applies; what it does not name is dispatched.
-    An empty `order` ends the plan before it: from now on everything is dispatched again.
+    An empty `order` ends the plan before it: from now on everything is dispatched again, by the ways that are named.
     """
 
     type: Literal["SchedulePlanned"] = "SchedulePlanned"
@@ -212,6 +212,9 @@ class SchedulePlanned(_Event):
     lower_bound_s: float
     seconds: float
     """Time spent looking."""
+    ways: dict[Name, dict[Name, Way]] = Field(default_factory=dict, exclude_if=lambda ways: not ways)
+    """Model -> worker -> the way by which its units run there from now on, and so on how many devices. What is not
+    named is chosen as without a plan; a way that is struck off later is not used."""
 
 
 class DevicesTaken(_Event):

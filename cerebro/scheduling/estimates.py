@@ -36,6 +36,9 @@ _SIGMA, _SIGMA_PRIOR = 0.2, 4
 """The error expected before it is measured, and the observations this counts as. A prediction that came true once by
 chance is no reason to trust a plan."""
 
+_SURPRISING = 2.0
+"""Standard deviations."""
+
 _SIGMA_STEP = 0.05
 """Newest errors keep at least this weight: predictions become better."""
 
@@ -65,6 +68,8 @@ class Estimates:
     """
 
     observations: int = 0
+    surprises: int = 0
+    """Units whose time was off by more than two standard deviations: what was known of their way was wrong."""
     _pairs: dict[_Subject, dict[str, _Mean]] = field(default_factory=dict)
     _subjects: defaultdict[str, list[_Subject]] = field(default_factory=lambda: defaultdict(list))
     """Worker -> what ran there."""
@@ -101,6 +106,7 @@ class Estimates:
         log_rate, subject = math.log(seconds / rows), (model, technique)
         if subject in self._pairs:
             expected = self.seconds(model, worker, rows=rows, technique=technique) / rows
+            self.surprises += abs(log_rate - math.log(expected)) > _SURPRISING * self.sigma
             self._predicted += 1
             step = max(1 / (self._predicted + _SIGMA_PRIOR), _SIGMA_STEP)
             self._variance += step * ((log_rate - math.log(expected)) ** 2 - self._variance)

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from cerebro.contract.events import SchedulePlanned
 from cerebro.contract.runs import PlannedUnit
+from cerebro.contract.ways import Way
 from cerebro.scheduling.policies import DEFAULT_POLICY
 from cerebro.state import Run, RunState
 from controller.advisor.planner_query import PlannerQuery, order_from_json, planner_query, to_json
@@ -33,6 +34,10 @@ _WORTH = 0.01
 
 _SHORTEST_S = 2.0
 """With less left to run, looking would take longer than it could save."""
+
+
+Ways = dict[str, dict[str, Way]]
+"""Model -> worker -> the way by which its units run there."""
 
 
 class Helper(Protocol):
@@ -67,6 +72,7 @@ class _Found:
     source: str
     seconds: float
     order: tuple[PlannedUnit, ...]
+    ways: Ways
     asked: float
     """The dispatch state's time from which the order's times count."""
     is_last: bool
@@ -83,12 +89,15 @@ class _Occasion:
         epochs: completed.
         knowledge: grows by one whenever the units observed have grown by half: a plan made on little is looked at
             again.
+        ways: where there is a choice of ways: those that are left and known of each model, and how many units took
+            another time than was known of their way. A trial, a way that is struck off and a surprise are occasions.
     """
 
     workers: tuple[object, ...]
     given_up: tuple[str, ...]
     epochs: int
     knowledge: int
+    ways: tuple[object, ...]
 
     @classmethod
     def of(cls, core: Core, fit: FitDispatch) -> _Occasion:
@@ -101,6 +110,7 @@ class _Occasion:
             given_up=given_up,
             epochs=len(run.epochs),
             knowledge=int(math.log(max(1, fit.times.estimates.observations), 1.5)),
+            ways=() if fit.is_plain else (fit.known_ways(), fit.times.estimates.surprises),
         )
 
 
@@ -132,11 +142,8 @@ class Advisor:
         occasion = _Occasion.of(core, fit)
         are_workers_new = self._round is None or occasion.workers != self._round.workers
         if are_workers_new or (self._stage is Stage.NONE and self._round != occasion):
-            if all(
-                fit.times.estimates.knows(model)
-                for model, is_left in zip(fit.models, fit.dispatch_state.open, strict=True)
-                if is_left
-            ):
+            known = fit.known_ways()
+            if all(known[m] for m, is_left in enumerate(fit.dispatch_state.open) if is_left):
                 self._round, self._found = occasion, None
                 self._ask(Stage.PLAN, fit, run)
             return None
@@ -148,11 +155,17 @@ class Advisor:
         if asked is None:
             self._finish()
             return
-        message = {"ask": stage, "problem": to_json(asked.problem), "sigma": fit.times.estimates.sigma}
+        message = {
+            "ask": stage,
+            "problem": to_json(asked.problem),
+            "present": asked.present,
+            "sigma": fit.times.estimates.sigma,
+        }
         if run.planned is not None and run.planned.order:
             message["followed"] = asked.order(run.planned.order, since=run.planned.time)
         if stage is Stage.JUDGE and self._found is not None:
             message["order"] = asked.order(self._found.order, since=self._found.asked)
+            message["ways"] = asked.table(self._found.ways)
         self._stage, self._asked = stage, asked
         self._helper.ask(message)
 
@@ -174,6 +187,7 @@ class Advisor:
                 source=answer["source"],
                 seconds=answer["seconds"],
                 order=order,
+                ways=self._asked.named(answer["ways"]),
                 asked=self._asked.now,
                 is_last=answer["is_last"],
             )
@@ -182,7 +196,13 @@ class Advisor:
         self._go_on(fit, run, is_last=answer["is_last"])
         if answer["followed_s"] is not None and answer["followed_s"] > answer["dispatch_s"]:
             return _noted(
-                fit, answer, source="dispatch", order=(), seconds=0.0, makespan_s=answer["dispatch_s"]
+                fit,
+                answer,
+                source="dispatch",
+                order=(),
+                ways=_ways(run),
+                seconds=0.0,
+                makespan_s=answer["dispatch_s"],
             )
         return None
 
@@ -201,6 +221,7 @@ class Advisor:
                 unit._replace(start_s=round(unit.start_s - (fit.dispatch_state.now - found.asked), 3))
                 for unit in found.order
             ),
+            ways={**_ways(run), **found.ways},
             seconds=found.seconds,
             makespan_s=answer["planned_s"],
         )
@@ -214,10 +235,15 @@ class Advisor:
 
 def without_plan(run: Run) -> SchedulePlanned | None:
     """What ends the plan that a run follows, if it follows one. A plan is made for a run that has all workers
-    to itself: it waits for workers that another run may have now."""
+    to itself: it waits for workers that another run may have now. Its ways are as good as before."""
     if run.planned is None or not run.planned.order:
         return None
     return run.planned.model_copy(update={"seq": 0, "time": 0.0, "source": "dispatch", "order": ()})
+
+
+def _ways(run: Run) -> Ways:
+    """Those of the plan that the run follows, or followed last."""
+    return run.planned.ways if run.planned is not None else {}
 
 
 def _is_better(planned_s: float, answer: Mapping[str, Any]) -> bool:
@@ -232,6 +258,7 @@ def _noted(
     *,
     source: str,
     order: tuple[PlannedUnit, ...],
+    ways: Ways,
     seconds: float,
     makespan_s: float,
 ) -> SchedulePlanned:
@@ -239,6 +266,7 @@ def _noted(
         run=fit.run,
         source=source,
         order=order,
+        ways=ways,
         makespan_s=makespan_s,
         dispatch_s=answer["dispatch_s"],
         lower_bound_s=answer["lower_bound"],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cerebro.scheduling import advice, planner
+from cerebro.scheduling.allotment import Allotment, of_schedule
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.exact import solve_exact
@@ -32,34 +33,61 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
 
     Args:
         plan_s, solve_s: time limits of the planner and of the exact solver.
-        message: ``ask`` (`plan`, `solve`, `judge`), ``problem``, ``sigma``, the order that is ``followed``, if one is,
-            and the ``order`` to be judged.
+        message: ``ask`` (`plan`, `solve`, `judge`), ``problem``, ``sigma``, the ways that are ``present``, the order
+            that is ``followed``, if one is, and the ``order`` and ``ways`` to be judged.
 
     Returns:
         ``planned_s``, ``dispatch_s`` and ``followed_s`` (`None` if nothing is followed) simulated at that noise, and
-        ``lower_bound``; of a plan also its ``order``, ``source``, the ``seconds`` it took, and whether it
-        ``is_last``: nothing better can be found, or not by these means.
+        ``lower_bound``; of a plan also its ``order`` (empty: only its ways are good), its ``ways``, ``source``, the
+        ``seconds`` it took, and whether it ``is_last``: nothing better can be found, or not by these means.
     """
     problem = from_json(message["problem"])
     followed = order_from_json(message["followed"]) if "followed" in message else None
-    sigma = float(message["sigma"])
+    sigma, present = float(message["sigma"]), message["present"]
     if message["ask"] == "judge":
-        return _compared(problem, order_from_json(message["order"]), followed, sigma)
+        proposal = _Proposal(order_from_json(message["order"]), message["ways"])
+        return _compared(problem, {"planned_s": proposal}, present, followed, sigma)
     if message["ask"] == "plan":
         found = planner.plan(problem, time_limit_s=plan_s)
         schedule, is_last = found.schedule, not found.gap or problem.num_units > _SOLVABLE
         told = {"source": f"planner/{found.source}", "seconds": found.seconds, "is_last": is_last}
     else:
-        schedule, told = _solved(problem, followed, solve_s)
+        schedule, told = _solved(problem, present, followed, solve_s)
     order = tuple(Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.units)
-    return {**_compared(problem, order, followed, sigma), **told, "order": order}
+    ways = _allotted(problem, schedule, present)
+    proposals = {"planned_s": _Proposal(order, ways)}
+    if ways != present:
+        # Better ways, without an order that has to be kept to.
+        proposals["by_ways_s"] = _Proposal((), ways)
+    means = _compared(problem, proposals, present, followed, sigma)
+    by_ways_s = means.pop("by_ways_s", None)
+    if by_ways_s is not None and by_ways_s <= means["planned_s"]:
+        means["planned_s"], order = by_ways_s, ()
+    return {**means, **told, "order": order, "ways": ways}
+
+
+class _Proposal(NamedTuple):
+    """What a run could do from now on: ways, and an order in which they are followed; none: it is dispatched."""
+
+    order: Sequence[Entry]
+    ways: Allotment
+
+
+def _allotted(problem: Problem, schedule: Schedule, present: Allotment) -> list[list[int]]:
+    """The ways of a schedule; the present one where a model does not run in it."""
+    table, used = of_schedule(problem, schedule), {(unit.model, unit.worker) for unit in schedule.units}
+    return [
+        [s if (m, w) in used else now for w, (s, now) in enumerate(zip(row, before, strict=True))]
+        for m, (row, before) in enumerate(zip(table, present, strict=True))
+    ]
 
 
 def _solved(
-    problem: Problem, followed: Sequence[Entry] | None, limit_s: float
+    problem: Problem, table: Allotment, followed: Sequence[Entry] | None, limit_s: float
 ) -> tuple[Schedule, dict[str, Any]]:
     """What an exact solver makes of what the run does now."""
-    present = dispatch(problem, Following(followed) if followed else POLICIES[DEFAULT_POLICY])
+    policy = Following(followed) if followed else POLICIES[DEFAULT_POLICY]
+    present = dispatch(problem.with_strategies(table), policy)
     limit_s = min(limit_s, _SOLVE_SHARE * present.makespan)
     solved = solve_exact(problem, time_limit_s=limit_s, hint=present)
     told = {"source": solved.solver, "seconds": solved.seconds, "is_last": True}
@@ -67,10 +95,19 @@ def _solved(
 
 
 def _compared(
-    problem: Problem, order: Sequence[Entry], followed: Sequence[Entry] | None, sigma: float
+    problem: Problem,
+    proposals: Mapping[str, _Proposal],
+    present: Allotment,
+    followed: Sequence[Entry] | None,
+    sigma: float,
 ) -> dict[str, Any]:
-    policies: dict[str, Policy] = {"planned_s": Following(order), "dispatch_s": POLICIES[DEFAULT_POLICY]}
+    """Simulated: each proposal, and what the run does now and would do if left to dispatch, by its present ways."""
+    found: dict[str, Any] = {"followed_s": None, "lower_bound": lower_bound(problem)}
+    choices = {**proposals, "dispatch_s": _Proposal((), present)}
     if followed:
-        policies["followed_s"] = Following(followed)
-    means, _ = advice.mean_makespans(problem, policies, sigma=sigma)
-    return {"followed_s": None, **means, "lower_bound": lower_bound(problem)}
+        choices["followed_s"] = _Proposal(followed, present)
+    for name, (order, ways) in choices.items():
+        policy: Policy = Following(order) if order else POLICIES[DEFAULT_POLICY]
+        means, _ = advice.mean_makespans(problem.with_strategies(ways), {name: policy}, sigma=sigma)
+        found.update(means)
+    return found

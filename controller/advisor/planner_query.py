@@ -6,15 +6,18 @@ those units are expected to end. A problem reaches as many epochs ahead as a pla
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cerebro.contract.runs import PlannedUnit
+from cerebro.contract.ways import SINGLE, Way
+from cerebro.scheduling.allotment import NOT_HERE, Allotment
+from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.problem import Problem, Strategy
 from controller.fit_dispatch import FitDispatch
+from controller.unit_times import technique_of
 
 HORIZON = 400
 """Units a problem reaches ahead, at least to the end of the present epoch. Further ahead, noise undoes any plan."""
@@ -32,6 +35,8 @@ class PlannerQuery:
         models, workers, partitions: behind its indices.
         first_epochs: the epoch of the run that is epoch 1 of each model here.
         now: when it was asked, by the store's clock: time 0 of the problem.
+        ways: by the name of a strategy's technique.
+        present: ``present[m][w]``, the strategy by which model `m` runs on worker `w` now.
     """
 
     problem: Problem
@@ -40,6 +45,36 @@ class PlannerQuery:
     partitions: tuple[int, ...]
     first_epochs: tuple[int, ...]
     now: float
+    ways: Mapping[str, Way]
+    present: Allotment
+
+    def named(self, table: Allotment) -> dict[str, dict[str, Way]]:
+        """An allotment in the names of the log: without what has no choice."""
+        found: dict[str, dict[str, Way]] = {}
+        for name, row, strategies in zip(self.models, table, self.problem.strategies, strict=True):
+            chosen = {
+                worker: self.ways[ways[s].technique]
+                for worker, s, ways in zip(self.workers, row, strategies, strict=True)
+                if s != NOT_HERE
+            }
+            if any(len(ways) > 1 for ways in strategies):
+                found[name] = chosen
+        return found
+
+    def table(self, named: Mapping[str, Mapping[str, Way]]) -> Allotment:
+        """The reverse of `named`; the present way where that one is no longer to be had."""
+        found: list[list[int]] = []
+        for name, row, strategies in zip(self.models, self.present, self.problem.strategies, strict=True):
+            techniques = {w: technique_of(way) for w, way in named.get(name, {}).items()}
+            found.append(
+                [
+                    next(
+                        (s for s, way in enumerate(ways) if way.technique == techniques.get(worker, "")), now
+                    )
+                    for worker, now, ways in zip(self.workers, row, strategies, strict=True)
+                ]
+            )
+        return found
 
     def planned(self, order: Sequence[Entry]) -> tuple[PlannedUnit, ...]:
         """A plan in the names of the log."""
@@ -78,17 +113,29 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     if not models or not partitions or len(models) * len(partitions) > MAX_UNITS:
         return None
     left = tuple(_left(fit, m, partitions) for m in models)
-    if sum(mask.bit_count() for mask in left) < 2 or not fit.is_plain:
+    if sum(mask.bit_count() for mask in left) < 2:
         return None
     epochs = min(dispatch_state.epochs - dispatch_state.epoch[m] + 1 for m in models)
     if len(partitions) < len(dispatch_state.sizes):
         epochs = 1  # no model can complete its epoch before the lost partition is back
     models_ready, gpus_ready = _ready(fit)
+    ways: dict[str, Way] = {}
+    strategies, present = [], []
+    for m in models:
+        cells = [_strategies(fit, m, w, ways) for w in range(len(fit.workers))]
+        strategies.append(tuple(cell for cell, _ in cells))
+        present.append([now for _, now in cells])
+    if any(
+        not any(strategies[i][w] for w in dispatch_state.holders(p))
+        for i in range(len(models))
+        for p in partitions
+    ):
+        return None  # whoever could run it by one of its ways is away
     problem = Problem(
         models=tuple(fit.models[m] for m in models),
         workers=tuple(fit.workers),
         gpus=dispatch_state.gpus,
-        strategies=tuple(tuple((Strategy(seconds=t),) for t in dispatch_state.time[m]) for m in models),
+        strategies=tuple(strategies),
         holders=tuple(dispatch_state.holders(p) for p in partitions),
         sizes=tuple(dispatch_state.sizes[p] for p in partitions),
         epochs=max(1, min(epochs, HORIZON // (len(models) * len(partitions)))),
@@ -103,7 +150,30 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         partitions=tuple(fit.partitions[p] for p in partitions),
         first_epochs=tuple(dispatch_state.epoch[m] for m in models),
         now=dispatch_state.now,
+        ways=ways,
+        present=present,
     )
+
+
+def _strategies(
+    fit: FitDispatch, model: int, worker: int, ways: dict[str, Way]
+) -> tuple[tuple[Strategy, ...], int]:
+    """Those of a model on a worker, and which of them is the present one; `NOT_HERE` if there is none. Their ways are
+    added to `ways`."""
+    if not fit.has_choice(model):
+        seconds = fit.dispatch_state.time[model][worker]
+        ways[""] = SINGLE
+        return ((Strategy(seconds=seconds),), 0) if seconds != NEVER else ((), NOT_HERE)
+    found: list[Strategy] = []
+    present = NOT_HERE
+    for way in fit.candidates(model, worker):
+        technique = technique_of(way)
+        ways[technique] = way
+        if way == fit.way(model, worker):
+            present = len(found)
+        seconds = fit.seconds(model, worker, way)
+        found.append(Strategy(seconds=seconds, gpus=way.size, technique=technique))
+    return tuple(found), present
 
 
 def _left(fit: FitDispatch, model: int, partitions: Sequence[int]) -> int:
@@ -120,14 +190,15 @@ def _ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[tuple[float, ...],
     A worker runs its units in the order in which they were given to it, each on the device that is free first.
     """
     dispatch_state = fit.dispatch_state
-    # (when it is free, whether by then it will have run something)
+    # Ascending: (when it is free, whether by then it will have run something).
     free = [[(0.0, False)] * gpus for gpus in dispatch_state.gpus]
     models: dict[int, float] = {}
     for model, running in sorted(dispatch_state.running.items(), key=lambda item: item[1].started):
         expected = dispatch_state.seconds(model, running.partition, running.worker)
-        begin, is_queued = heapq.heappop(free[running.worker])
+        devices = free[running.worker]
+        begin, is_queued = max(devices[: running.gpus])
         end = begin + expected if is_queued else max(0.0, running.started + expected - dispatch_state.now)
-        heapq.heappush(free[running.worker], (end, True))
+        free[running.worker] = sorted([(end, True)] * running.gpus + devices[running.gpus :])
         models[model] = end
     return models, tuple(tuple(at for at, _ in devices) for devices in free)
 
@@ -136,10 +207,13 @@ def _ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[tuple[float, ...],
 
 
 def to_json(problem: Problem) -> dict[str, Any]:
-    """A problem whose models have one strategy on each worker, as plain values."""
+    """A problem as plain values."""
     return {
         "gpus": problem.gpus,
-        "times": [[ways[0].seconds for ways in row] for row in problem.strategies],
+        "ways": [
+            [[(way.seconds, way.gpus, way.technique, way.fixed) for way in ways] for ways in row]
+            for row in problem.strategies
+        ],
         "holders": problem.holders,
         "sizes": problem.sizes,
         "epochs": problem.epochs,
@@ -151,12 +225,18 @@ def to_json(problem: Problem) -> dict[str, Any]:
 
 def from_json(value: Mapping[str, Any]) -> Problem:
     """The reverse of `to_json`; names are numbers."""
-    times = value["times"]
+    rows = value["ways"]
     return Problem(
-        models=tuple(map(str, range(len(times)))),
-        workers=tuple(map(str, range(len(times[0])))),
+        models=tuple(map(str, range(len(rows)))),
+        workers=tuple(map(str, range(len(rows[0])))),
         gpus=tuple(value["gpus"]),
-        strategies=tuple(tuple((Strategy(seconds=t),) for t in row) for row in times),
+        strategies=tuple(
+            tuple(
+                tuple(Strategy(seconds=s, gpus=g, technique=t, fixed=f) for s, g, t, f in ways)
+                for ways in row
+            )
+            for row in rows
+        ),
         holders=tuple(map(tuple, value["holders"])),
         sizes=tuple(value["sizes"]),
         epochs=value["epochs"],

@@ -189,7 +189,7 @@ def test_a_process_answers_and_is_gone_after_rest() -> None:
             asked = planner_query(core.fit)
     assert asked is not None
     helper = ChildHelper()
-    message = {"ask": "plan", "problem": to_json(asked.problem), "sigma": 0.0}
+    message = {"ask": "plan", "problem": to_json(asked.problem), "present": asked.present, "sigma": 0.0}
     helper.ask(message)
     helper.ask(message)  # gives the first up
     answer = helper.wait(60.0)

@@ -1,0 +1,156 @@
+"""Plans that choose ways: what they are asked, what they answer, and that a run follows them, live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import SchedulePlanned, TaskAssigned
+from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.contract.trials import Inspection, TrialOutcome
+from cerebro.contract.ways import SINGLE, Way
+from cerebro.scheduling import advice
+from cerebro.scheduling.problem import Problem
+from cerebro.state import RunState
+from cerebro.state.experiment import fold
+from controller.advisor.planner_query import from_json, planner_query, to_json
+from controller.simulation.cluster import Simulation
+from controller.simulation.inline import InlineHelper
+from controller.simulation.scenario import EXPERIMENT, Scenario
+from tests.controller.test_core import (
+    assert_complete,
+    assert_exclusive,
+    own_partition,
+    plan,
+    request,
+    several_devices,
+)
+from tests.controller.test_fit_dispatch import core_of
+from tests.controller.trials.test_measuring import inspection
+from tests.scheduling.instances import problems
+from tests.state.stories import Story, joined
+
+DDP = Way(technique="ddp", size=2)
+
+
+@pytest.fixture(autouse=True)
+def few_dry_runs() -> Iterator[None]:
+    """They take nearly all the time of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advice, "_MOST_UNITS", 300)
+        yield
+
+
+def simulate(models: int, *, ways: tuple[Way, ...], speed_up: float, epochs: int = 4) -> Simulation:
+    """A finished run on two workers with two devices each; a unit takes 10 s on one device."""
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        assert isinstance(body, TrainTask)
+        return 10.0 / speed_up if body.way is not None and body.way.size > 1 else 10.0
+
+    scenario = Scenario(holdings=own_partition(2), devices=several_devices(2, 2), unit_time=unit_time)
+    simulation = Simulation(
+        scenario,
+        request(models, epochs),
+        plan(models, 2, ways=ways),
+        InlineHelper(plan_s=0.1, solve_s=0.1),
+    )
+    simulation.run()
+    return simulation
+
+
+@settings(deadline=None, max_examples=30)
+@given(problem=problems(max_gpus=3, max_strategies=3))
+def test_a_problem_with_ways_survives_json(problem: Problem) -> None:
+    """Ways, GPUs and fixed parts; names are numbers."""
+    again = from_json(to_json(problem))
+    assert (again.strategies, again.gpus, again.gpu_ready) == (
+        problem.strategies,
+        problem.gpus,
+        problem.gpu_ready,
+    )
+
+
+def test_a_question_carries_the_ways_of_which_the_time_is_known() -> None:
+    """The present one, and what a unit or a trial has shown; a way that no worker has devices for is none."""
+    story = Story(workers=0)
+    story.tell(joined(0, partitions=(0,), devices=2), joined(1, partitions=(1,), devices=1))
+    story.fit(models=2, partitions=2)
+    fit = core_of(story).fit
+    assert fit is not None
+    run = core_of(story).state.runs["fit-1"]
+    assert run.plan is not None
+    fit._options = {0: (SINGLE, DDP), 1: (SINGLE, DDP)}
+    fit.times.estimates.seed("m00", "worker-0", rows=fit.mean_rows, seconds=6.0, technique=DDP.label)
+    asked = planner_query(fit)
+    assert asked is not None
+    found = [[[way.technique for way in ways] for ways in row] for row in asked.problem.strategies]
+    assert found == [[["", "ddp-2"], [""]], [[""], [""]]]
+    assert asked.present == [[0, 0], [0, 0]]
+    assert asked.named([[1, 0], [0, 0]]) == {"m00": {"worker-0": DDP, "worker-1": SINGLE}}
+    assert asked.table(asked.named([[1, 0], [0, 0]])) == [[1, 0], [0, 0]]
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=8)
+@given(models=st.integers(1, 5), speed_up=st.sampled_from((1.2, 1.9)))
+def test_a_run_with_a_choice_of_ways_is_complete_and_exclusive(models: int, speed_up: float) -> None:
+    """Whatever is planned, every model visits every partition, and no device runs two units at once."""
+    simulation = simulate(models, ways=(DDP, SINGLE), speed_up=speed_up, epochs=2)
+    state = fold(EXPERIMENT, simulation.log)
+    assert state.runs["fit-1"].state is RunState.FINISHED
+    assert_complete(state, epochs=2, partitions=2)
+    assert_exclusive(simulation)
+
+
+def measured(models: int, *, helper: InlineHelper | None, is_verified: bool = True) -> Simulation:
+    """A finished run on two workers with two devices each; two of them train a model in 52 s instead of 100 s, which a
+    trial shows."""
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        if not isinstance(body, TrainTask):
+            return 3.0
+        return 52.0 if body.way == DDP else 100.0
+
+    found: Inspection = inspection(models)
+    groups = tuple(group.model_copy(update={"batch_size": 1}) for group in found.groups)
+    scenario = Scenario(
+        holdings=own_partition(2),
+        devices=several_devices(2, 2),
+        inspection=found.model_copy(update={"groups": groups}),
+        trial=lambda body: TrialOutcome(batch_s=0.26, is_verified=is_verified),
+        unit_time=unit_time,
+    )
+    asked = request(models, 6).model_copy(update={"trials": "auto"})
+    simulation = Simulation(scenario, asked, plan(models, 2, rows=200, ways=(SINGLE, DDP)), helper)
+    simulation.run()
+    return simulation
+
+
+@pytest.mark.slow
+def test_what_a_trial_shows_is_planned_with_and_followed() -> None:
+    """Two models on four devices: each on two of them, as soon as a trial has shown that this is faster."""
+    planned = measured(2, helper=InlineHelper(plan_s=0.1, solve_s=0.1))
+    state = fold(EXPERIMENT, planned.log)
+    assert_complete(state, epochs=6, partitions=2)
+    assert_exclusive(planned)
+    first = next(e for e in planned.log if isinstance(e, SchedulePlanned))
+    assert {way.label for row in first.ways.values() for way in row.values()} == {DDP.label}
+    after = [
+        event.way
+        for event in planned.log
+        if isinstance(event, TaskAssigned) and event.seq > first.seq and "/train/" in event.task
+    ]
+    assert after.count(DDP) >= 0.9 * len(after)
+    assert planned.now < 0.75 * measured(2, helper=None).now
+
+
+@pytest.mark.slow
+def test_a_way_that_is_not_verified_is_not_planned_with() -> None:
+    """However fast a trial was: units run as they are written."""
+    planned = measured(2, helper=InlineHelper(plan_s=0.1, solve_s=0.1), is_verified=False)
+    assert not any(e.ways for e in planned.log if isinstance(e, SchedulePlanned))
+    assert all(e.way is None for e in planned.log if isinstance(e, TaskAssigned) and "/train/" in e.task)
