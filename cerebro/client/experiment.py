@@ -19,7 +19,7 @@ from cerebro.client.creation import created, packed_code, record_of
 from cerebro.client.files import cache_folder
 from cerebro.client.search import SearchSpace, configurations, first_configuration
 from cerebro.client.session import Session, author
-from cerebro.client.techniques import Named, chosen
+from cerebro.client.techniques import Named, chosen, to_try
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Hyperparameters, Locators
@@ -309,6 +309,8 @@ class Experiment(CommandsMixin):
         hyperparams: SearchSpace | None = None,
         *,
         rows: int = 8,
+        techniques: Named | None = None,
+        gpus: Sequence[int] | None = None,
     ) -> DryRun:
         """A dry run in this process: the first rows of each split, and one batch of them through the models.
 
@@ -320,6 +322,8 @@ class Experiment(CommandsMixin):
             spec: left out, only rows are tried.
             hyperparams: one configuration, or a search space, of which the first is tried.
             rows: of each split at most; a batch has so many, or as many as ``batch_size`` says.
+            techniques, gpus: as of `run_fit`. Each is tried on the CPU in as many processes as it takes: whether it
+            trains the model that one device trains.
 
         Raises:
             SpecError, SearchSpaceError, LocatorError, MetadataError, RowError, MetricError: as the cluster would say.
@@ -329,6 +333,7 @@ class Experiment(CommandsMixin):
         if rows < 1:
             raise DataError(f"rows is {rows}, expected at least 1")
         configuration: Hyperparameters = {}
+        ways = to_try(techniques, gpus)
         if spec is not None:
             needed = trained_by(is_validated=self.locators.valid is not None)
             check_spec(spec, SubEpochSpec, "try_out", needed)
@@ -340,7 +345,7 @@ class Experiment(CommandsMixin):
         from cerebro.client.dry_run import dry_run
 
         record, kvs = self._session.record, self.connection.kvs
-        return dry_run(record, kvs.archive, etl, spec, configuration, rows=rows)
+        return dry_run(record, kvs.archive, etl, spec, configuration, rows=rows, ways=ways)
 
     # --- a run that goes on ----------------------------------------------------------------------
 

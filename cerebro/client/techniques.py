@@ -58,6 +58,25 @@ def chosen(
     return {"techniques": made and tuple(made), "gpus": tuple(gpus or ()), "trials": trials}
 
 
+def to_try(techniques: Named | None, gpus: Sequence[int] | None) -> list[tuple[Technique, int]]:
+    """Techniques that a user names for a dry run, each with the numbers of devices to try it on: those in `gpus` that
+    it can use, or its least.
+
+    Raises:
+        SpecError: as of `chosen`; or a technique can use none of these numbers.
+    """
+    if techniques is None:
+        return []
+    _check_gpus(gpus, {})
+    found = []
+    for name, technique in map(_own, _listed(techniques)):
+        sizes = [size for size in gpus or (technique.least,) if technique.least <= size <= technique.most]
+        if not sizes:
+            raise SpecError(f"{name} cannot be tried on {gpus} devices: it takes {technique.least} or more")
+        found += [(technique, size) for size in sizes]
+    return found
+
+
 def _check_gpus(gpus: object, workers: Mapping[str, int]) -> None:
     if gpus is None:
         return

@@ -276,3 +276,37 @@ def test_what_cannot_be_tried_is_told_first(locators: Locators, tmp_path: Path) 
     (tmp_path / "valid.csv").unlink()
     with pytest.raises(LocatorError, match=r"valid\.csv does not exist"):
         one.try_out(Arrays())
+
+
+class Summed(Linear):
+    """Its loss is a sum over the rows, and nothing says so."""
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        (network,) = models
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+        for inputs, labels in dataloader:
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(network(inputs), labels, reduction="sum")
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+            optimizer.step()
+        return {}
+
+
+@pytest.mark.slow
+def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> None:
+    """In processes of their own; one that would train another model says what differs."""
+    found = experiment(locators).try_out(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[2])
+    assert [step.found for step in found.steps if step.name == "ddp-2"] == [
+        "the gradients and the model of one device"
+    ]
+    with pytest.raises(SpecError, match=r"'ddp' does not conform on 2 devices:.*"):
+        experiment(locators).try_out(Arrays(), Summed(), CONFIGURATION, rows=7, techniques=["ddp"])
+
+
+def test_techniques_that_cannot_be_tried_are_told_first(locators: Locators) -> None:
+    """With the choices there are."""
+    one = experiment(locators)
+    with pytest.raises(SpecError, match=r"no technique 'dpp'"):
+        one.try_out(Arrays(), Linear(), CONFIGURATION, techniques=["dpp"])
+    with pytest.raises(SpecError, match=r"ddp cannot be tried on \[1\] devices: it takes 2 or more"):
+        one.try_out(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[1])

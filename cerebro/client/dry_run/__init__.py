@@ -7,13 +7,14 @@ global random generators are put back. torch is loaded only if there is somethin
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cerebro.client.dry_run.outcome import DryRun
 from cerebro.client.dry_run.rows import try_rows
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.spec import ETLSpec, SubEpochSpec
+from cerebro.techniques import Technique
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.in_process import UserCode, generators_kept
 
@@ -28,6 +29,7 @@ def dry_run(
     hyperparams: Hyperparameters,
     *,
     rows: int,
+    ways: Sequence[tuple[Technique, int]] = (),
 ) -> DryRun:
     """Try user code; see `cerebro.Experiment.try_out`.
 
@@ -35,6 +37,7 @@ def dry_run(
         archive: bytes of a code archive by its hash.
         hyperparams: one configuration; not looked at without `training`.
         rows: of each split, at most.
+        ways: techniques to try, each on so many devices.
     """
     if training is not None:
         # Before the generators are remembered: torch has one of its own.
@@ -54,6 +57,8 @@ def dry_run(
                 return DryRun(experiment=record.name, rows=tried, skipped=skipped)
             trial = TrainingTrial(code.spec(sent[1]), hyperparams, tried, folder / "training")
             trial.run()
+            for technique, devices in ways:
+                trial.try_technique(technique, devices)
     size = hyperparams["batch_size"]
     assert isinstance(size, int)
     used = tried.get("train") or next(iter(tried.values()))

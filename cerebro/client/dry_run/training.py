@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from cerebro.client.dry_run.outcome import TriedRows, TriedStep
 from cerebro.contract.records import Hyperparameters
@@ -14,6 +15,8 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.data.tables import read_columns
 from cerebro.errors import SpecError
 from cerebro.spec import SubEpochSpec
+from cerebro.techniques import Technique
+from cerebro.techniques.conformance import check
 from cerebro.usercode.checks import has_method
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
@@ -69,6 +72,24 @@ class TrainingTrial:
             self.skipped["train"] = "no split 'train' is located"
         self._test(trainee)
         self._predict(trainee)
+
+    def try_technique(self, technique: Technique, size: int) -> None:
+        """Whether a technique trains the model that one device trains, on the rows that were tried.
+
+        Raises:
+            SpecError: it does not; it says what differs.
+        """
+        name = technique.name if size == 1 else f"{technique.name}-{size}"
+        if "train" not in self._rows:
+            self.skipped[name] = "no split 'train' is located"
+            return
+        with self._step(name) as found:
+            (batch,) = PartitionLoader(
+                [self._rows["train"].folder], batch_size=self._rows["train"].rows, seed=None
+            )
+            rows = [_row_of(batch, number) for number in range(self._rows["train"].rows)]
+            check(technique, self._spec, rows, self._hyperparams, size=size)
+            found.append("the gradients and the model of one device")
 
     def _made(self, name: str) -> Trainee:
         with self._step(name) as found:
@@ -171,6 +192,15 @@ class TrainingTrial:
             error.add_note(f"(raised in {name} of the dry run, on the first batch)")
             raise
         self.steps.append(TriedStep(name=name, seconds=time.monotonic() - began, found=", ".join(found)))
+
+
+def _row_of(batch: Any, number: int) -> Any:
+    """One row of a batch, as a row preprocessor returns it."""
+    if isinstance(batch, dict):
+        return {name: _row_of(value, number) for name, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(_row_of(value, number) for value in batch)
+    return batch[number].numpy()[()]
 
 
 def _told(metrics: Mapping[str, float]) -> str:
