@@ -107,8 +107,10 @@ class Handler:
         return checked, lambda: state
 
     def rest(self) -> None:
-        """Let go of a checkpoint that was read ahead, of mapped partitions, and of the memory that torch on a GPU, and
-        the C library, keep for the next model: other processes may want it."""
+        """Let go of a checkpoint that was read ahead, of mapped partitions, of other ranks, and of the memory that
+        torch on a GPU, and the C library, keep for the next model: other processes may want it."""
+        if self._membership is not None:
+            self._membership.leave()
         self._ahead = None
         self._mapped.clear()
         gc.collect()
@@ -291,21 +293,23 @@ class Handler:
         """The model as the task needs it, and where in the unit it goes on, if not at its beginning."""
         ahead, self._ahead = self._ahead, None
 
-        def made(reference: CheckpointRef | None) -> tuple[Trainee, State]:
+        def made(reference: CheckpointRef | None, *, is_optional: bool = False) -> tuple[Trainee, State]:
             device = self._device if placed is None else placed.device
             trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=device)
             if reference is None:
                 return trainee, {}
             is_ahead = ahead is not None and ahead[0] == reference
             found = ahead[1].result if ahead is not None and is_ahead else partial(self._checked, reference)
-            state = found()[1]() if placed is None else placed.load(lambda: found()[0])
+            state = (
+                found()[1]() if placed is None else placed.load(lambda: found()[0], is_optional=is_optional)
+            )
             restore(trainee, state)
             return trainee, state
 
         def begun() -> tuple[Trainee, Mapping[str, Any] | None]:
             if isinstance(body, TrainTask) and body.savepoint is not None:
                 try:
-                    trainee, state = made(body.savepoint.checkpoint)
+                    trainee, state = made(body.savepoint.checkpoint, is_optional=True)
                     resumed: Mapping[str, Any] = state["savepoint"]
                     there, here = (
                         len(resumed.get("ranks", (None,))),

@@ -63,20 +63,23 @@ class Placed:
                 f"{self.way.label} failed to prepare the model: {line_of(error)}"
             ) from error
 
-    def load(self, check: Callable[[], CheckedFile]) -> State:
+    def load(self, check: Callable[[], CheckedFile], *, is_optional: bool = False) -> State:
         """The state in a checkpoint, which rank 0 checks for all of them. Collective.
 
         Args:
             check: called on rank 0.
+            is_optional: the unit goes on without it. Then all ranks have to know of one that could not read it.
 
         Raises:
-            CheckpointCorruptError: on all ranks, if one of them could not read it.
+            CheckpointCorruptError: it is not what it should be: on all ranks. Where it was found when it was read, and
+                is not optional, on the rank that found it.
         """
         checked, problem = self.group.gathered(_tried(check) if self.group.rank == 0 else (None, ""))[0]
         state = None
         if not problem:
             state, problem = _tried(lambda: checkpoints.read(checked, self.device))
-        problem = next(filter(None, self.group.gathered(problem)), "")
+        if is_optional:
+            problem = next(filter(None, self.group.gathered(problem)), "")
         if problem:
             raise CheckpointCorruptError(problem)
         assert state is not None

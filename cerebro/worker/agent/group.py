@@ -278,7 +278,11 @@ class ChildGroup:
     def _meeting_place(self, code: str) -> Path:
         """The folder in which the ranks meet: the one where they did, if they have not parted since."""
         tasks = tuple(child.tasks for child in self.children)
-        if self._folder is None or self._page is None or tasks != self._tasks or code != self.code:
+        has_parted = any(child.is_resting for child in self.children) or (tasks, code) != (
+            self._tasks,
+            self.code,
+        )
+        if self._folder is None or self._page is None or has_parted:
             self._part()
             self._folder = Path(tempfile.mkdtemp(prefix="cerebro-ranks-"))
             RankPage.make(self._folder / PAGE, len(self.children))

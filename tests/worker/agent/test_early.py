@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.tasks import CheckpointRef, FailureKind
+from cerebro.contract.ways import Way
 from cerebro.runtime.volumes import checkpoint_file
 from kvs_api.store import Store
 from tests.worker.agent.agents import Agents, is_running, until
@@ -55,14 +57,17 @@ def test_the_next_unit_trains_while_the_store_is_asked(agents: Agents, before_gr
     assert isinstance(agents.end_of(first), TaskCommitted)
 
 
+@pytest.mark.parametrize("way", [None, Way(technique="ddp", size=2)], ids=["alone", "ranks"])
 def test_a_refused_unit_that_had_begun_leaves_nothing(
-    agents: Agents, before_grant: list[Before], tmp_path: Path
+    agents: Agents, before_grant: list[Before], tmp_path: Path, way: Way | None
 ) -> None:
-    """It is taken back while the worker asks for it: its process ends, no log stays, and the next attempt runs."""
-    agents.start()
-    agents.give(0, "wait")
+    """It is taken back while the worker asks for it: its processes end, no log stays, and the next attempt runs."""
+    agents.start(devices=2)
+    ranks = range(way.size if way else 1)
+    given: dict[str, Any] = {"devices": tuple(ranks), "way": way}
+    agents.give(0, "wait", **given)
     agents.begun(0)
-    key = agents.give(1, "wait", checkpoint=CHECKPOINT)
+    key = agents.give(1, "wait", checkpoint=CHECKPOINT, **given)
     revoke = api.Revoke(task=key, attempt=1, worker="worker-0", reason="stopped", force=True)
     pids: list[int] = []
 
@@ -73,17 +78,17 @@ def test_a_refused_unit_that_had_begun_leaves_nothing(
         if task == key and not pids:
             checkpoints.mkdir(parents=True)
             left.touch()  # as if it had come to its end by then
-            pids.append(agents.begun(1))
+            pids.extend(agents.begun(1, rank) for rank in ranks)
             assert agents.bench.decide(revoke) == ["done"]
 
     before_grant.append(take_back)
     agents.gate(0).touch()
-    until(lambda: bool(pids) and not is_running(pids[0]), "the process of a refused unit ends")
+    until(lambda: bool(pids) and not any(map(is_running, pids)), "the processes of a refused unit ends")
     agents.gate(1).touch()
     assert isinstance(
-        agents.end_of(agents.give(1, "wait", attempt=2, checkpoint=CHECKPOINT), 2), TaskCommitted
+        agents.end_of(agents.give(1, "wait", attempt=2, checkpoint=CHECKPOINT, **given), 2), TaskCommitted
     )
-    assert not list((tmp_path / "logs/tasks/one").glob("*p1.a1.log"))
+    assert not list((tmp_path / "logs/tasks/one").glob("*p1.a1*.log"))
     assert not left.exists()
     attempts = [e.attempt for e in agents.bench.log() if isinstance(e, TaskStarted) and e.task == key]
     assert attempts == [2]

@@ -68,7 +68,7 @@ def test_ranks_that_stay_together_meet_once(agents: Agents) -> None:
 
 
 def test_the_next_unit_of_a_group_begins_while_the_store_is_asked(agents: Agents) -> None:
-    """In the same processes; a refused one leaves nothing of any rank."""
+    """In the same processes."""
     agents.start(devices=2)
     first = give(agents, 0, "wait")
     pids = [agents.begun(0, rank) for rank in BOTH]

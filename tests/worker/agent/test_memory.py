@@ -9,19 +9,22 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult, TrainTask
 from cerebro.runtime.usage.memory import MemoryGroup, offer_to_killer, own_group, peak_bytes, reset_peak
 from cerebro.worker.agent import process
 from cerebro.worker.agent.devices import Share
+from cerebro.worker.agent.group import ChildGroup
 from cerebro.worker.agent.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT, Agents, is_running, until
-from tests.worker.agent.fake_handler import LARGE_BYTES
+from tests.worker.agent.fake_handler import LARGE_BYTES, LOST_PEER
 
+LOST = Failure(kind=FailureKind.USER_ERROR, message=f"RuntimeError: {LOST_PEER}")
 CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 ended by itself with signal SIGKILL")
 
 
@@ -91,6 +94,23 @@ def test_a_process_becomes_the_killers_first_choice(tmp_path: Path) -> None:
     offer_to_killer(tmp_path / "absent")
 
 
+def train_task(do: str) -> dict[str, Any]:
+    """A unit of the handler that stands for user code."""
+    told = {
+        "experiment": "one",
+        "run": "fit-1",
+        "model": "m00",
+        "dataset": "d",
+        "seed": 0,
+        "hang_timeout_s": 9.0,
+    }
+    unit = {"key": "fit-1/train/m00/e1/p0", "epoch": 1, "partition": 0, "unit": 0, "checkpoint": None}
+    body = TrainTask.model_validate(
+        {**told, **unit, "code": "0" * 64, "hyperparams": {"do": do, "file": "-"}}
+    )
+    return body.model_dump(mode="json")
+
+
 class Started:
     """A child in a group of made-up files."""
 
@@ -105,14 +125,20 @@ class Started:
                 "CEREBRO_CORES": "1",
             }
         )
-        setting = ChildSpec(
-            handler="tests.worker.agent.fake_handler",
-            python=sys.executable,
-            archive="",
-            share=Share(threads=1),
-        )
         group = MemoryGroup(events=self.files / "memory.events", limit=self.files / "memory.max")
-        self.child = ChildProcess(setting, settings, group)
+        self._kills = KernelKills(group)
+
+        def made(device: int) -> ChildProcess:
+            setting = ChildSpec(
+                handler="tests.worker.agent.fake_handler",
+                python=sys.executable,
+                archive="",
+                share=Share(devices=(device,), threads=1),
+            )
+            return ChildProcess(setting, settings, group, self._kills)
+
+        self.made = made
+        self.child = made(0)
 
 
 @pytest.fixture
@@ -159,6 +185,47 @@ def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) 
     assert CRASH.message in explained.message
     full = Failure(kind=FailureKind.STORAGE_FULL, message="no room")
     assert started.child.explained(full) == full
+
+
+def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Started) -> None:
+    """And not as what the other rank makes of it, which speaks first."""
+    ranks = ChildGroup([started.child, started.made(1)])
+    try:
+        ranks.run({"code": "c"}, 1, {}, started.files / "log", asked=0.0)
+        message = {"is": "failed", "failure": LOST.model_dump(mode="json"), "at": 0.0}
+        assert ranks.channel._take(0, message) is None
+        os.killpg(ranks.children[1].pid, 9)
+        write(started.files, v2(3))
+        said = None
+        while said is None or said["is"] != "failed":
+            said = ranks.channel.pending()
+        failure = Failure.model_validate(said["failure"])
+        assert (failure.kind, failure.place, failure.rank) == (FailureKind.OUT_OF_MEMORY, "host", 1)
+        assert failure.message.startswith("rank 1 of 2 (device 1): killed by the kernel for lack of memory")
+        assert not ranks.is_alive()
+    finally:
+        ranks.kill()
+        ranks.close()
+
+
+def test_ranks_that_rested_meet_anew(started: Started) -> None:
+    """One that rests lets go of the others; the agent has them meet in another folder then, and in no other case."""
+    ranks = ChildGroup([started.child, started.made(1)])
+    places = []
+    try:
+        for attempt in (1, 2, 3):
+            if attempt == 3:
+                ranks.children[1].rest()
+            ranks.run(train_task("work"), attempt, {}, started.files / "log", asked=0.0)
+            places.append(ranks._folder)
+            said = None
+            while said is None or said["is"] != "done":
+                said = ranks.channel.pending()
+    finally:
+        ranks.kill()
+        ranks.close()
+    assert places[0] == places[1] != places[2]
+    assert not any(place and place.exists() for place in places)
 
 
 class Counted:

@@ -35,7 +35,7 @@ from tests.worker.training.handlers import volumes_in, write_split
 
 pytestmark = pytest.mark.slow
 
-DDP = Way(technique="ddp", size=2)
+DDP, FSDP = Way(technique="ddp", size=2), Way(technique="fsdp", size=2)
 BOTH = (0, 1)
 
 
@@ -163,6 +163,13 @@ class Training:
         until(lambda: all(path.exists() and path.read_text() for path in paths), f"{name} trains")
         return [int((self.notes / f"{name}.pid{rank}").read_text()) for rank in BOTH]
 
+    def damage(self, reference: CheckpointRef) -> None:
+        """Change a byte of a file."""
+        path = self.volumes.checkpoint(reference.name)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
     def weights(self, result: TaskResult) -> list[torch.Tensor]:
         assert result.checkpoint is not None
         state = checkpoints.load(self.volumes.checkpoints, result.checkpoint, "cpu")
@@ -191,19 +198,54 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
         torch.testing.assert_close(left, right, rtol=0.0, atol=0.0)
 
 
-def test_a_chain_of_units_by_two_ranks(training: Training) -> None:
-    """The result is told once, by rank 0, for all rows; the file is one that a single device goes on from. What differs
-    between ranks and a single device is dropout's numbers only."""
-    first = training.result(training.give("first"))
-    assert first.rows == 61
-    assert first.metrics["loss"] > 0
-    assert first.peak_bytes > 0
-    second = training.result(training.give("second", unit=1, checkpoint=first.checkpoint))
-    back = training.result(training.give("alone", unit=2, checkpoint=second.checkpoint, way=None))
-    assert back.rows == 61
-    again = training.result(training.give("again", unit=3, checkpoint=back.checkpoint))
-    assert again.rows == 61
+def test_a_chain_of_units_by_all_kinds_of_ways(training: Training) -> None:
+    """Each goes on from what the one before has written; the result is told once, for all rows. The same processes do
+    them all, whether ranks, alone, or one that uses both devices."""
+    checkpoint, processes = None, set[int]()
+    ways = (
+        DDP,
+        FSDP,
+        None,
+        FSDP,
+        Way(technique="offload"),
+        DDP,
+        Way(technique="pipeline", size=2, processes="one"),
+    )
+    for unit, way in enumerate(ways):
+        name = f"unit{unit}"
+        result = training.result(training.give(name, way=way, unit=unit, checkpoint=checkpoint))
+        assert result.rows == 61
+        assert 0 < result.metrics["loss"] < 5
+        assert result.peak_bytes > 0
+        checkpoint = result.checkpoint
+        ranks = BOTH[: way.ranks if way else 1]
+        processes |= {int((training.notes / f"{name}.pid{rank}").read_text()) for rank in ranks}
+    assert len(processes) == 3
     assert len(list((training.root / "checkpoints/one/fit-1/m00").iterdir())) == 1  # older ones are removed
+
+
+def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training) -> None:
+    """A technique that refuses the model, or does not exist; a checkpoint that is damaged."""
+    first = training.result(training.give("first", pause_s=0.01))
+    pids = training.pids("first")
+    groups = groups_of(pids)
+    for attempt, (way, says) in enumerate(
+        (
+            (Way(technique="tensor", size=2), "plan"),
+            (Way(technique="sharpest", size=2), "there is no technique 'sharpest'"),
+            (Way(technique="ddp", size=2, params={"depth": 3}), "has no parameter 'depth'"),
+        ),
+        1,
+    ):
+        failure = training.failure(training.give("refused", run="fit-2", attempt=attempt, way=way), attempt)
+        assert (failure.kind, says in failure.message) == (FailureKind.NOT_APPLICABLE, True), failure
+    assert first.checkpoint is not None
+    training.damage(first.checkpoint)
+    failure = training.failure(training.give("damaged", unit=1, checkpoint=first.checkpoint))
+    assert (failure.kind, "it was damaged" in failure.message) == (FailureKind.CHECKPOINT, True), failure
+    after = training.give("after", run="fit-3")
+    training.result(after)
+    assert groups_of(training.pids("after")) == groups
 
 
 @pytest.mark.parametrize("rank", BOTH)
@@ -266,11 +308,12 @@ def test_a_rank_that_hangs_within_a_batch_is_named(training: Training, rank: int
     assert f"rank {rank} of 2 (device {rank}) is behind within batch 3" in failure.message
 
 
-def test_a_worker_that_ends_saves_the_group_first(training: Training) -> None:
+@pytest.mark.parametrize("way", [DDP, FSDP], ids=str)
+def test_a_worker_that_ends_saves_the_group_first(training: Training, way: Way) -> None:
     """All ranks leave at one batch; those of the next worker go on from there to the same bits, dropout included. One
     device does the unit from its beginning."""
-    wanted = training.weights(training.result(training.give("whole", run="fit-2")))
-    key = training.give("cut", pause_s=0.1)
+    wanted = training.weights(training.result(training.give("whole", run="fit-2", way=way)))
+    key = training.give("cut", pause_s=0.1, way=way)
     groups = groups_of(training.pids("cut"))
     training.process.send_signal(signal.SIGTERM)
     failure = training.failure(key)
@@ -280,13 +323,16 @@ def test_a_worker_that_ends_saves_the_group_first(training: Training) -> None:
     (saved,) = training.saves(key)
     assert 0 < saved.batch < 16
     training.begin()
-    resumed = training.result(training.give("resumed", attempt=2, savepoint=saved), 2)
+    resumed = training.result(training.give("resumed", attempt=2, savepoint=saved, way=way), 2)
     assert resumed.resumed_rows == saved.rows
     same(training.weights(resumed), wanted)
+    other = training.result(training.give("other", run="fit-3", savepoint=saved, way=None))
+    assert (other.resumed_rows, other.rows) == (0, 61)
 
 
 def test_savepoints_by_the_clock_are_of_all_ranks(agents: Agents, tmp_path: Path) -> None:
-    """Rank 0 decides when; a rank is killed, and the retry goes on from the newest to the same bits."""
+    """Rank 0 decides when; a rank is killed, and another attempt goes on from the newest to the same bits. One that is
+    damaged costs itself alone."""
     training = Training(agents, tmp_path, savepoint_s="0.2")
     wanted = training.weights(training.result(training.give("whole", run="fit-2")))
     key = training.give("hit", pause_s=0.1)
@@ -295,6 +341,10 @@ def test_savepoints_by_the_clock_are_of_all_ranks(agents: Agents, tmp_path: Path
     os.kill(pids[1], signal.SIGKILL)
     assert training.failure(key).kind is FailureKind.CRASH
     newest = training.saves(key)[-1]
-    resumed = training.result(training.give("resumed", attempt=2, savepoint=newest), 2)
+    resumed = training.result(training.give("resumed", run="fit-3", savepoint=newest))
     assert resumed.resumed_rows == newest.rows
     same(training.weights(resumed), wanted)
+    training.damage(newest.checkpoint)
+    again = training.result(training.give("again", run="fit-4", savepoint=newest))
+    assert again.resumed_rows == 0
+    same(training.weights(again), wanted)
