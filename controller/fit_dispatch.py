@@ -40,6 +40,8 @@ from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Worker
 from cerebro.state.tasks import ENDED
 from controller import ways
+from controller.trials.allotment import allotted
+from controller.trials.known import seed, situation, totals
 from controller.unit_times import UnitTimes, technique_of
 
 
@@ -87,6 +89,7 @@ class FitDispatch:
         """Model -> its way on each worker, of those that have another one than `SINGLE` somewhere."""
         self._options: dict[int, tuple[Way, ...]] = {}
         """Model -> the ways that it has left."""
+        self._wide = _wide(state, run, times)
         for model in run.models.values():
             self._allot(run, model)
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
@@ -178,6 +181,10 @@ class FitDispatch:
         """Whether the event can be taken in. A worker that trains and was never seen, or has other devices than before,
         needs a new dispatch state, and so does a unit that was assigned when the news that its model goes no further
         was on its way."""
+        if isinstance(event, TrialsRecalled) or (
+            isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "trial"
+        ):
+            return False  # other ways may be better from now on
         if isinstance(event, TaskAssigned):
             key = TaskKey.parse(event.task)
             is_unit = key.run == self.run and key.kind == "train"
@@ -362,15 +369,17 @@ class FitDispatch:
     # --- ways ------------------------------------------------------------------------------------
 
     def _allot(self, run: Run, model: Model) -> None:
-        """See which way the model has on each worker from now on: that of a plan, if it has one."""
+        """See which way the model has on each worker from now on: that of a plan, if it has one, else by what trials
+        have shown."""
         index, options = self._model[model.id], ways.options(run, model)
         planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
+        wide = self._wide.get(model.id) or (None,) * len(self.workers)
         self._options[index] = tuple(option.way for option in options)
         row = tuple(
             way
             if (way := planned.get(name)) and way in self._options[index] and way.size <= devices
-            else ways.choose(options, devices)
-            for name, devices in zip(self.workers, self.dispatch_state.gpus, strict=True)
+            else measured or ways.choose(options, devices)
+            for name, devices, measured in zip(self.workers, self.dispatch_state.gpus, wide, strict=True)
         )
         before = self._ways.get(index)
         if row == before or (before is None and all(way is not None and way.is_single for way in row)):
@@ -419,6 +428,27 @@ class FitDispatch:
         if not estimates.observations:
             return [1.0 if self.way(model, w) is not None else NEVER for w in range(len(self.workers))]
         return [self.seconds(model, worker, self.way(model, worker)) for worker in range(len(self.workers))]
+
+
+def _wide(state: ExperimentState, run: Run, times: UnitTimes) -> dict[str, tuple[Way | None, ...]]:
+    """Model -> the way on several devices that it has on each worker, by what was measured; `None`: none there."""
+    inspection = run.inspection
+    if inspection is None or not any(outcome.is_usable for outcome in run.trials.values()):
+        return {}
+    names = sorted(_training_workers(state, run))
+    alive = [worker for name in names if (worker := state.workers[name]).is_alive]
+    seed(run, inspection, times, alive)
+    places = {place.device: number for number, place in enumerate(inspection.places)}
+    found: dict[str, tuple[Way | None, ...]] = {}
+    for model, by_place in allotted(situation(run, times, alive), totals(run)).items():
+        struck = run.models[model].struck
+        row = []
+        for worker in (state.workers[name] for name in names):
+            way = by_place.get(places.get(worker.device, -1)) if worker.device is not None else None
+            fits = way is not None and way.size <= worker.devices and way.label not in struck
+            row.append(way if fits else None)
+        found[model] = tuple(row)
+    return found
 
 
 def _training_workers(state: ExperimentState, run: Run) -> set[str]:

@@ -7,18 +7,16 @@ concerns all that are left; with one under way, or waiting, on a worker there is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
-from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import MEASURING, FailureKind, InspectTask, TrialTask
-from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection
-from cerebro.state import Model, ModelState, Run, TaskKey, Worker
+from cerebro.contract.tasks import MEASURING, InspectTask, TrialTask
+from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.state import Run, TaskKey, Worker
 from controller.assigner import Assigner
 from controller.fit_dispatch import FitDispatch
-from controller.trials.choice import Wanted, is_there_a_choice, trials
-from controller.trials.situation import Situation
+from controller.trials.choice import Wanted, trials
+from controller.trials.known import has_choice, left_in, situation, struck_off
 
 TRIAL_S = 120.0
 """A trial that takes longer is ended, and its way struck off."""
@@ -30,131 +28,19 @@ def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, assigner: Assi
         return
     workers = [w for w in assigner.alive if w.trains and w.name not in assigner.barred]
     if run.inspection is None:
-        if not _is_open(run, "inspect") and _is_there_a_choice(run, fit, workers):
+        is_open = any(task.key.kind == "inspect" for task in run.open.values())
+        if not is_open and has_choice(run, fit.times, workers):
             _Giver(record, run, fit, assigner, workers).inspect()
         return
-    if all(worker.devices == 1 for worker in workers) and not _struck(run, run.inspection):
+    if all(worker.devices == 1 for worker in workers) and not struck_off(run, run.inspection):
         return
-    for wanted in trials(situation(run, fit, workers)):
+    for wanted in trials(situation(run, fit.times, workers)):
         _Giver(record, run, fit, assigner, workers).try_out(wanted)
-
-
-def situation(run: Run, fit: FitDispatch, workers: list[Worker]) -> Situation:
-    """What the run knows and has left to do, to choose trials by."""
-    inspection, request = run.inspection, run.fit_request
-    assert inspection is not None
-    numbers = {place.device: number for number, place in enumerate(inspection.places)}
-    devices: dict[int, list[int]] = {}
-    for worker in workers:
-        if worker.device in numbers:
-            devices.setdefault(numbers[worker.device], []).append(worker.devices)
-    techniques = request.techniques
-    return Situation(
-        inspection=inspection,
-        left=_left(run),
-        unit=_units(run),
-        batch_s=_batch_s(run, fit, workers),
-        outcomes=run.trials,
-        struck=_struck(run, inspection),
-        fits=_fitting(run, inspection),
-        under_way={
-            (key.group, key.way)
-            for task in run.open.values()
-            if (key := task.key).kind == "trial" and key.group is not None and key.way is not None
-        },
-        devices=devices,
-        wanted=None if techniques is None else frozenset(each.name for each in techniques),
-    )
 
 
 def is_pointless(run: Run, key: TaskKey) -> bool:
     """Whether nobody is left to be served by an open inspection or trial."""
-    return key.kind in MEASURING and not _left(run)
-
-
-# --- what is known -----------------------------------------------------------------------------------
-
-
-def _is_open(run: Run, kind: str) -> bool:
-    return any(task.key.kind == kind for task in run.open.values())
-
-
-def _is_there_a_choice(run: Run, fit: FitDispatch, workers: list[Worker]) -> bool:
-    has_overflowed = bool(run.exhausted) or any(
-        struck.kind is FailureKind.OUT_OF_MEMORY
-        for model in run.models.values()
-        for struck in model.struck.values()
-    )
-    if not has_overflowed and all(worker.devices == 1 for worker in workers):
-        return False
-    return is_there_a_choice(
-        [worker.devices for worker in workers],
-        _left(run),
-        _units(run),
-        _batch_s(run, fit, workers),
-        has_overflowed=has_overflowed,
-    )
-
-
-def _left(run: Run) -> dict[str, float]:
-    """Model -> batches that it has left, of those that have any."""
-    return {name: left for name, model in run.models.items() if (left := _batches_left(run, model)) > 0}
-
-
-def _units(run: Run) -> dict[str, float]:
-    """Model -> batches of its longest unit."""
-    if not isinstance(run.plan, FitPlan):
-        return {}
-    rows = max(run.plan.partitions.values())
-    return {name: rows / _batch_size(model) for name, model in run.models.items()}
-
-
-def _batch_size(model: Model) -> int:
-    given = model.hyperparams.get("batch_size")
-    return given if isinstance(given, int) and given > 0 else 1
-
-
-def _batches_left(run: Run, model: Model) -> float:
-    if model.state is not ModelState.ACTIVE or model.is_trained or not isinstance(run.plan, FitPlan):
-        return 0.0
-    rows = sum(run.plan.partitions[number] for number in model.remaining)
-    return (rows + (model.epochs - model.epoch) * sum(run.plan.partitions.values())) / _batch_size(model)
-
-
-def _batch_s(run: Run, fit: FitDispatch, workers: list[Worker]) -> Mapping[str, float]:
-    """Model -> seconds of a batch on one device, of those whose units have shown it."""
-    estimates, found = fit.times.estimates, {}
-    for name, model in run.models.items():
-        if workers and estimates.knows(name):
-            size = _batch_size(model)
-            seconds = [estimates.seconds(name, worker.name, rows=size) for worker in workers]
-            found[name] = sum(seconds) / len(seconds)
-    return found
-
-
-def _struck(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
-    """Ways that units have failed by, of a model of the group."""
-    return {
-        (group.id, known.id)
-        for group in inspection.groups
-        for model in group.models
-        if run.models[model].struck
-        for known in group.ways
-        if known.way.label in run.models[model].struck
-    }
-
-
-def _fitting(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
-    """Ways by which units of the group were committed."""
-    found = set()
-    for group in inspection.groups:
-        labels = {
-            visits[-1].way.label if visits[-1].way is not None else "single"
-            for model in group.models
-            if (visits := run.models[model].visits)
-        }
-        found |= {(group.id, known.id) for known in group.ways if known.way.label in labels}
-    return found
+    return key.kind in MEASURING and not left_in(run)
 
 
 # --- tasks -------------------------------------------------------------------------------------------

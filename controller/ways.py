@@ -24,8 +24,22 @@ class Option:
 
 
 def options(run: Run, model: Model) -> tuple[Option, ...]:
-    """The ways that are left of a model, those first that are to be tried first."""
-    return tuple(Option(way=way) for way in left(run, model))
+    """The ways that are left of a model, those first that are to be tried first; then those of its run's trials."""
+    listed = tuple(left(run, model))
+    return tuple(Option(way=way) for way in (*listed, *_measured(run, model, {way.label for way in listed})))
+
+
+def _measured(run: Run, model: Model, listed: set[str]) -> Iterator[Way]:
+    """Further ways that trials have shown to be right for the model, where the platform chooses."""
+    group = run.inspection.group_of(model.id) if run.inspection is not None else None
+    if group is None or run.fit_request.techniques is not None:
+        return
+    for known in group.ways:
+        outcome = run.trials.get((group.id, known.id))
+        is_right = outcome is not None and outcome.is_usable and outcome.is_verified and known.is_automatic
+        if is_right and known.way.label not in model.struck and known.way.label not in listed:
+            listed.add(known.way.label)
+            yield known.way
 
 
 def choose(ways: Iterable[Option], devices: int) -> Way | None:

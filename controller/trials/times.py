@@ -52,8 +52,15 @@ def counts(situation: Situation, group: ModelGroup, outcome: TrialOutcome) -> bo
         return False
     if outcome.is_verified or situation.wanted is not None:
         return True
-    outcomes = (outcome_of(situation, group, known) for known in there(situation, group))
-    return not any(each is not None and each.is_usable and each.is_verified for each in outcomes)
+    return not any(_is_right(situation, group, known) for known in there(situation, group))
+
+
+def _is_right(situation: Situation, group: ModelGroup, known: KnownWay) -> bool:
+    """Whether the way can be used, and is known to compute what one device does."""
+    outcome = outcome_of(situation, group, known)
+    if outcome is not None:
+        return outcome.is_usable and outcome.is_verified
+    return known.way.technique == "single" and may_fit(situation, group, known)
 
 
 def _narrowest(times: Mapping[Width, float]) -> tuple[int, float]:

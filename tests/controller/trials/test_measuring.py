@@ -173,3 +173,47 @@ def test_trials_of_several_groups_are_on_different_workers_at_once() -> None:
     assert {event.task for event in tried} == {"fit-1/trial/g00/ddp-2", "fit-1/trial/g01/ddp-2"}
     assert len({event.worker for event in tried}) == 2
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=10, partitions=2)
+
+
+def by(way: float, single: float) -> UnitTime:
+    """Units take so long by two devices, and by one."""
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        if isinstance(body, TrainTask):
+            return single if body.way is None else way
+        return 5.0
+
+    return unit_time
+
+
+@pytest.mark.parametrize(("batch_s", "is_used"), [(0.3, True), (0.7, False)])
+def test_what_a_trial_has_shown_decides_by_which_way_units_run(batch_s: float, is_used: bool) -> None:
+    """A model alone on two devices takes both from the unit after the trial, if that is faster; else it stays."""
+    simulation = simulate(
+        2,
+        models=1,
+        epochs=8,
+        unit_time=by(200 * batch_s, 100.0),
+        trial=lambda body: TrialOutcome(batch_s=batch_s, is_verified=True),
+    )
+    run = run_of(simulation)
+    labels = [visit.way.label if visit.way else "-" for visit in run.models["m00"].visits]
+    assert labels[0] == "-"
+    assert set(labels[3:]) == ({"ddp-2"} if is_used else {"-"})
+    assert (run.ended - run.started < 700) is is_used
+
+
+def test_a_way_that_is_not_verified_is_not_taken_though_it_is_faster() -> None:
+    """One device fits, and needs no trial to be right."""
+    simulation = simulate(
+        2, models=1, epochs=6, trial=lambda body: TrialOutcome(batch_s=0.1, unverified="no reference")
+    )
+    assert all(visit.way is None for visit in run_of(simulation).models["m00"].visits)
+
+
+def test_two_models_on_two_devices_stay_on_one_each() -> None:
+    """Both would only wait for each other."""
+    simulation = simulate(2, models=2, epochs=20, unit_time=by(60.0, 100.0))
+    run = run_of(simulation)
+    assert all(visit.way is None for model in run.models.values() for visit in model.visits)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=20, partitions=1)

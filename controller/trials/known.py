@@ -1,0 +1,149 @@
+"""What a fit run knows of its ways, and has left to do, read from its state: what trials and ways are chosen by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cerebro.contract.runs import FitPlan
+from cerebro.contract.tasks import FailureKind
+from cerebro.contract.trials import Inspection
+from cerebro.state import Model, ModelState, Run, Worker
+from controller.trials.choice import is_there_a_choice
+from controller.trials.situation import Situation
+from controller.unit_times import UnitTimes, technique_of
+
+
+def situation(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Situation:
+    """What the run knows and has left to do, to choose trials by."""
+    inspection, request = run.inspection, run.fit_request
+    assert inspection is not None
+    numbers = {place.device: number for number, place in enumerate(inspection.places)}
+    devices: dict[int, list[int]] = {}
+    for worker in workers:
+        if worker.device in numbers:
+            devices.setdefault(numbers[worker.device], []).append(worker.devices)
+    techniques = request.techniques
+    return Situation(
+        inspection=inspection,
+        left=left_in(run),
+        unit=_units(run),
+        batch_s=_batch_s(run, times, workers),
+        outcomes=run.trials,
+        struck=struck_off(run, inspection),
+        fits=_fitting(run, inspection),
+        under_way={
+            (key.group, key.way)
+            for task in run.open.values()
+            if (key := task.key).kind == "trial" and key.group is not None and key.way is not None
+        },
+        devices=devices,
+        wanted=None if techniques is None else frozenset(each.name for each in techniques),
+    )
+
+
+def has_choice(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> bool:
+    """Whether anything could be gained by looking at the run's models."""
+    has_overflowed = bool(run.exhausted) or any(
+        struck.kind is FailureKind.OUT_OF_MEMORY
+        for model in run.models.values()
+        for struck in model.struck.values()
+    )
+    if not has_overflowed and all(worker.devices == 1 for worker in workers):
+        return False
+    return is_there_a_choice(
+        [worker.devices for worker in workers],
+        left_in(run),
+        _units(run),
+        _batch_s(run, times, workers),
+        has_overflowed=has_overflowed,
+    )
+
+
+def left_in(run: Run) -> dict[str, float]:
+    """Model -> batches that it has left, of those that have any."""
+    return {name: left for name, model in run.models.items() if (left := _batches_left(run, model)) > 0}
+
+
+def _units(run: Run) -> dict[str, float]:
+    """Model -> batches of its longest unit."""
+    if not isinstance(run.plan, FitPlan):
+        return {}
+    rows = max(run.plan.partitions.values())
+    return {name: rows / _batch_size(model) for name, model in run.models.items()}
+
+
+def totals(run: Run) -> dict[str, float]:
+    """Model -> batches of all of its training, of those that are trained on."""
+    assert isinstance(run.plan, FitPlan)
+    rows = sum(run.plan.partitions.values())
+    models = run.models.items()
+    return {
+        name: model.epochs * rows / _batch_size(model) for name, model in models if not model.is_cut_short
+    }
+
+
+def _batch_size(model: Model) -> int:
+    given = model.hyperparams.get("batch_size")
+    return given if isinstance(given, int) and given > 0 else 1
+
+
+def _batches_left(run: Run, model: Model) -> float:
+    if model.state is not ModelState.ACTIVE or model.is_trained or not isinstance(run.plan, FitPlan):
+        return 0.0
+    rows = sum(run.plan.partitions[number] for number in model.remaining)
+    return (rows + (model.epochs - model.epoch) * sum(run.plan.partitions.values())) / _batch_size(model)
+
+
+def _batch_s(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Mapping[str, float]:
+    """Model -> seconds of a batch on one device, of those whose units have shown it."""
+    estimates, found = times.estimates, {}
+    for name, model in run.models.items():
+        if workers and estimates.knows(name):
+            size = _batch_size(model)
+            seconds = [estimates.seconds(name, worker.name, rows=size) for worker in workers]
+            found[name] = sum(seconds) / len(seconds)
+    return found
+
+
+def struck_off(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
+    """Ways that units have failed by, of a model of the group."""
+    return {
+        (group.id, known.id)
+        for group in inspection.groups
+        for model in group.models
+        if run.models[model].struck
+        for known in group.ways
+        if known.way.label in run.models[model].struck
+    }
+
+
+def _fitting(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
+    """Ways by which units of the group were committed."""
+    found = set()
+    for group in inspection.groups:
+        labels = {
+            visits[-1].way.label if visits[-1].way is not None else "single"
+            for model in group.models
+            if (visits := run.models[model].visits)
+        }
+        found |= {(group.id, known.id) for known in group.ways if known.way.label in labels}
+    return found
+
+
+def seed(run: Run, inspection: Inspection, times: UnitTimes, workers: Sequence[Worker]) -> None:
+    """Let estimates of units begin with what trials have shown. Doing it again changes nothing."""
+    for group in inspection.groups:
+        for known in group.ways:
+            outcome = run.trials.get((group.id, known.id))
+            device = inspection.places[known.place].device
+            worker = next((worker.name for worker in workers if worker.device == device), None)
+            if outcome is None or not outcome.is_usable or worker is None:
+                continue
+            for model in group.models:
+                times.estimates.seed(
+                    model,
+                    worker,
+                    rows=_batch_size(run.models[model]),
+                    seconds=outcome.batch_s,
+                    technique=technique_of(known.way),
+                )
