@@ -42,6 +42,7 @@ from controller.plan_maker import PlanMaker
 from controller.settings import Settings
 from controller.sharing import Asked, CoreFaultError, Sharing
 from controller.taken import TakenTime
+from controller.trial_cache import TrialCache
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Controller:
         self._cores = FoldCache()
         self._sharing, self._taken = Sharing(), TakenTime()
         self._plans = PlanMaker(settings.volumes)
+        self._trials = TrialCache(kvs)
         self._cluster = 0
         self._term = 0
         self._told: dict[str, tuple[str, ...]] | None = None
@@ -276,11 +278,15 @@ class Controller:
 
     def _decide(self, asked: Asked, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
         core, run = asked.core, asked.run
+        recalled = self._trials.recalled(run)
+        if recalled is not None:
+            return self._perform(core, [api.Note(event=recalled)])
         planned = self._advisor.advise(core) if asked.is_alone else without_plan(run)
         with self._metrics.deciding():
             steps = core.decide(asked.on(snapshot), run)
         if planned is not None:
             steps.insert(0, api.Note(event=planned))
+        self._trials.keep(core.state.name, run)
         if not steps and run.state is RunState.QUEUED and run.plan is None:
             steps = self._plans.steps(core, run)
         has_changed, open_runs = False, self._experiments.open_runs()

@@ -42,6 +42,7 @@
 | cluster:size             | string | SizeRequest, JSON: the pending request            | client, controller | controller, client | once done |
 | cluster:troubles         | string | Troubles, JSON                                    | controller         | client, dispatcher | never  |
 | leader                   | hash   | holder, term, until (store's clock): the controller's lease; open_runs: how many it works on at once; attended: which, Attended as JSON | controller         | steps.lua          | never  |
+| trial:SHA                | string | TrialRecord, JSON                                 | controller         | controller         | 90 days |
 | code:SHA                 | string | CodeRecord, JSON                                  | client, once       | workers            | never  |
 | archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
 """
@@ -117,6 +118,11 @@ def usage(name: str) -> str:
 def recent(name: str) -> str:
     """Hashes of the live points a worker sent last."""
     return f"{worker(name)}:recent"
+
+
+def trial(sha256: str) -> str:
+    """Outcome of a trial."""
+    return f"{_PREFIX}trial:{sha256}"
 
 
 def code(sha256: str) -> str:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
+
+from pydantic import ValidationError
 
 from cerebro import errors
 from cerebro.contract import api
@@ -28,10 +31,14 @@ from cerebro.contract.records import (
     Reclaim,
     Unreadable,
 )
+from cerebro.contract.trials import TrialRecord
 from kvs_api import keys, steps
 from kvs_api.database import PAGE, seq_of, text, translated
 from kvs_api.ledger import LedgerStore, numbered
 from kvs_api.quarantine import record_of, stale
+
+_TRIALS_S = 90 * 24 * 3600
+"""For which outcomes of trials are kept: machines, drivers and what runs beside change."""
 
 
 class Store(LedgerStore):
@@ -267,6 +274,32 @@ class Store(LedgerStore):
             open_runs=int(told[0] or 1),
             attended=api.Attended.model_validate_json(told[1] or "{}"),
         )
+
+    # --- trials ----------------------------------------------------------------------------------
+
+    def keep_trial(self, record: TrialRecord) -> None:
+        """Keep the outcome of a trial, in the place of an earlier one."""
+        with translated():
+            self._redis.set(keys.trial(record.key), record.model_dump_json(), ex=_TRIALS_S)
+
+    def trials(self, wanted: Sequence[str]) -> tuple[TrialRecord, ...]:
+        """Outcomes that are there. What cannot be read, because it is damaged or another version wrote it, is not."""
+        if not wanted:
+            return ()
+        with translated():
+            found: Any = self._redis.mget([keys.trial(sha256) for sha256 in wanted])
+        records = []
+        for sha256, content in zip(wanted, found, strict=True):
+            with suppress(ValidationError):
+                if content is not None and (record := TrialRecord.model_validate_json(content)).key == sha256:
+                    records.append(record)
+        return tuple(records)
+
+    def forget_trials(self, unwanted: Sequence[str]) -> int:
+        """Remove outcomes; returns how many there were."""
+        with translated():
+            found: Any = self._redis.delete(*[keys.trial(sha256) for sha256 in unwanted]) if unwanted else 0
+        return int(found)
 
     # --- code ------------------------------------------------------------------------------------
 

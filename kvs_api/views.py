@@ -21,6 +21,7 @@ from cerebro.contract.base import Contract, Name
 from cerebro.contract.events import ClientEvent
 from cerebro.contract.openapi import document
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles, WorkerRecord
+from cerebro.contract.trials import TrialRecord
 from cerebro.contract.routes import STORE
 from kvs_api.store import Store
 
@@ -223,6 +224,20 @@ class Views:
         if knows != {"places", "devices"}:
             items = (_for_older(item, knows) for item in items)
         return _spliced("items", items)
+
+    def trials(self) -> Response:
+        """Outcomes of earlier trials."""
+        return _answer(api.TrialsAnswer(records=self._store.trials(_body(api.TrialsRequest).keys)))
+
+    def keep_trial(self) -> Response:
+        """Keep the outcome of a trial."""
+        record = _body(TrialRecord)
+        self._store.keep_trial(record)
+        return _answer(record)
+
+    def forget_trials(self) -> Response:
+        """Remove outcomes of trials."""
+        return _answer(api.ForgottenAnswer(forgotten=self._store.forget_trials(_body(api.TrialsRequest).keys)))
 
     def put_code(self, sha256: str) -> Response:
         """Store user code under its hash."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cerebro.cli import cluster, experiment_commands, failed, local, proofs, scale, studies
+from cerebro.cli import cluster, experiment_commands, failed, local, proofs, scale, studies, trials
 from cerebro.errors import CerebroError
 
 _INTERRUPTED = 130
@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     cluster.register(commands)
     scale.register(commands, common, _count)
     failed.register(commands, common)
+    trials.register(commands, common)
     experiment_commands.register(commands, common)
     return parser
 

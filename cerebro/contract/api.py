@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from cerebro.contract.base import Contract, Name
+from cerebro.contract.base import Contract, Name, Sha256
 from cerebro.contract.events import ClusterEvent, Event, LivePoint
 from cerebro.contract.records import (
     AuditEntry,
@@ -40,6 +40,7 @@ from cerebro.contract.steps import (
     StepOutcome,
 )
 from cerebro.contract.tasks import InboxItem
+from cerebro.contract.trials import TrialRecord
 
 MAX_LEASE_S = 86_400.0
 """Longest time for which a lease or the leadership is given."""
@@ -267,6 +268,24 @@ class SizeAnswer(Contract):
     model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
 
     request: SizeRequest | None = Field(validation_alias="wish", serialization_alias="wish")
+
+
+class TrialsRequest(Contract):
+    """Look for outcomes of trials by what they are kept under."""
+
+    keys: tuple[Sha256, ...] = Field(max_length=10_000)
+
+
+class TrialsAnswer(Contract):
+    """Those that are there and can be read."""
+
+    records: tuple[TrialRecord, ...]
+
+
+class ForgottenAnswer(Contract):
+    """How many records were removed."""
+
+    forgotten: int
 
 
 class ExperimentsAnswer(Contract):

@@ -20,6 +20,7 @@ from cerebro.contract.records import (
     Troubles,
     WorkerRecord,
 )
+from cerebro.contract.trials import TrialRecord
 
 
 class _Cursor(BaseModel):
@@ -218,6 +219,24 @@ STORE: dict[str, Operation] = {
         summary="A worker's inbox after a cursor.",
         answer=api.InboxAnswer,
         query=_Inbox,
+    ),
+    "POST /v1/trials": Operation(
+        name="trials",
+        summary="Outcomes of earlier trials, by what they depend on.",
+        body=api.TrialsRequest,
+        answer=api.TrialsAnswer,
+    ),
+    "PUT /v1/trials": Operation(
+        name="keep_trial",
+        summary="Keep the outcome of a trial for 90 days.",
+        body=TrialRecord,
+        answer=TrialRecord,
+    ),
+    "POST /v1/trials/forget": Operation(
+        name="forget_trials",
+        summary="Remove outcomes: they are measured anew when they are needed.",
+        body=api.TrialsRequest,
+        answer=api.ForgottenAnswer,
     ),
     "PUT /v1/code/{sha256}": Operation(
         name="put_code", summary="Store user code.", body=CodeRecord, answer=CodeRecord

@@ -198,3 +198,18 @@ class TrialOutcome(Contract):
     def is_usable(self) -> bool:
         """Whether units may be trained by it."""
         return not self.reason and self.batch_s > 0
+
+
+class TrialRecord(Contract):
+    """The outcome of a trial, kept for other runs under all that it depends on (`KnownWay.cache_key`)."""
+
+    key: Sha256
+    outcome: TrialOutcome
+    label: str = ""
+    """Of the way, for people."""
+    device: str = ""
+    """Name of its devices, for people."""
+    torch: str = ""
+    experiment: str = ""
+    run: str = ""
+    """That it is from."""

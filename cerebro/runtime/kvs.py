@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +31,7 @@ from cerebro.contract.records import (
     WorkerStatus,
 )
 from cerebro.contract.tasks import InboxItem
+from cerebro.contract.trials import TrialRecord
 from cerebro.runtime.transport import Transport
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
@@ -320,6 +321,21 @@ class KvsClient(Transport):
     def set_troubles(self, troubles: Troubles) -> None:
         """Replace what is known of workers that do not start; the controller does."""
         self.call("PUT", "/v1/cluster/troubles", Troubles, troubles)
+
+    # --- trials ----------------------------------------------------------------------------------
+
+    def trials(self, keys: Sequence[str]) -> tuple[TrialRecord, ...]:
+        """Outcomes of earlier trials that are kept under these."""
+        return self.call("POST", "/v1/trials", api.TrialsAnswer, api.TrialsRequest(keys=tuple(keys))).records
+
+    def keep_trial(self, record: TrialRecord) -> None:
+        """Keep the outcome of a trial for 90 days, in the place of an earlier one."""
+        self.call("PUT", "/v1/trials", TrialRecord, record)
+
+    def forget_trials(self, keys: Sequence[str]) -> int:
+        """Remove outcomes of trials; returns how many there were."""
+        request = api.TrialsRequest(keys=tuple(keys))
+        return self.call("POST", "/v1/trials/forget", api.ForgottenAnswer, request).forgotten
 
     # --- code ------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ HANDED_ON = (
     "PUT /v1/cluster/size",
     "DELETE /v1/cluster/size",
     "GET /v1/cluster/troubles",
+    "POST /v1/trials/forget",
 )
 """Method and path of the store's routes that clients need."""
 

@@ -1,0 +1,188 @@
+"""``cerebro trials EXPERIMENT``: what is known of the ways by which the models of a fit run can be trained."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from cerebro.cli.text import size, table
+
+if TYPE_CHECKING:
+    from cerebro.contract.trials import Inspection, KnownWay, ModelGroup
+    from cerebro.state import ExperimentState, Run
+
+_NAMED = 3
+"""Models of a group that are named."""
+
+
+def register(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add it to the subcommands of ``cerebro``; `common` as in `cerebro.cli.failed`."""
+    trials = commands.add_parser(
+        "trials",
+        parents=[common],
+        help="show by which ways models can be trained, and what trials have shown",
+    )
+    trials.add_argument("experiment", metavar="EXPERIMENT")
+    trials.add_argument(
+        "--run", metavar="R", dest="of_run", help="such as fit-1 (default: the newest fit run)"
+    )
+    trials.add_argument("--json", action="store_true", help="as JSON")
+    trials.add_argument(
+        "--forget", action="store_true", help="have other runs measure these ways anew, also what failed"
+    )
+    trials.set_defaults(run=_trials)
+
+
+def _trials(options: argparse.Namespace) -> int:
+    import os
+
+    from cerebro.client.connection import connect
+    from cerebro.client.session import Session
+    from cerebro.local import cluster
+
+    if options.home or not os.environ.get("CEREBRO_SERVER"):
+        cluster.join(options.home)  # says so where none runs: a look starts no cluster
+    connection = connect(home=options.home)
+    session = Session(connection, connection.kvs.experiment(options.experiment))
+    run = chosen(session.state(), options.of_run)
+    if options.forget:
+        known = [way.cache_key for group in _groups(run) for way in group.ways if way.cache_key]
+        count = connection.kvs.forget_trials(known)
+        sys.stdout.write(f"{count} outcome{'' if count == 1 else 's'} of trials forgotten.\n")
+        return 0
+    if options.json:
+        sys.stdout.write(
+            json.dumps({"run": run.id, "ways": [asdict(row) for row in rows(run)]}, indent=2) + "\n"
+        )
+    else:
+        sys.stdout.write("\n".join(lines(run)) + "\n")
+    return 0
+
+
+def chosen(state: ExperimentState, name: str | None) -> Run:
+    """The fit run of that name, or the newest one.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    from cerebro.errors import NotFoundError
+
+    fits = [run for run in state.runs.values() if run.kind == "fit" and name in (None, run.id)]
+    if not fits:
+        told = f"no fit run {name!r}" if name else "no fit run"
+        raise NotFoundError(f"{told} in experiment {state.name!r}: see `cerebro status {state.name}`")
+    return fits[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A way of a group of models, on one kind of devices.
+
+    Attributes:
+        models: ids of the group's models.
+        state: ``measured``, ``struck off``, ``not applicable``, ``running``, or ``not tried``.
+        batch_s: seconds of a batch; `None` where it was not measured.
+        device_bytes, host_bytes: most memory that was seen or, where nothing was, the least that it takes.
+        reason: why it is struck off, not applicable or not verified.
+    """
+
+    group: str
+    name: str
+    models: tuple[str, ...]
+    way: str
+    devices: int
+    device: str
+    state: str
+    batch_s: float | None = None
+    sigma: float | None = None
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+    is_verified: bool = False
+    is_recalled: bool = False
+    reason: str = ""
+
+
+def rows(run: Run) -> list[Row]:
+    """Every way of every group, in the order of the inspection."""
+    inspection = run.inspection
+    return [
+        _row(run, inspection, group, known) for group in _groups(run) for known in group.ways if inspection
+    ]
+
+
+def _groups(run: Run) -> tuple[ModelGroup, ...]:
+    return run.inspection.groups if run.inspection is not None else ()
+
+
+def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownWay) -> Row:
+    outcome = run.trials.get((group.id, known.id))
+    is_open = f"{run.id}/trial/{group.id}/{known.id}" in run.open
+    struck = [
+        found.reason
+        for name in group.models
+        if (model := run.models.get(name)) is not None
+        if (found := model.struck.get(known.way.label)) is not None
+    ]
+    state, reason = "not tried", ""
+    if known.reason:
+        state, reason = "not applicable", known.reason
+    elif struck:
+        state, reason = "struck off", struck[0]
+    elif outcome is not None and outcome.reason:
+        state, reason = "struck off", outcome.reason
+    elif outcome is not None:
+        state, reason = "measured", outcome.unverified
+    elif is_open:
+        state = "running"
+    is_measured = outcome is not None and outcome.batch_s > 0
+    return Row(
+        group=group.id,
+        name=group.name,
+        models=group.models,
+        way=known.way.label,
+        devices=known.way.size,
+        device=inspection.places[known.place].device.name,
+        state=state,
+        batch_s=outcome.batch_s if outcome is not None and is_measured else None,
+        sigma=outcome.sigma if outcome is not None and is_measured else None,
+        device_bytes=(outcome.device_bytes if outcome is not None else 0) or known.device_bytes,
+        host_bytes=(outcome.host_bytes if outcome is not None else 0) or known.host_bytes,
+        is_verified=outcome is not None and outcome.is_verified,
+        is_recalled=outcome is not None and outcome.is_recalled,
+        reason=reason,
+    )
+
+
+def lines(run: Run) -> list[str]:
+    """What is printed."""
+    if run.inspection is None:
+        why = "no trials were wanted" if run.fit_request.trials == "never" else "there was nothing to choose"
+        return [f"The models of {run.id} were not inspected: {why}."]
+    if run.inspection.problem:
+        return [f"The models of {run.id} could not be inspected: {run.inspection.problem}"]
+    found = [f"{run.id}:"]
+    for group in run.inspection.groups:
+        more = f" and {len(group.models) - _NAMED} more" if len(group.models) > _NAMED else ""
+        found.append(f"{group.id}: {', '.join(group.models[:_NAMED])}{more} ({group.name or 'unknown'})")
+        if group.problem:
+            found.append(f"  {group.problem}")
+    heads = ("GROUP", "WAY", "DEVICES", "BATCH", "DEVICE", "HOST", "VERIFIED", "STATE")
+    found += table(heads, [_cells(row) for row in rows(run)])
+    return found
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    told = f"{row.state}{' in an earlier run' if row.is_recalled else ''}"
+    return (
+        row.group,
+        row.way,
+        f"{row.devices} x {row.device}",
+        "-" if row.batch_s is None else f"{row.batch_s * 1000:.3g} ms",
+        "-" if not row.device_bytes else size(row.device_bytes),
+        "-" if not row.host_bytes else size(row.host_bytes),
+        "yes" if row.is_verified else "no" if row.state == "measured" else "-",
+        f"{told}: {row.reason}" if row.reason else told,
+    )
