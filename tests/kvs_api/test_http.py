@@ -16,6 +16,7 @@ from cerebro.contract import SCHEMA_VERSION, api
 from cerebro.contract.events import RunPaused
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.routes import STORE
+from cerebro.contract.trials import TrialOutcome, TrialRecord
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError, UnauthorizedError
 from cerebro.runtime.kvs import KvsClient
 from kvs_api.settings import Settings
@@ -316,3 +317,19 @@ def test_answers_fit_the_document(kvs: KvsClient, service: Service) -> None:
         operation = described["paths"][rule]["get"]
         schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
         Draft202012Validator({**schema, "components": described["components"]}).validate(json.loads(content))
+
+
+def test_outcomes_of_trials_are_kept_by_key_until_they_are_forgotten(
+    kvs: KvsClient, service: Service
+) -> None:
+    """What is not there is left out, and so is what cannot be read."""
+    record = TrialRecord(key=SHA, outcome=TrialOutcome(batch_s=0.5), label="ddp-2", torch="2.13.0")
+    newer = record.model_copy(update={"outcome": TrialOutcome(batch_s=0.25)})
+    kvs.keep_trial(record)
+    kvs.keep_trial(newer)
+    assert kvs.trials([SHA, "b" * 64]) == (newer,)
+    assert kvs.trials([]) == ()
+    assert kvs.forget_trials([SHA, "b" * 64]) == 1
+    assert kvs.trials([SHA]) == ()
+    status, _ = send(service, "POST /v1/trials", body=b'{"keys": ["short"]}')
+    assert status == 400

@@ -1,0 +1,60 @@
+"""``cerebro trials``: each way of each group, and why it is not used."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.cli.trials import chosen, lines, rows
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.tasks import TaskResult
+from cerebro.contract.trials import Inspection
+from cerebro.errors import NotFoundError
+from tests.controller.trials.test_trial_cache import FOUND, inspected
+from tests.controller.trials.test_trial_cache import OUTCOME as MEASURED
+from tests.state.stories import Story
+from tests.state.test_measured import INSPECT, started
+
+
+def test_each_way_is_told_with_what_was_measured_or_the_reason() -> None:
+    """Measured, struck off, not applicable and not tried; in the order of the inspection."""
+    outcome = MEASURED.model_copy(update={"device_bytes": 3_000_000_000, "sigma": 0.03})
+    told = lines(inspected(outcome).run)
+    assert told == [
+        "fit-1:",
+        "g00: m00, m01 (unknown)",
+        "  GROUP  WAY     DEVICES     BATCH   DEVICE  HOST  VERIFIED  STATE",
+        "  g00    single  1 x 1 core  -       -       -     -         not tried",
+        "  g00    ddp-2   2 x 1 core  500 ms  3.0 GB  -     yes       measured",
+    ]
+    wrong = MEASURED.model_copy(update={"reason": "another gradient", "cause": "gradient", "batch_s": 0.0})
+    assert lines(inspected(wrong).run)[-1].endswith("struck off: another gradient")
+
+
+def test_a_way_that_does_not_apply_says_why() -> None:
+    """As its technique does."""
+    story = Story(devices=2)
+    story.fit()
+    group = FOUND.groups[0]
+    ways = (group.ways[0].model_copy(update={"reason": "no blocks"}), *group.ways[1:])
+    found = FOUND.model_copy(update={"groups": (group.model_copy(update={"ways": ways}),)})
+    named = started(story, INSPECT)
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=found)}))
+    assert (rows(story.run)[0].state, rows(story.run)[0].reason) == ("not applicable", "no blocks")
+
+
+def test_a_run_that_was_not_inspected_says_so() -> None:
+    """There was nothing to choose, or it failed."""
+    story = Story()
+    story.fit()
+    assert lines(story.run) == ["The models of fit-1 were not inspected: there was nothing to choose."]
+    story.run.inspection = Inspection(problem="no memory")
+    assert "no memory" in lines(story.run)[0]
+
+
+def test_the_newest_fit_is_shown_unless_one_is_named() -> None:
+    """One that is not there is an error that says what to do."""
+    story = Story()
+    story.fit()
+    assert chosen(story.state, None).id == chosen(story.state, "fit-1").id == "fit-1"
+    with pytest.raises(NotFoundError, match="fit-7"):
+        chosen(story.state, "fit-7")

@@ -1,0 +1,139 @@
+"""Outcomes of trials are kept once and taken over by later runs; nothing that does not fit is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from cerebro.contract.events import TaskCommitted, TrialsRecalled
+from cerebro.contract.tasks import TaskResult
+from cerebro.contract.trials import (
+    DeviceKind,
+    DevicePlace,
+    Inspection,
+    KnownWay,
+    ModelGroup,
+    TrialOutcome,
+    TrialRecord,
+)
+from cerebro.contract.ways import SINGLE, Way
+from cerebro.errors import BadRequestError
+from controller.trial_cache import TrialCache
+from tests.state.stories import Story
+from tests.state.test_measured import DDP, INSPECT, started
+
+KEYS = {"single": "1" * 64, "ddp-2": "2" * 64}
+FOUND = Inspection(
+    groups=(
+        ModelGroup(
+            id="g00",
+            models=("m00", "m01"),
+            ways=(
+                KnownWay(id="single", way=SINGLE, cache_key=KEYS["single"]),
+                KnownWay(id="ddp-2", way=Way(technique="ddp", size=2), cache_key=KEYS["ddp-2"]),
+            ),
+        ),
+    ),
+    places=(DevicePlace(device=DeviceKind(kind="cpu", name="1 core"), most=2),),
+    torch="2.13.0",
+)
+OUTCOME = TrialOutcome(batch_s=0.5, is_verified=True)
+
+
+class Memory:
+    """A store in memory; an older one refuses."""
+
+    def __init__(self, *, is_older: bool = False) -> None:
+        self.records: dict[str, TrialRecord] = {}
+        self.writes = 0
+        self._is_older = is_older
+
+    def trials(self, keys: Sequence[str]) -> tuple[TrialRecord, ...]:
+        """See `KvsClient.trials`."""
+        if self._is_older:
+            raise BadRequestError("no such route")
+        return tuple(self.records[key] for key in keys if key in self.records)
+
+    def keep_trial(self, record: TrialRecord) -> None:
+        """See `KvsClient.keep_trial`."""
+        if self._is_older:
+            raise BadRequestError("no such route")
+        self.writes += 1
+        self.records[record.key] = record
+
+
+def inspected(outcome: TrialOutcome | None = None) -> Story:
+    """A run whose models were inspected, and perhaps a way tried."""
+    story = Story(devices=2)
+    story.fit()
+    named = started(story, INSPECT)
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=FOUND)}))
+    if outcome is not None:
+        named = started(story, DDP, (0, 1))
+        story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
+    return story
+
+
+def test_what_a_run_has_measured_another_one_takes_over_without_a_trial() -> None:
+    """Told in its log, once."""
+    store = Memory()
+    TrialCache(store).keep("one", inspected(OUTCOME).run)
+    later, cache = inspected(), TrialCache(store)
+    event = cache.recalled(later.run)
+    assert event == TrialsRecalled(run="fit-1", outcomes={"g00/ddp-2": OUTCOME})
+    later.tell(event)
+    assert later.run.trials["g00", "ddp-2"].is_recalled
+    assert cache.recalled(later.run) is None
+    cache.keep("one", later.run)
+    assert store.writes == 1, "what was taken over is not written again"
+
+
+def test_an_outcome_is_written_once_by_a_controller() -> None:
+    """However often it looks."""
+    store = Memory()
+    cache, run = TrialCache(store), inspected(OUTCOME).run
+    cache.keep("one", run)
+    cache.keep("one", run)
+    assert store.writes == 1
+    assert store.records[KEYS["ddp-2"]].label == "ddp-2"
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_kept"),
+    [
+        ("gradient", True),
+        ("not_applicable", True),
+        ("device_memory", True),
+        ("host_memory", False),
+        ("failure", False),
+    ],
+)
+def test_why_a_way_was_struck_off_is_kept_if_it_would_be_so_again(cause: str, is_kept: bool) -> None:
+    """A crash, or a machine whose memory others used, may have been bad luck."""
+    store = Memory()
+    struck = TrialOutcome.model_validate({"reason": "no", "cause": cause})
+    TrialCache(store).keep("one", inspected(struck).run)
+    assert bool(store.records) is is_kept
+
+
+def test_a_record_of_another_version_of_torch_is_not_taken_over() -> None:
+    """Though its key should say so, too."""
+    store = Memory()
+    store.records[KEYS["ddp-2"]] = TrialRecord(key=KEYS["ddp-2"], outcome=OUTCOME, torch="1.0")
+    event = TrialCache(store).recalled(inspected().run)
+    assert event == TrialsRecalled(run="fit-1")
+
+
+def test_a_store_that_knows_no_outcomes_is_done_without() -> None:
+    """Of an older version, during an upgrade."""
+    cache = TrialCache(Memory(is_older=True))
+    assert cache.recalled(inspected().run) == TrialsRecalled(run="fit-1")
+    cache.keep("one", inspected(OUTCOME).run)
+
+
+def test_nothing_is_asked_of_the_store_before_the_models_are_inspected() -> None:
+    """Nor of a run without a choice."""
+    story = Story(devices=2)
+    story.fit()
+    assert TrialCache(Memory(is_older=True)).recalled(story.run) is None
