@@ -21,8 +21,8 @@ from cerebro.contract.base import Contract, Name
 from cerebro.contract.events import ClientEvent
 from cerebro.contract.openapi import document
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles, WorkerRecord
-from cerebro.contract.trials import TrialRecord
 from cerebro.contract.routes import STORE
+from cerebro.contract.trials import TrialRecord
 from kvs_api.store import Store
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -237,7 +237,9 @@ class Views:
 
     def forget_trials(self) -> Response:
         """Remove outcomes of trials."""
-        return _answer(api.ForgottenAnswer(forgotten=self._store.forget_trials(_body(api.TrialsRequest).keys)))
+        return _answer(
+            api.ForgottenAnswer(forgotten=self._store.forget_trials(_body(api.TrialsRequest).keys))
+        )
 
     def put_code(self, sha256: str) -> Response:
         """Store user code under its hash."""
