@@ -54,6 +54,7 @@ class Ddp(Technique):
         """See `Technique.prepare`."""
         if params.get(_CHECKPOINTING) and not recompute_blocks(modules, hints):
             raise NotApplicableError(NO_BLOCKS)
+        require_apart(modules)
         for module in modules:
             synchronize_norms(module, group)
             if any(parameter.requires_grad for parameter in module.parameters()):
@@ -85,6 +86,18 @@ def not_shared(facts: ModelFacts, place: Place) -> str:
             "on a CPU"
         )
     return ""
+
+
+def require_apart(modules: list[nn.Module]) -> None:
+    """Raise NotApplicableError where two of the modules that a model is made of share a parameter."""
+    seen: dict[int, int] = {}
+    for number, module in enumerate(modules):
+        for name, parameter in module.named_parameters():
+            if seen.setdefault(id(parameter), number) != number:
+                raise NotApplicableError(
+                    f"{name} of module {number} is also in module {seen[id(parameter)]} of those that create_models() "
+                    "returned: return one module with both"
+                )
 
 
 def synchronize_norms(module: nn.Module, group: Group) -> None:

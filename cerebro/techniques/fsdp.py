@@ -14,7 +14,7 @@ from cerebro.errors import NotApplicableError
 from cerebro.spec import DataLoader, Hints
 from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Share, Technique
 from cerebro.techniques.checkpointing import NO_BLOCKS, recompute_blocks
-from cerebro.techniques.ddp import not_shared, synchronize_norms
+from cerebro.techniques.ddp import not_shared, require_apart, synchronize_norms
 from cerebro.techniques.single import not_one, too_large
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class _Sharding(Technique):
 
         if params.get(_CHECKPOINTING) and not recompute_blocks(modules, hints):
             raise NotApplicableError(NO_BLOCKS)
+        require_apart(modules)
         for module in modules:
             synchronize_norms(module, group)
             if not any(True for _ in module.parameters()):

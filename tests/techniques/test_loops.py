@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -285,6 +286,18 @@ def shared() -> list[Any]:
     return [Shared()]
 
 
+def both() -> list[Any]:
+    layer = nn.Linear(3, 1)
+    return [nn.Sequential(layer), nn.Sequential(nn.Tanh(), layer)]
+
+
+def drawn_anew() -> list[Any]:
+    module = nn.Linear(3, 1)
+    with torch.no_grad():
+        module.weight.fill_(float(os.getpid()))
+    return [module]
+
+
 def repeated() -> list[Any]:
     layer = nn.Linear(3, 3)
     return [nn.Sequential(layer, nn.Tanh(), layer)]
@@ -310,6 +323,15 @@ def repeated() -> list[Any]:
             Hints(),
             "computes with parameters themselves and plain tensors",
         ),
+        ("ddp", both, steps, Hints(), "1.weight of module 1 is also in module 0 of those that create_models"),
+        (
+            "fsdp",
+            both,
+            steps,
+            Hints(),
+            "1.weight of module 1 is also in module 0 of those that create_models",
+        ),
+        ("fsdp", drawn_anew, steps, Hints(), r"ranks 0 and 1 differ in \['models'\]\[0\]\['weight'\]"),
         ("tensor", linear, steps, Hints(), r"there is no plan"),
         ("tensor", linear, steps, Hints(tensor_plan={"9": "colwise"}), "names '9', and no module"),
         ("tensor", linear, steps, Hints(tensor_plan={"0": "diagonal"}), "'diagonal', expected 'colwise' or"),

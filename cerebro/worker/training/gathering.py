@@ -54,6 +54,12 @@ def whole(state: Any, group: Group, name: str = "") -> Any:
     return _with(state, full, name) if full else state
 
 
+def require_same(state: Any, group: Group) -> None:
+    """Raise RanksDifferError, on all ranks, unless all have the same tree, to the bit. Collective."""
+    if group.size > 1:
+        _require_equal({path: _mark(value) for path, value in _leaves(state, "")}, group)
+
+
 def _first_names(parts: Mapping[str, DTensor]) -> dict[str, str]:
     """Name of each tensor -> the first name of the same one: weights that modules share are in a file once."""
     found: dict[tuple[Any, ...], str] = {}

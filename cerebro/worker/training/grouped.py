@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from cerebro.errors import RanksDifferError, SpecError
+from cerebro.errors import NotApplicableError, RanksDifferError, SpecError
 from cerebro.spec import DataLoader, Hints, SubEpochSpec
 from cerebro.techniques.base import Group, Params, Technique
 from cerebro.worker.training.checkpoint import State
-from cerebro.worker.training.gathering import whole
+from cerebro.worker.training.gathering import require_same, whole
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import rank_seed
 from cerebro.worker.training.sharded import cut, cut_named, cut_optimizer_states
@@ -139,7 +139,15 @@ def prepare(
     hints: object = spec.hints(trainee.modules, dict(trainee.hyperparams))
     if not isinstance(hints, Hints):
         raise SpecError(f"hints() returned a {type(hints).__name__}, expected cerebro.Hints(...)")
+    if trainee.is_new:
+        # All ranks begin with the same weights. Those of a file are.
+        require_same({"models": [module.state_dict() for module in trainee.modules]}, group)
+    names = _names(trainee.modules)
     technique.prepare(trainee.modules, group, params, hints)
+    if changed := sorted(names ^ _names(trainee.modules)):
+        raise NotApplicableError(
+            f"prepare() of technique {technique.name!r} changed the names of tensors: {', '.join(changed[:4])}"
+        )
     prepared = GroupTrainee(
         modules=trainee.modules,
         checkpoint=trainee.checkpoint,
@@ -151,6 +159,10 @@ def prepare(
     )
     prepared.cut_kept()
     return prepared
+
+
+def _names(modules: Sequence[torch.nn.Module]) -> set[str]:
+    return {f"{number}/{name}" for number, module in enumerate(modules) for name in module.state_dict()}
 
 
 def averaged(found: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:

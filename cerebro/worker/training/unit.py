@@ -33,6 +33,8 @@ class Trainee:
     modules: list[torch.nn.Module]
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     hyperparams: Hyperparameters = field(default_factory=dict)
+    is_new: bool = True
+    """Whether its weights are those that `create_models` drew."""
 
     def state(self) -> State:
         """What is saved of it."""
@@ -126,6 +128,7 @@ def restore(trainee: Trainee, state: State) -> None:
         )
     for module, saved in zip(trainee.modules, state["models"], strict=True):
         module.load_state_dict(saved)
+    trainee.is_new = False
     # What is in it is not copied: where an optimizer's state is most of a model's, that would be most of its memory
     # once more.
     changed = state.get("changes") or changes(state.get("hyperparams"), trainee.hyperparams)
