@@ -67,7 +67,8 @@ def ways_of(
 
     Named techniques come in the order in which they were named, each on few devices first. Without names a unit runs on
     one device as user code is written. Only what runs out of memory so goes on to the next way: those that need less
-    memory on one device, the cheapest in time first, then those that share the model's state between devices.
+    memory on one device, the cheapest in time first, then those that share batches, and the model's state, between
+    devices.
 
     Args:
         techniques, gpus: as a `FitRequest` has them.
@@ -130,9 +131,8 @@ def _automatic(sizes: list[int]) -> Iterator[Way]:
         yield SINGLE
         yield Way(technique="checkpointing", processes="one")
         yield from (Way(technique="offload", params=params, processes="one") for params in _OFFLOADS)
-    else:
-        yield from (Way(technique="ddp", size=size) for size in several)
     for size in several:
+        yield Way(technique="ddp", size=size)
         yield Way(technique="fsdp", size=size)
         yield Way(technique="fsdp", params=_CHECKPOINTED, size=size)
 

@@ -9,6 +9,7 @@ from cerebro.contract.events import TrialsRecalled
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.contract.trials import Cause, Inspection, TrialOutcome
 from cerebro.errors import IllegalEventError
+from cerebro.state import ways
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task, TaskState
 
@@ -20,6 +21,7 @@ def commit(result: TaskResult, run: Run, task: Task) -> None:
     elif task.key.group is not None and task.key.way is not None:
         outcome = result.trial or TrialOutcome(reason="the worker told nothing", cause="failure")
         run.trials[task.key.group, task.key.way] = outcome
+        ways.see_trial(run, task.key.group, task.key.way)
 
 
 def fail(failure: Failure, run: Run, task: Task) -> None:
@@ -31,6 +33,7 @@ def fail(failure: Failure, run: Run, task: Task) -> None:
         run.inspection = Inspection(problem=failure.line)
     elif task.key.group is not None and task.key.way is not None:
         run.trials[task.key.group, task.key.way] = TrialOutcome(reason=reason, cause=_cause(failure))
+        ways.see_trial(run, task.key.group, task.key.way)
 
 
 def _cause(failure: Failure) -> Cause:
@@ -55,4 +58,6 @@ def recall(event: TrialsRecalled, run: Run) -> None:
             raise IllegalEventError(f"TrialsRecalled of {run.id} names the way {name!r}, which is not known")
         found[group, way] = outcome.model_copy(update={"is_recalled": True})
     run.trials = {**found, **run.trials}
+    for group, way in found:
+        ways.see_trial(run, group, way)
     run.has_recalled = True

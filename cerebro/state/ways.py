@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from cerebro.contract.events import WaysStruckOff
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.contract.trials import TrialOutcome
+from cerebro.contract.trials import Cause, TrialOutcome
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.errors import IllegalEventError
 from cerebro.state.models import Model, ModelState
@@ -212,6 +212,42 @@ def lines(run: Run) -> list[str]:
 
 def _models(count: int) -> str:
     return f"{count} model{'' if count == 1 else 's'}"
+
+
+_CONCLUSIVE: dict[Cause, tuple[FailureKind, MemoryPlace | None]] = {
+    "device_memory": (FailureKind.OUT_OF_MEMORY, "device"),
+    "not_applicable": (FailureKind.NOT_APPLICABLE, None),
+    "gradient": (FailureKind.NOT_APPLICABLE, None),
+}
+"""Why a trial has failed -> what it proves of its way. A crash or a hang, or memory of the machine, proves nothing."""
+
+
+def see_trial(run: Run, group: str, way: str) -> None:
+    """Strike a way off for the models of a group if a trial has shown that it cannot be used; on each kind of devices,
+    if there are several. Not where a unit of one of them has been trained so; and the last way that a model has is left
+    for its own units to judge.
+
+    Args:
+        group, way: ids in the run's inspection.
+    """
+    known = run.inspection.group(group) if run.inspection else None
+    tried = known.way(way) if known else None
+    if known is None or tried is None:
+        return
+    label = tried.way.label
+    outcomes = [run.trials.get((group, each.id)) for each in known.ways if each.way.label == label]
+    bad = [each for each in outcomes if each is not None and each.cause in _CONCLUSIVE]
+    models = [run.models[name] for name in known.models if name in run.models]
+    has_worked = any((visit.way or SINGLE).label == label for model in models for visit in model.visits)
+    if len(bad) < len(outcomes) or has_worked:
+        return
+    kind, place = _CONCLUSIVE[bad[0].cause]
+    peak = bad[0].device_bytes if place == "device" else 0
+    failure = Failure(kind=kind, message=bad[0].reason, place=place, peak_bytes=peak)
+    for model in models:
+        others = [way for way in left(run, model) if way.label != label]
+        if model.state is ModelState.ACTIVE and label not in model.struck and others:
+            strike(model, tried.way, failure)
 
 
 def final(failure: Failure, run: Run, model: Model) -> Failure:

@@ -170,10 +170,10 @@ def test_without_names_a_model_runs_on_one_device_first() -> None:
     most = "offload(activations=True, checkpointing=True)"
     one = ["single", "checkpointing", "offload", "offload(checkpointing=True)", most]
     assert labels({"worker-0": 1}) == labels({}) == one
-    two = [*one, "fsdp-2", "fsdp(checkpointing=True)-2"]
+    two = [*one, "ddp-2", "fsdp-2", "fsdp(checkpointing=True)-2"]
     assert labels({"worker-0": 1, "worker-1": 2}) == two
-    assert labels({"worker-0": 6})[-4:-2] == ["fsdp-4", "fsdp(checkpointing=True)-4"]
-    assert labels({"worker-0": 6})[-2:] == ["fsdp-6", "fsdp(checkpointing=True)-6"]
+    assert labels({"worker-0": 6})[-6:-3] == ["ddp-4", "fsdp-4", "fsdp(checkpointing=True)-4"]
+    assert labels({"worker-0": 6})[-3:] == ["ddp-6", "fsdp-6", "fsdp(checkpointing=True)-6"]
 
 
 def test_the_automatic_ways_are_ways_of_the_techniques() -> None:

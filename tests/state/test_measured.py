@@ -14,10 +14,10 @@ from cerebro.contract.events import (
     WorkerLost,
 )
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
-from cerebro.contract.trials import Inspection, KnownWay, ModelGroup, TrialOutcome
+from cerebro.contract.trials import Cause, Inspection, KnownWay, ModelGroup, TrialOutcome
 from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
-from cerebro.state import RunState, TaskKey, TaskState
+from cerebro.state import ModelState, RunState, TaskKey, TaskState
 from cerebro.state.experiment import fold
 from cerebro.state.ways import has_more_than_one, told
 from tests.state.stories import Story
@@ -47,10 +47,10 @@ def started(story: Story, key: TaskKey, devices: tuple[int, ...] = ()) -> dict[s
     return named
 
 
-def inspected() -> Story:
+def inspected(*ways: Way) -> Story:
     """A fit on workers of two devices, whose models were inspected."""
     story = Story(devices=2)
-    story.fit()
+    story.fit(ways=ways)
     named = started(story, INSPECT)
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=FOUND)}))
     return story
@@ -157,3 +157,42 @@ def test_what_trials_have_shown_is_told_of_each_way() -> None:
     story.tell(TaskCommitted.model_validate({**failed, "result": TaskResult(trial=outcome)}))
     (first, _) = told(story.run, story.model("m01"))
     assert (first.way.label, first.struck_off, first.is_verified) == ("single", "it needs 3 GiB", None)
+
+
+@pytest.mark.parametrize(
+    ("cause", "strikes"),
+    [("gradient", True), ("not_applicable", True), ("device_memory", True), ("failure", False), ("", False)],
+)
+def test_a_trial_that_proves_something_strikes_its_way_off(cause: Cause, strikes: bool) -> None:
+    """For all models of the group that go on; a crash, or memory of a machine, proves nothing."""
+    story = inspected(SINGLE, Way(technique="ddp", size=2))
+    named = started(story, DDP, (0, 1))
+    outcome = TrialOutcome(reason="the gradient is another one", cause=cause)
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
+    for name in ("m00", "m01"):
+        assert set(story.model(name).struck) == ({"ddp-2"} if strikes else set())
+        assert story.model(name).state is ModelState.ACTIVE
+    assert fold("one", story.log) == story.state
+
+
+def test_what_a_unit_was_trained_by_is_not_struck_off_by_a_trial() -> None:
+    """The trial was wrong, or its device is another one."""
+    story = inspected(SINGLE, Way(technique="ddp", size=2))
+    story.train(1, 0)
+    single = TaskKey(run="fit-1", kind="trial", group="g00", way="single")
+    named = started(story, single, (0,))
+    outcome = TrialOutcome(reason="it needs 3 GiB", cause="device_memory")
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
+    assert not story.model("m00").struck
+    assert not story.model("m01").struck
+
+
+def test_the_last_way_of_a_model_is_left_for_its_units_to_judge() -> None:
+    """A trial alone ends no model."""
+    story = inspected()
+    single = TaskKey(run="fit-1", kind="trial", group="g00", way="single")
+    named = started(story, single, (0,))
+    outcome = TrialOutcome(reason="it needs 3 GiB", cause="device_memory")
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
+    assert not story.model("m01").struck
+    assert story.model("m01").state is ModelState.ACTIVE
