@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.data.rows import write_partition
-from tests.techniques.ranks import Ranks
+from tests.techniques.ranks import Ranks, nothing
 
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
     """Up to three, each with one thread."""
     with Ranks() as started:
+        started.run(3, nothing)  # they start here, and not in the first test
         yield started
 
 

@@ -16,10 +16,9 @@ _LOST = (TimeoutError, ConnectionError)
 
 
 class Ranks:
-    """So many processes, forked from one that has imported torch. A context: at its end they are gone."""
+    """As many processes as are asked for, forked from one that has imported torch. A context, which ends them."""
 
-    def __init__(self, most: int = 3) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="cerebro-ranks-")
         self._groups = 0
         self._members: list[tuple[Any, Connection]] = []
@@ -76,6 +75,10 @@ class Ranks:
 def _is_of_another(error: Exception) -> bool:
     """Whether a rank failed because another one had left the group."""
     return isinstance(error, _LOST) or "closed by peer" in str(error) or "reset by peer" in str(error)
+
+
+def nothing(group: object) -> None:
+    """What ranks that are to be there do."""
 
 
 def _start(number: int) -> tuple[Any, Connection]:

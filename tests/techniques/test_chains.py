@@ -116,7 +116,7 @@ _CLOCKLESS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=5, **_CLOCKLESS)
+@settings(max_examples=3, **_CLOCKLESS)
 @given(story=stories(3))
 def test_any_chain_of_ways_trains_the_model_of_one_device(
     story: tuple[Case, list[Way]], partition: Path, ranks: Ranks
