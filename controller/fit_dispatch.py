@@ -375,12 +375,15 @@ class FitDispatch:
         planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
         wide = self._wide.get(model.id) or (None,) * len(self.workers)
         self._options[index] = tuple(option.way for option in options)
-        row = tuple(
-            way
-            if (way := planned.get(name)) and way in self._options[index] and way.size <= devices
-            else measured or ways.choose(options, devices)
-            for name, devices, measured in zip(self.workers, self.dispatch_state.gpus, wide, strict=True)
-        )
+
+        def chosen(name: str, devices: int, measured: Way | None) -> Way | None:
+            # Both were chosen before now: a way may have been struck off since.
+            for way in (planned.get(name), measured):
+                if way is not None and way in self._options[index] and way.size <= devices:
+                    return way
+            return ways.choose(options, devices)
+
+        row = tuple(map(chosen, self.workers, self.dispatch_state.gpus, wide))
         before = self._ways.get(index)
         if row == before or (before is None and all(way is not None and way.is_single for way in row)):
             return

@@ -22,6 +22,7 @@ from cerebro.contract.ways import SINGLE, Way
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, RunState
 from cerebro.state.experiment import fold
+from controller.fit_dispatch import FitDispatch
 from controller.sharing import PATIENCE_S
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
@@ -35,6 +36,7 @@ from tests.controller.test_core import (
     several_devices,
 )
 from tests.state import exclusive
+from tests.state.stories import Story, unit
 
 CHECKPOINTING = Way(technique="checkpointing")
 DDP = Way(technique="ddp", size=2)
@@ -337,3 +339,20 @@ def test_a_unit_of_several_devices_does_not_wait_for_ever_beside_other_runs() ->
     exclusive.assert_exclusive(logs)
     for name, epochs in ((EXPERIMENT, 3), ("other", 12)):
         assert_complete(fold(name, logs[name]), epochs=epochs, partitions=1)
+
+
+def test_what_was_chosen_by_measurement_is_given_up_once_it_is_struck_off() -> None:
+    """A choice of before now does not outlive the failure of its way."""
+    story = Story(workers=1, devices=2)
+    story.fit(models=1, partitions=1, ways=(SINGLE, DDP))
+    fit = FitDispatch.of(story.state, story.run)
+    fit._wide = {"m00": (DDP,)}
+    fit._allot(story.run, story.model())
+    assert fit.way(0, 0) == DDP
+    seen = len(story.log)
+    attempt = story.start(unit(1, 0), 0, (0, 1), DDP)
+    for event in story.log[seen:]:
+        fit.apply(story.state, event)
+    story.tell(TaskFailed(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", failure=DEVICE))
+    fit.apply(story.state, story.log[-1])
+    assert fit.way(0, 0) == SINGLE
