@@ -71,7 +71,7 @@ class Waiting(Alike):
         group.barrier()
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "tensor"])
+@pytest.mark.parametrize("name", list(KINDS))
 def test_what_comes_with_cerebro_conforms(name: str) -> None:
     """On as few devices as it can use."""
     check(KINDS[name]())

@@ -26,7 +26,7 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows
 from cerebro.errors import NotApplicableError
-from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
+from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques.base import Group, Params, Technique
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.worker.training import checkpoint as checkpoints
@@ -56,6 +56,10 @@ class SmallSpec(SubEpochSpec):
         """In float64, so that rounding hides nothing."""
         hidden = [layer for _ in range(3) for layer in (nn.Linear(6, 6), nn.Tanh())]
         return [nn.Sequential(*hidden, nn.Linear(6, 3)).double()]
+
+    def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
+        """How its layers could be split."""
+        return Hints(tensor_plan={"0": "colwise", "2": "rowwise", "4": "colwise", "6": "rowwise"})
 
     def train(
         self,
