@@ -39,7 +39,7 @@ NAMES = (
         "points",
     ),
     *("restart", "savepoints", "web", "allocator", "side_by_side"),
-    *("planner", "online", "exact", "decision", "sharing"),
+    *("planner", "joint", "online", "exact", "decision", "sharing"),
 )
 """The platform's, then the scheduler's; each is a module with a function `benchmark`."""
 

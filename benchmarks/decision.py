@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,16 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import ExperimentRecord, Holding, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
+from cerebro.contract.tasks import (
+    CheckpointRef,
+    Failure,
+    FailureKind,
+    TaskBody,
+    TaskResult,
+    Timings,
+    TrainTask,
+)
+from cerebro.contract.ways import SINGLE, Way
 from cerebro.state import Run, TaskKey
 from controller.advisor import Advisor, ChildHelper
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView
@@ -44,6 +54,8 @@ MODELS, WORKERS = 1000, 100
 MANY_WORKERS = 1000
 """All idle, for the first decision of a run."""
 DECISIONS = 4000
+WAYS = (SINGLE, Way(technique="ddp", size=2), Way(technique="fsdp", size=2), Way(technique="fsdp", size=4))
+"""Of each model, where it has a choice."""
 
 
 _RECORD = ExperimentRecord(name="e", locators=Locators(train=Locator(metadata="made-up.csv")))
@@ -103,10 +115,19 @@ def benchmark() -> list[Figure]:
         f"{found['count']:,} decisions, {found['units']:,} units committed meanwhile; the longest, which is the "
         f"first, {found['max_ms']:.0f} ms"
     )
+    by_ways = json.loads(_of_child("ways"))
     memory = f"memory of the process that decided, {MODELS:,} models on {WORKERS} workers"
     return [
         _at_most(f"{case}, median", found["median_ms"], 5, "ms", f"{found['median_ms']:.2f} ms", note),
         _at_most(f"{case}, 99th percentile", found["p99_ms"], 20, "ms", f"{found['p99_ms']:.2f} ms"),
+        _at_most(
+            f"{case} of 4 devices, {len(WAYS)} ways each, median",
+            by_ways["median_ms"],
+            5,
+            "ms",
+            f"{by_ways['median_ms']:.2f} ms",
+            f"99th percentile {by_ways['p99_ms']:.1f} ms; a third of the models on two devices",
+        ),
         _at_most(
             f"the first decision with {MODELS:,} models on {MANY_WORKERS:,} idle workers, with the dispatch state made",
             first["s"],
@@ -144,13 +165,18 @@ def _at_most(what: str, value: float, bar: float, unit: str, measured: str, *not
 
 def main() -> None:
     """Measure in this process; prints JSON."""
-    of = {"epoch": _epoch, "first": _first, "decisions": _decisions}
+    of: dict[str, Callable[[], dict[str, float]]] = {
+        "epoch": _epoch,
+        "first": _first,
+        "decisions": _decisions,
+        "ways": partial(_decisions, WAYS),
+    }
     print(json.dumps(of[sys.argv[1]]()))
 
 
-def _decisions() -> dict[str, float]:
+def _decisions(ways: tuple[Way, ...] = ()) -> dict[str, float]:
     before = _peak_mb()
-    core = _simulated()
+    core = _simulated(ways)
     taken = sorted(core.taken)
     return {
         "count": len(taken),
@@ -241,13 +267,29 @@ def _run(workers: int) -> tuple[FitRequest, RunStarted]:
     return request, RunStarted(run="fit-1", plan=plan)
 
 
-def _simulated() -> TimedCore:
+def _simulated(ways: tuple[Way, ...]) -> TimedCore:
+    """With ways, on workers of four devices: the first one is struck off for a third of the models, whose units then
+    take two devices."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_first = isinstance(body, TrainTask) and body.way is None
+        is_large = ways and is_first and int(getattr(body, "model", "m0")[1:]) % 3 == 0
+        return (
+            Failure(kind=FailureKind.OUT_OF_MEMORY, message="made up", place="device") if is_large else None
+        )
+
+    devices = max((way.size for way in ways), default=1)
     scenario = Scenario(
         holdings={_worker(n): [n] for n in range(WORKERS)},
+        outcome=outcome,
+        devices={_worker(n): devices for n in range(WORKERS)},
         # Costs and speeds spread over a factor of ten, so that no two events fall together.
         unit_time=lambda body, worker: 1.0 + zlib.crc32(f"{body.key} {worker}".encode()) % 9001 / 1000,
     )
-    simulation = Simulation(scenario, *_run(WORKERS))
+    request, started = _run(WORKERS)
+    if ways:
+        started = started.model_copy(update={"plan": started.plan.model_copy(update={"ways": ways})})
+    simulation = Simulation(scenario, request, started)
     simulation.advisor = TimedAdvisor(ChildHelper())
     simulation.core = core = TimedCore(simulation.core.record)
     gc.collect()

@@ -89,6 +89,8 @@ class FitDispatch:
         """Model -> its way on each worker, of those that have another one than `SINGLE` somewhere."""
         self._options: dict[int, tuple[Way, ...]] = {}
         """Model -> the ways that it has left."""
+        self._known: list[tuple[str, ...]] = [()] * len(self.models)
+        """Of each model, see `known_ways`: asked for at every decision, and changed for a model at a time."""
         self._wide = _wide(state, run, times)
         for model in run.models.values():
             self._allot(run, model)
@@ -345,6 +347,7 @@ class FitDispatch:
 
     def _learn(self, name: str) -> None:
         """A unit of the model was committed."""
+        self._see_known(self._model[name])
         if self.times.settled != self._settled:
             self._estimate()
             return
@@ -354,6 +357,13 @@ class FitDispatch:
     def _see_trials(self, run: Run) -> None:
         self.times.see_trials(run)
         self._estimate()
+        for model in range(len(self.models)):
+            self._see_known(model)
+
+    def _see_known(self, model: int) -> None:
+        knows, name = self.times.estimates.knows, self.models[model]
+        techniques = map(technique_of, self._options[model])
+        self._known[model] = tuple(technique for technique in techniques if knows(name, technique))
 
     def _estimate(self) -> None:
         """All estimates anew."""
@@ -375,6 +385,7 @@ class FitDispatch:
         planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
         wide = self._wide.get(model.id) or (None,) * len(self.workers)
         self._options[index] = tuple(option.way for option in options)
+        self._see_known(index)
 
         def chosen(name: str, devices: int, measured: Way | None) -> Way | None:
             # Both were chosen before now: a way may have been struck off since.
@@ -405,11 +416,7 @@ class FitDispatch:
 
     def known_ways(self) -> tuple[tuple[str, ...], ...]:
         """Of each model, those of the ways it has left of which the time is known: a unit ran by it, or a trial."""
-        knows = self.times.estimates.knows
-        return tuple(
-            tuple(technique for way in self._options[m] if knows(name, technique := technique_of(way)))
-            for m, name in enumerate(self.models)
-        )
+        return tuple(self._known)
 
     def has_choice(self, model: int) -> bool:
         """Whether the model has several ways left, or another one than `SINGLE`."""

@@ -84,6 +84,7 @@ def test_a_question_carries_the_ways_of_which_the_time_is_known() -> None:
     run = core_of(story).state.runs["fit-1"]
     assert run.plan is not None
     fit._options = {0: (SINGLE, DDP), 1: (SINGLE, DDP)}
+    assert fit.known_ways() == ((), ())
     fit.times.estimates.seed("m00", "worker-0", rows=fit.mean_rows, seconds=6.0, technique=DDP.label)
     asked = planner_query(fit)
     assert asked is not None

@@ -1,0 +1,128 @@
+"""What it is worth to plan again, when ways take other times than a plan was told.
+
+A run is planned with wrong times, each way of a model wrong by a factor of its own, and followed in the true ones. If
+it is planned again, the ways that have run by then are known; all others are as wrong as before. Saturn plans again at
+intervals and relaunches all jobs; here only units that have not begun change (docs/decisions/0038).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import NamedTuple
+
+from cerebro.scheduling.allotment import of_schedule
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.planner import plan
+from cerebro.scheduling.policies.following import Following
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+
+_WORTH = 0.01
+"""A new plan is followed that is expected to end by this share sooner: the rule of live runs."""
+
+_Key = tuple[int, str, int]
+"""(model, technique, GPUs): what has a time of its own."""
+
+
+class Worth(NamedTuple):
+    """Makespans in seconds: planned once, planned again and again, and planned with the true times."""
+
+    once: float
+    again: float
+    knowing: float
+
+
+def worth(problem: Problem, *, sigma: float, times: int, seed: int, steps: float = 0.3) -> Worth:
+    """Of planning so many times in all, at even shares of what is left.
+
+    Args:
+        problem: as the first plan is told of it, over one epoch.
+        sigma: of the logarithm of true over told time, of each way of a model.
+        seed: of these errors, and of the planner.
+        steps: seconds for each plan.
+    """
+    rng = random.Random(f"errors {seed}")
+    keys = {
+        (m, way.technique, way.gpus)
+        for m, row in enumerate(problem.strategies)
+        for ways in row
+        for way in ways
+    }
+    factors = {key: math.exp(rng.gauss(0.0, sigma)) for key in sorted(keys)}
+    truth = _scaled(problem, factors)
+    return Worth(
+        once=_followed(problem, truth, steps, seed).makespan,
+        again=_again(problem, factors, times, steps, seed),
+        knowing=_followed(truth, truth, steps, seed).makespan,
+    )
+
+
+def _followed(told: Problem, truth: Problem, seconds: float, seed: int) -> Schedule:
+    """What comes of a plan that is made with the times that are told."""
+    return _run(truth, plan(told, time_limit_s=seconds, seed=seed).schedule)
+
+
+def _run(problem: Problem, planned: Schedule) -> Schedule:
+    """The problem, if that plan is followed."""
+    return dispatch(problem.with_strategies(of_schedule(problem, planned)), Following.of(planned))
+
+
+def _again(told: Problem, factors: dict[_Key, float], times: int, seconds: float, seed: int) -> float:
+    passed, known = 0.0, dict[_Key, float]()
+    truth = _scaled(told, factors)
+    present: Schedule | None = None
+    for number in range(times, 0, -1):
+        believed = _scaled(told, known)
+        found = plan(believed, time_limit_s=seconds, seed=seed).schedule
+        if present is None or found.makespan < (1 - _WORTH) * _run(believed, present).makespan:
+            present = found
+        run = _run(truth, present)
+        at = run.makespan / number
+        if number == 1 or all(unit.start < at for unit in run.units):
+            return passed + run.makespan
+        passed += at
+        for unit in run.units:
+            if unit.end <= at:
+                key = (unit.model, unit.technique, unit.gpus)
+                known[key] = factors[key]
+        told, truth = rest(told, run, at), rest(truth, run, at)
+        present = Schedule.of(
+            replace(unit, start=unit.start - at, end=unit.end - at) for unit in present.units
+        )
+    raise AssertionError("the last plan is followed to its end")
+
+
+def rest(problem: Problem, schedule: Schedule, at: float) -> Problem:
+    """What is left of a problem of one epoch at that time, if the schedule was followed by then."""
+    left = list(problem.left)
+    models = [max(0.0, ready - at) for ready in problem.model_ready]
+    busy = [[ready - at for ready in gpus if ready > at] for gpus in problem.gpu_ready]
+    for unit in schedule.units:
+        if unit.start < at:
+            left[unit.model] &= ~(1 << unit.partition)
+            models[unit.model] = max(models[unit.model], unit.end - at)
+            if unit.end > at:
+                busy[unit.worker] += [unit.end - at] * unit.gpus
+    ready = (
+        tuple([0.0] * (count - len(ends)) + ends) for count, ends in zip(problem.gpus, busy, strict=True)
+    )
+    return replace(problem, left=tuple(left), model_ready=tuple(models), gpu_ready=tuple(ready))
+
+
+def _scaled(problem: Problem, factors: dict[_Key, float]) -> Problem:
+    """The problem with the times of those ways multiplied."""
+    return replace(
+        problem,
+        strategies=tuple(
+            tuple(
+                tuple(
+                    replace(way, seconds=way.seconds * factors.get((m, way.technique, way.gpus), 1.0))
+                    for way in ways
+                )
+                for ways in row
+            )
+            for m, row in enumerate(problem.strategies)
+        ),
+    )

@@ -1,0 +1,46 @@
+"""Planning again: what is left of a problem is a problem, and knowing more is worth something."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.research.assumed import saturn
+from cerebro.research.replanning import rest, worth
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+from cerebro.scheduling.validator import validate
+from tests.scheduling.instances import problems
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=problems(max_gpus=3, max_epochs=1, is_begun=False), share=st.sampled_from((0.0, 0.3, 0.7)))
+def test_what_was_done_and_what_is_left_are_a_schedule_together(problem: Problem, share: float) -> None:
+    """Cut anywhere: units that had begun, and any schedule of the rest, moved by as much."""
+    run = dispatch(problem, POLICIES["lrptw"])
+    at = share * run.makespan
+    left = rest(problem, run, at)
+    begun = [unit for unit in run.units if unit.start < at]
+    later = dispatch(left, POLICIES["fifo"])
+    validate(left, later).check()
+    moved = [
+        type(u)(
+            model=u.model,
+            partition=u.partition,
+            worker=u.worker,
+            start=u.start + at,
+            end=u.end + at,
+            gpus=u.gpus,
+        )
+        for u in later.units
+    ]
+    validate(problem, Schedule.of([*begun, *moved])).check()
+
+
+def test_without_errors_planning_again_changes_nothing_for_the_worse() -> None:
+    """What is followed is changed only for what is expected to be better, and expectations are true."""
+    problem = saturn("img", "8+4", is_hopping=True)
+    found = worth(problem, sigma=0.0, times=3, seed=0, steps=0.05)
+    assert found.again <= found.once * 1.01
