@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ def s3_server() -> Iterator[str]:
             patch.setenv("AWS_ACCESS_KEY_ID", "test")
             patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
             patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            patch.setattr("botocore.session.create_loader", lambda *_: _descriptions())
             client().create_bucket(Bucket=BUCKET)
             yield f"http://{host}:{port}"
     finally:
@@ -41,9 +43,22 @@ def s3_server() -> Iterator[str]:
 
 def client() -> Any:
     """A client of the running server."""
+    return _client_of(os.environ["AWS_ENDPOINT_URL"])
+
+
+@functools.cache
+def _client_of(endpoint: str) -> Any:
     import boto3
 
-    return boto3.session.Session().client("s3")
+    return boto3.session.Session().client("s3", endpoint_url=endpoint)
+
+
+@functools.cache
+def _descriptions() -> Any:
+    """What botocore knows of S3: read once, and not for each client, most of whose making it is."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
 
 
 def put(name: str, content: bytes) -> None:
