@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kvs_api.views import openapi_document
+from kvs_api.views import openapi_document, package_version
 from tests.kvs_api.asking import undocumented
 from tests.kvs_api.bench import Bench, requested
 from tests.kvs_api.real import TOKEN, Service
@@ -20,14 +20,18 @@ def test_every_answer_is_documented(service: Service, examples: int) -> None:
     kvs.append("one", requested("etl-2"))
     kvs.close()
     wrong = undocumented(
-        json.loads(openapi_document("0")), service.address, TOKEN, examples=examples, known={"name": "one"}
+        json.loads(openapi_document(package_version())),
+        service.address,
+        TOKEN,
+        examples=examples,
+        known={"name": "one"},
     )
     assert not wrong, "\n\n".join(wrong)
 
 
 def test_what_is_not_documented_is_found(service: Service) -> None:
     """The document without one of its statuses: the test above can fail."""
-    whole = json.loads(openapi_document("0"))
+    whole = json.loads(openapi_document(package_version()))
     path = "/v1/experiments/{name}"
     get = whole["paths"][path]["get"]
     del get["responses"]["404"]
