@@ -20,6 +20,8 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TrainTask
 from cerebro.spec import DataLoader
 from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.repeating import Repeat
+from cerebro.worker.training.unit import Trainee
 from controller import tasks
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, Story, unit
@@ -98,10 +100,28 @@ def test_steps_go_on_from_unit_to_unit_and_replay_repeats_them(
         assert sorted(ids) == list(range(ROWS))
 
     folders = {number: volumes.partition(DATASET, "train", number) for number in sizes}
-    again = replay._train(Cosine(), story.run.request, model, folders, sizes, cores=7)
+
+    request = story.run.request
+    assert isinstance(request, FitRequest)
+
+    def repeated(cores: int) -> Trainee:
+        repeat = Repeat(
+            technique=str,
+            spec=Cosine(),
+            code="",
+            request=request,
+            folders=folders,
+            rows=sizes,
+            archive="",
+            cores=cores,
+            is_single=False,
+        )
+        return repeat.train(model, tmp_path)
+
+    again = repeated(7)
     assert list(replay.differences(again.state(), saved)) == []
 
     # Of a log that does not tell how many threads a unit had.
     model.visits[:] = [visit._replace(cores=0) for visit in model.visits]
-    again = replay._train(Cosine(), story.run.request, model, folders, sizes, cores=2)
+    again = repeated(2)
     assert set(again.state()["checkpoint"]["threads"]) == {2}
