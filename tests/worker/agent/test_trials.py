@@ -1,0 +1,107 @@
+"""Inspections and trials on a real worker: ranks that verify a way against one device, in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.tasks import InspectTask, TaskResult, TrialTask
+from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.contract.ways import Way
+from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
+from tests.state.stories import DATASET
+from tests.worker.agent.agents import Agents
+from tests.worker.training.handlers import volumes_in, write_split
+
+pytestmark = pytest.mark.slow
+
+DEVICE = DeviceKind(kind="cpu", name="2 cores")
+
+
+class Trained(SubEpochSpec):
+    """Two layers on the three inputs of a row."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))]
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        optimizer = torch.optim.Adam(models[0].parameters(), lr=0.01)
+        checkpoint.track(optimizer=optimizer)
+        for inputs, labels in dataloader:
+            loss = (models[0](inputs).squeeze(1) - labels).pow(2).mean()
+            if hyperparams.get("sum"):
+                loss = loss * len(labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return {"loss": 0.0}
+
+
+def common(code: str) -> dict[str, Any]:
+    """What both kinds of tasks have."""
+    return {"experiment": "one", "run": "fit-1", "code": code, "dataset": DATASET, "seed": 1}
+
+
+def trial(code: str, way: Way, **hyperparams: Any) -> TrialTask:
+    """Of a way, with a batch size that two ranks share evenly."""
+    return TrialTask(
+        key=f"fit-1/trial/g0{len(hyperparams)}/{way.technique}-{way.size}",
+        **common(code),
+        model="m00",
+        hyperparams={"batch_size": 8, **hyperparams},
+        hang_timeout_s=100.0,
+        group=f"g0{len(hyperparams)}",
+        id=f"{way.technique}-{way.size}",
+        way=way,
+        device=DEVICE,
+        partition=0,
+    )
+
+
+def result_of(agents: Agents, key: str) -> TaskResult:
+    """Of its commit."""
+    event = agents.end_of(key)
+    assert isinstance(event, TaskCommitted), event
+    return event.result
+
+
+def test_a_worker_inspects_models_and_its_ranks_verify_ways(agents: Agents, tmp_path: Path) -> None:
+    """Beside each other, in fresh processes; a loss that is a sum is struck off."""
+    agents.start(devices=2, handler="trial_runner")
+    write_split(volumes_in(tmp_path), "train", 1)
+    code = agents.learn(Trained())
+    places = (DevicePlace(device=DEVICE, most=2),)
+    inspection = InspectTask(
+        key="fit-1/inspect", **common(code), models={"m00": {"batch_size": 8}}, places=places
+    )
+    agents.assign(inspection, attempt=1, devices=())
+    found = result_of(agents, inspection.key).inspection
+    assert found is not None
+    ways = {known.id: known for known in found.groups[0].ways}
+    assert not ways["ddp-2"].reason
+    assert ways["ddp-2"].cache_key
+    for technique in ("ddp", "fsdp"):
+        task = trial(code, Way(technique=technique, size=2))
+        agents.assign(task, attempt=1, devices=(0, 1))
+        outcome = result_of(agents, task.key).trial
+        assert outcome is not None
+        assert outcome.is_verified, outcome
+        assert outcome.is_usable
+        assert outcome.start_s > 0
+        assert outcome.host_bytes > 0
+    wrong = trial(code, Way(technique="ddp", size=2), sum=True)
+    agents.assign(wrong, attempt=1, devices=(0, 1))
+    struck = result_of(agents, wrong.key).trial
+    assert struck is not None
+    assert struck.cause == "gradient"
