@@ -53,7 +53,7 @@ from controller.simulation.scenario import DATASET, Scenario
 MODELS, WORKERS = 1000, 100
 MANY_WORKERS = 1000
 """All idle, for the first decision of a run."""
-DECISIONS = 4000
+DECISIONS, BY_WAYS = 4000, 400
 WAYS = (SINGLE, Way(technique="ddp", size=2), Way(technique="fsdp", size=2), Way(technique="fsdp", size=4))
 """Of each model, where it has a choice."""
 
@@ -71,6 +71,7 @@ class TimedCore(Core):
     def __init__(self, record: ExperimentRecord) -> None:
         super().__init__(record)
         self.taken: list[float] = []
+        self.enough = DECISIONS
         self._applied = 0.0
 
     def apply(self, event: Event, *, is_news: bool = True) -> None:
@@ -89,7 +90,7 @@ class TimedCore(Core):
         steps = super().decide(snapshot, run)
         self.taken.append(self._applied + time.perf_counter() - began)
         self._applied = 0.0
-        if len(self.taken) >= DECISIONS:
+        if len(self.taken) >= self.enough:
             raise _EnoughError
         return steps
 
@@ -176,7 +177,7 @@ def main() -> None:
 
 def _decisions(ways: tuple[Way, ...] = ()) -> dict[str, float]:
     before = _peak_mb()
-    core = _simulated(ways)
+    core = _simulated(ways, BY_WAYS if ways else DECISIONS)
     taken = sorted(core.taken)
     return {
         "count": len(taken),
@@ -267,7 +268,7 @@ def _run(workers: int) -> tuple[FitRequest, RunStarted]:
     return request, RunStarted(run="fit-1", plan=plan)
 
 
-def _simulated(ways: tuple[Way, ...]) -> TimedCore:
+def _simulated(ways: tuple[Way, ...], decisions: int) -> TimedCore:
     """With ways, on workers of four devices: the first one is struck off for a third of the models, whose units then
     take two devices."""
 
@@ -292,6 +293,7 @@ def _simulated(ways: tuple[Way, ...]) -> TimedCore:
     simulation = Simulation(scenario, request, started)
     simulation.advisor = TimedAdvisor(ChildHelper())
     simulation.core = core = TimedCore(simulation.core.record)
+    core.enough = decisions
     gc.collect()
     try:
         simulation.run()

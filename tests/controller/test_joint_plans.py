@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.contract import api
 from cerebro.contract.events import SchedulePlanned, TaskAssigned
 from cerebro.contract.tasks import TaskBody, TrainTask
-from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.contract.ways import SINGLE, Way
 from cerebro.scheduling import advice
 from cerebro.scheduling.problem import Problem
@@ -29,7 +29,6 @@ from tests.controller.test_core import (
     several_devices,
 )
 from tests.controller.test_fit_dispatch import core_of
-from tests.controller.trials.test_measuring import inspection
 from tests.scheduling.instances import problems
 from tests.state.stories import Story, joined
 
@@ -107,51 +106,36 @@ def test_a_run_with_a_choice_of_ways_is_complete_and_exclusive(models: int, spee
     assert_exclusive(simulation)
 
 
-def measured(models: int, *, helper: InlineHelper | None, is_verified: bool = True) -> Simulation:
-    """A finished run on two workers with two devices each; two of them train a model in 52 s instead of 100 s, which a
-    trial shows."""
-
-    def unit_time(body: TaskBody, worker: str) -> float:
-        if not isinstance(body, TrainTask):
-            return 3.0
-        return 52.0 if body.way == DDP else 100.0
-
-    found: Inspection = inspection(models)
-    groups = tuple(group.model_copy(update={"batch_size": 1}) for group in found.groups)
+def test_the_ways_of_a_plan_are_followed() -> None:
+    """From the plan on, on the workers that it names; elsewhere, and before, each unit runs as it is written."""
     scenario = Scenario(
-        holdings=own_partition(2),
-        devices=several_devices(2, 2),
-        inspection=found.model_copy(update={"groups": groups}),
-        trial=lambda body: TrialOutcome(batch_s=0.26, is_verified=is_verified),
-        unit_time=unit_time,
+        holdings=own_partition(2), devices=several_devices(2, 2), unit_time=lambda body, worker: 10.0
     )
-    asked = request(models, 6).model_copy(update={"trials": "auto"})
-    simulation = Simulation(scenario, asked, plan(models, 2, rows=200, ways=(SINGLE, DDP)), helper)
-    simulation.run()
-    return simulation
+    asked = request(2, 4).model_copy(update={"trials": "never"})
+    simulation = Simulation(scenario, asked, plan(2, 2, ways=(SINGLE, DDP)))
+    event = SchedulePlanned(
+        run="fit-1",
+        source="test",
+        order=(),
+        ways={name: {"worker-0": DDP, "worker-1": SINGLE} for name in ("m00", "m01")},
+        makespan_s=1.0,
+        dispatch_s=1.0,
+        lower_bound_s=0.0,
+        seconds=0.0,
+    )
 
+    def note() -> None:
+        term = simulation.store.lead("controller#0", 1e9).term
+        step = api.DecideRequest(term=term, after=simulation.core.state.seq, steps=(api.Note(event=event),))
+        simulation.store.decide(EXPERIMENT, step)
 
-@pytest.mark.slow
-def test_what_a_trial_shows_is_planned_with_and_followed() -> None:
-    """Two models on four devices: each on two of them, as soon as a trial has shown that this is faster."""
-    planned = measured(2, helper=InlineHelper(plan_s=0.1, solve_s=0.1))
-    state = fold(EXPERIMENT, planned.log)
-    assert_complete(state, epochs=6, partitions=2)
-    assert_exclusive(planned)
-    first = next(e for e in planned.log if isinstance(e, SchedulePlanned))
-    assert {way.label for row in first.ways.values() for way in row.values()} == {DDP.label}
-    after = [
-        event.way
-        for event in planned.log
-        if isinstance(event, TaskAssigned) and event.seq > first.seq and "/train/" in event.task
-    ]
-    assert after.count(DDP) >= 0.9 * len(after)
-    assert planned.now < 0.75 * measured(2, helper=None).now
-
-
-@pytest.mark.slow
-def test_a_way_that_is_not_verified_is_not_planned_with() -> None:
-    """However fast a trial was: units run as they are written."""
-    planned = measured(2, helper=InlineHelper(plan_s=0.1, solve_s=0.1), is_verified=False)
-    assert not any(e.ways for e in planned.log if isinstance(e, SchedulePlanned))
-    assert all(e.way is None for e in planned.log if isinstance(e, TaskAssigned) and "/train/" in e.task)
+    simulation._at(25.0, note)
+    state = simulation.run()
+    assert_complete(state, epochs=4, partitions=2)
+    assert_exclusive(simulation)
+    planned = next(e.seq for e in simulation.log if isinstance(e, SchedulePlanned))
+    given = [e for e in simulation.log if isinstance(e, TaskAssigned)]
+    assert all(e.way is None for e in given if e.seq < planned or e.worker == "worker-1")
+    after = [e for e in given if e.seq > planned and e.worker == "worker-0"]
+    assert after
+    assert all(e.way == DDP and e.devices == (0, 1) for e in after)
