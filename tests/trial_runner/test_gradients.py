@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from cerebro.contract.ways import Way
 from cerebro.techniques import Technique
+from cerebro.worker.training.weights import weighted
 from tests.data.rows import write_partition
 from tests.techniques.cases import Case
 from tests.techniques.ranks import Ranks
 from tests.trial_runner.units import Asked, Blind, Forgetful, NoWeights, Wrong, spec_of, tried
 from trial_runner import gradients
 from trial_runner.gradients import difference, mark_of
+from trial_runner.observing import observing
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +164,17 @@ def test_a_gradient_that_is_not_there_differs_from_zeros() -> None:
     assert difference({"w": None, "v": one}, {"w": zeros, "v": one})[0] == math.inf
     assert difference({"v": one}, {"w": zeros, "v": one})[0] == math.inf
     assert difference({"w": None, "v": one}, {"w": None, "v": one}) == (0.0, "")
+
+
+@pytest.mark.parametrize("is_method", [True, False])
+def test_a_backward_pass_is_weighted_once_however_user_code_calls_it(is_method: bool) -> None:
+    """Seen from outside as without."""
+    layer = torch.nn.Linear(3, 1)
+    with weighted(lambda: 2.0), observing([layer]):
+        loss = layer(torch.ones(4, 3)).mean()
+        if is_method:
+            loss.backward()
+        else:
+            torch.autograd.backward(loss)
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.tolist() == [[2.0, 2.0, 2.0]]

@@ -43,7 +43,7 @@ class Trained(SubEpochSpec):
             if hyperparams.get("sum"):
                 loss = loss * len(labels)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
         return {"loss": 0.0}
 
