@@ -38,7 +38,7 @@ NAMES = (
         "half_requests",
         "points",
     ),
-    *("restart", "savepoints", "web", "allocator", "side_by_side"),
+    *("restart", "savepoints", "techniques", "web", "allocator", "side_by_side"),
     *("planner", "joint", "online", "exact", "decision", "sharing"),
 )
 """The platform's, then the scheduler's; each is a module with a function `benchmark`."""
