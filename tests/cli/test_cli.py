@@ -149,15 +149,19 @@ def test_foreground_refuses_a_second_cluster(fake: FakeCluster, capsys: pytest.C
 
 def test_replay_calls_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was given is handed on; the trainer is loaded only then."""
-    calls: list[tuple[str, dict[str, str | None]]] = []
+    calls: list[tuple[str, dict[str, str | float | None]]] = []
     module = types.ModuleType("cerebro.client.replay")
     module.main = lambda name, **given: calls.append((name, given))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert cli.main(["replay", "digits", "--run", "fit-2", "--model", "m03"]) == 0
-    assert cli.main(["replay", "digits", "--home", "/somewhere", "--scratch", "/data"]) == 0
+    arguments = ["--home", "/somewhere", "--scratch", "/data", "--tolerance", "1e-6"]
+    assert cli.main(["replay", "digits", *arguments]) == 0
     assert calls == [
-        ("digits", {"run": "fit-2", "model": "m03", "home": None, "scratch": None}),
-        ("digits", {"run": None, "model": None, "home": "/somewhere", "scratch": "/data"}),
+        ("digits", {"run": "fit-2", "model": "m03", "home": None, "scratch": None, "tolerance": 0.0}),
+        (
+            "digits",
+            {"run": None, "model": None, "home": "/somewhere", "scratch": "/data", "tolerance": 1e-6},
+        ),
     ]
 
 
