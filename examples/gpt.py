@@ -1,0 +1,259 @@
+"""A GPT on synthetic tokens, also one that is larger than a device: which technique trains it is the platform's choice.
+
+Nothing is downloaded: each row is a text that a small Markov chain writes. Without arguments the network has the shape
+of GPT-2 XL (1.56 billion parameters: 25 GB with gradients and Adam's state); ``--small`` is for a laptop. With
+``--memory-mib`` each process may take only so much of its device, so that the way user code is written does not fit and
+another one is found::
+
+    cerebro up --workers 1 --devices 2
+    python examples/gpt.py --small --memory-mib 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cerebro import ETLSpec, Experiment, SubEpochSpec
+from cerebro.errors import CerebroError
+from cerebro.local.home import ClusterHome
+from cerebro.runtime.volumes import Volumes
+from cerebro.spec import Hints
+
+SUCCESSORS = 4
+"""Tokens that may follow a token, equally likely: no model has a loss below their logarithm, 1.386."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a network, its texts and their number."""
+
+    layers: int
+    width: int
+    heads: int
+    context: int
+    vocabulary: int
+    texts: int
+
+
+XL = Shape(layers=48, width=1600, heads=25, context=1024, vocabulary=50257, texts=2048)
+SMALL = Shape(layers=4, width=64, heads=4, context=64, vocabulary=64, texts=256)
+
+
+class TextETL(ETLSpec):
+    """A row's seed becomes a text, and the same text one token later."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def initialize_worker(self) -> None:
+        """Draw the chain: the same one everywhere."""
+        size = (self.shape.vocabulary, SUCCESSORS)
+        self.chain = np.random.default_rng(0).integers(self.shape.vocabulary, size=size)
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
+        """Input and output: int64 of shape (context,)."""
+        generator = np.random.default_rng(int(row["seed"]))
+        tokens = np.empty(self.shape.context + 1, np.int64)
+        tokens[0] = generator.integers(self.shape.vocabulary)
+        for position, choice in enumerate(generator.integers(SUCCESSORS, size=self.shape.context)):
+            tokens[position + 1] = self.chain[tokens[position], choice]
+        return tokens[:-1], tokens[1:]
+
+
+class Block(nn.Module):
+    """Attention to what came before, then two layers for each position."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Shape (batch, context, width), in and out."""
+        normed = self.norm(hidden)
+        query, key, value = (self._split(part(normed)) for part in (self.query, self.key, self.value))
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        hidden = hidden + self.out(attended.transpose(1, 2).flatten(2))
+        thought: Tensor = self.down(functional.gelu(self.up(self.norm2(hidden))))
+        return hidden + thought
+
+    def _split(self, projected: Tensor) -> Tensor:
+        batch, context, width = projected.shape
+        return projected.view(batch, context, self.heads, width // self.heads).transpose(1, 2)
+
+
+class Gpt(nn.Module):
+    """Tokens in, logits of the next token out. The embedding is used for both."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.positions = nn.Embedding(shape.context, shape.width)
+        self.blocks = nn.ModuleList(Block(shape.width, shape.heads) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+        self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """From (batch, context) to (batch, context, vocabulary)."""
+        hidden = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits: Tensor = self.head(self.norm(hidden))
+        return logits
+
+
+class GptTraining(SubEpochSpec):
+    """AdamW and clipped gradients; nothing here names a device, a rank or a technique.
+
+    Args:
+        memory_mib: of its device that each process may take for models; 0: all of it.
+    """
+
+    def __init__(self, shape: Shape, memory_mib: int = 0) -> None:
+        self.shape, self.memory_mib = shape, memory_mib
+
+    def initialize_worker(self) -> None:
+        """Make the device as small as it was asked for."""
+        if not self.memory_mib:
+            return
+        wanted = self.memory_mib << 20
+        if torch.cuda.is_available():
+            _, total = torch.cuda.mem_get_info()
+            torch.cuda.set_per_process_memory_fraction(wanted / total)
+        else:
+            limit = _private_bytes() + wanted
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        """One network."""
+        return [Gpt(self.shape)]
+
+    def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
+        """Its repeated part, and how that is split between devices."""
+        columns = dict.fromkeys((f"blocks.*.{name}" for name in ("query", "key", "value", "up")), "colwise")
+        rows = dict.fromkeys((f"blocks.*.{name}" for name in ("out", "down")), "rowwise")
+        return Hints(blocks=(Block,), tensor_plan=columns | rows)
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """One pass over the partition."""
+        (network,) = models
+        optimizer = torch.optim.AdamW(network.parameters(), lr=hyperparams["lr"])
+        checkpoint.track(optimizer=optimizer)
+        total = dataloader.progress({"loss": 0.0})
+        for tokens, following in dataloader:
+            loss = _loss(network, tokens, following)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            total["loss"] += loss.item() * len(tokens)
+            dataloader.report(loss=loss)
+        return {"loss": total["loss"] / dataloader.num_rows}
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """Loss of a token."""
+        (network,) = models
+        total = sum(
+            _loss(network, tokens, following).item() * len(tokens) for tokens, following in dataloader
+        )
+        return {"loss": total / dataloader.num_rows}
+
+
+def _loss(network: nn.Module, tokens: Tensor, following: Tensor) -> Tensor:
+    return functional.cross_entropy(network(tokens).flatten(0, 1), following.flatten())
+
+
+def _private_bytes() -> int:
+    """Private memory of this process that can be written, as ``RLIMIT_DATA`` counts it."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) << 10
+    raise OSError("/proc/self/status does not say how large this process is")
+
+
+def lay_out(folder: Path, shape: Shape) -> dict[str, dict[str, str]]:
+    """Write a table of seeds for each split.
+
+    Returns:
+        Dataset locators.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    counts = {"train": shape.texts, "valid": max(1, shape.texts // 8)}
+    first = 0
+    for split, count in counts.items():
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", "seed"])
+            writer.writerows((number, number) for number in range(first, first + count))
+        first += count
+    return {split: {"metadata": str(folder / f"{split}.csv")} for split in counts}
+
+
+def main() -> int:
+    """Run on the cluster that this process is in, or on the local one, started if need be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--small", action="store_true", help="a network for a laptop")
+    parser.add_argument("--layers", type=int, help="another number of blocks")
+    parser.add_argument("--width", type=int, help="another width")
+    parser.add_argument(
+        "--memory-mib", type=int, default=0, help="of its device that a process may take (default: all)"
+    )
+    parser.add_argument("--epochs", type=int, default=1, help="passes over the data (default: 1)")
+    parser.add_argument("--models", type=int, default=6, help="configurations to train (default: 6)")
+    parser.add_argument("--name", default="gpt", help="name of the experiment")
+    arguments = parser.parse_args()
+    base = SMALL if arguments.small else XL
+    changes = {name: value for name in ("layers", "width") if (value := getattr(arguments, name))}
+    shape = Shape(**{**vars(base), **changes})
+    sizes = [8, 16] if arguments.small else [4, 8]
+    space = [{"lr": lr, "batch_size": size} for size in sizes for lr in (1e-3, 3e-4, 1e-4)]
+    began = time.monotonic()
+    try:
+        experiment = Experiment(arguments.name, locators=lay_out(_data_folder(arguments.name), shape))
+        experiment.run_etl(TextETL(shape), seed=1)
+        result = experiment.run_fit(
+            GptTraining(shape, arguments.memory_mib),
+            space[: arguments.models],
+            epochs=arguments.epochs,
+            metric="loss",
+            mode="min",
+            seed=1,
+        )
+    except CerebroError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"\n{result.leaderboard().to_string()}\n\n{result.visits().to_string()}\n")
+    print(f"done in {time.monotonic() - began:.0f} s; no model has a loss below {np.log(SUCCESSORS):.3f}")
+    return 0
+
+
+def _data_folder(name: str) -> Path:
+    """Where this process and the workers see the same files."""
+    shared = Volumes.from_environment(os.environ).shared
+    is_inside = bool(os.environ.get("CEREBRO_SERVER")) and os.access(shared, os.W_OK)
+    return (shared if is_inside else ClusterHome().path) / "examples" / name
+
+
+if __name__ == "__main__":
+    sys.exit(main())
