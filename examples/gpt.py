@@ -216,6 +216,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="a network for a laptop")
     parser.add_argument("--layers", type=int, help="another number of blocks")
     parser.add_argument("--width", type=int, help="another width")
+    parser.add_argument("--texts", type=int, help="another number of texts to train on")
     parser.add_argument(
         "--memory-mib", type=int, default=0, help="of its device that a process may take (default: all)"
     )
@@ -224,7 +225,7 @@ def main() -> int:
     parser.add_argument("--name", default="gpt", help="name of the experiment")
     arguments = parser.parse_args()
     base = SMALL if arguments.small else XL
-    changes = {name: value for name in ("layers", "width") if (value := getattr(arguments, name))}
+    changes = {name: value for name in ("layers", "width", "texts") if (value := getattr(arguments, name))}
     shape = Shape(**{**vars(base), **changes})
     sizes = [8, 16] if arguments.small else [4, 8]
     space = [{"lr": lr, "batch_size": size} for size in sizes for lr in (1e-3, 3e-4, 1e-4)]
