@@ -16,7 +16,7 @@ from cerebro.state import Run, TaskKey, Worker
 from controller.assigner import Assigner
 from controller.fit_dispatch import FitDispatch
 from controller.trials.choice import Wanted, trials
-from controller.trials.known import has_choice, left_in, situation, struck_off
+from controller.trials.known import has_choice, left_in, situation
 
 TRIAL_S = 120.0
 """A trial that takes longer is ended, and its way struck off."""
@@ -32,7 +32,7 @@ def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, assigner: Assi
         if not is_open and has_choice(run, fit.times, workers):
             _Giver(record, run, fit, assigner, workers).inspect()
         return
-    if all(worker.devices == 1 for worker in workers) and not struck_off(run, run.inspection):
+    if all(worker.devices == 1 for worker in workers):
         return
     for wanted in trials(situation(run, fit.times, workers)):
         _Giver(record, run, fit, assigner, workers).try_out(wanted)

@@ -43,7 +43,7 @@ def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, 
     models = {f"m{number:0{width}}": hyperparams for number, hyperparams in enumerate(request.models)}
     for name, hyperparams in models.items():
         _check_batch_size(name, hyperparams, partitions)
-    ways = ways_of(request.techniques, request.gpus, devices)
+    ways = ways_of(request.techniques, request.gpus, devices, has_gpus=_has_gpus(state))
     for partition in partitions:
         holders = {w.name: devices[w.name] for w in state.holders(dataset.id, partition) if w.name in devices}
         _check_reach(partition, holders, ways)
@@ -61,7 +61,11 @@ _OFFLOADS: tuple[Params, ...] = ({}, _CHECKPOINTED, {**_CHECKPOINTED, "activatio
 
 
 def ways_of(
-    techniques: Sequence[TechniqueChoice] | None, gpus: Collection[int], devices: Mapping[str, int]
+    techniques: Sequence[TechniqueChoice] | None,
+    gpus: Collection[int],
+    devices: Mapping[str, int],
+    *,
+    has_gpus: bool = True,
 ) -> tuple[Way, ...]:
     """By which units of a fit may run, those first that are tried first while nothing is measured.
 
@@ -73,6 +77,7 @@ def ways_of(
     Args:
         techniques, gpus: as a `FitRequest` has them.
         devices: see `plan_fit`.
+        has_gpus: whether a worker may have some. Beside a CPU, what lies on the host lies where it lay before.
 
     Raises:
         SpecError: no worker has as many devices as are asked for.
@@ -86,7 +91,7 @@ def ways_of(
         )
     sizes = sorted(gpus) or sorted({most, *(1 << bit for bit in range(most.bit_length()))})
     if techniques is None:
-        return (*_automatic(sizes),)
+        return (*_automatic(sizes, has_gpus=has_gpus),)
     found = [
         Way(
             technique=each.name,
@@ -125,16 +130,23 @@ def _check_reach(partition: int, holders: Mapping[str, int], ways: Collection[Wa
         )
 
 
-def _automatic(sizes: list[int]) -> Iterator[Way]:
+def _automatic(sizes: list[int], *, has_gpus: bool) -> Iterator[Way]:
     several = [size for size in sizes if size > 1]
     if 1 in sizes:
         yield SINGLE
         yield Way(technique="checkpointing", processes="one")
-        yield from (Way(technique="offload", params=params, processes="one") for params in _OFFLOADS)
+        if has_gpus:
+            yield from (Way(technique="offload", params=params, processes="one") for params in _OFFLOADS)
     for size in several:
         yield Way(technique="ddp", size=size)
         yield Way(technique="fsdp", size=size)
         yield Way(technique="fsdp", params=_CHECKPOINTED, size=size)
+
+
+def _has_gpus(state: ExperimentState) -> bool:
+    """Whether a worker that trains has GPUs, or devices of a kind that is not known; also where no worker is known."""
+    workers = [worker for worker in state.workers.values() if worker.trains and not worker.is_removed]
+    return not workers or any(w.device is None or w.device.kind == "gpu" for w in workers)
 
 
 def _either(sizes: list[int]) -> str:

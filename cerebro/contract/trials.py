@@ -83,7 +83,7 @@ class KnownWay(Contract):
             ranks together; `None`: that cannot be told.
         per_optimizer_byte, per_activation_byte: how much `device_bytes` grows with each byte of the optimizer's state,
             and of the activations on one device, once a trial has shown those.
-        is_automatic: it may be chosen without being named: it keeps the numbers of one device.
+        is_automatic: it may be chosen without being named: it keeps the numbers of one device, and may help there.
         evaluates: `test` and `predict` need it, too.
         cache_key: what outcomes of its trials are kept under, for other runs; empty: they are not.
     """

@@ -202,6 +202,10 @@ class Technique(ABC):
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
         """Empty if it can be used, else why it cannot, for people."""
 
+    def helps(self, place: Place) -> bool:
+        """Whether there is a use for it there; if not, it is chosen only by users who name it."""
+        return True
+
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory | None:
         """What the model's state takes at least; `None`: it cannot be told."""
         return None

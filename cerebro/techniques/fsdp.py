@@ -153,6 +153,10 @@ class Offload(_Sharding):
             or too_large(self.memory(facts, place, params), place)
         )
 
+    def helps(self, place: Place) -> bool:
+        """A CPU's memory is the host's."""
+        return place.kind == "gpu"
+
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
         """The state on the host, with an optimizer like Adam while that is not known; two blocks on the device."""
         optimizer = 2 * facts.trainable_bytes if facts.optimizer_bytes is None else facts.optimizer_bytes

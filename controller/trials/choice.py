@@ -1,6 +1,7 @@
 """Which trial is worth its time, if any is. Pure; knows nothing of torch, processes and the store.
 
-A trial is worth it where there is a choice, and the choice could make the run shorter, or a model trainable at all:
+A trial is worth it where there is a choice, and the choice could make the run shorter. Whether a model can be trained
+at all, units find out: where one runs out of memory, the next one, by the next way, is itself the trial. So:
 
 - A way that cannot fit is not tried: its state alone, with what a trial of its group has shown of the optimizer's state
   and of activations, is more than `FULL` of a device or of the host.
@@ -59,13 +60,11 @@ class Wanted:
     Attributes:
         known: the way.
         model: one of its group, to try it with.
-        is_urgent: no way is known to fit: units of the group wait for it.
     """
 
     group: ModelGroup
     known: KnownWay
     model: str
-    is_urgent: bool
 
     @property
     def key(self) -> Measured:
@@ -111,7 +110,7 @@ def is_worth_a_trial(batches: float, batch_s: float | None) -> bool:
 
 
 def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[Wanted]:
-    """Trials that are worth their time, the most urgent one first. Those after the first are for workers that could not
+    """Trials that are worth their time, the longest chain's first. Those after the first are for workers that could not
     do that: which of them are still worth it is to be asked again once one is under way.
 
     Args:
@@ -120,9 +119,6 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
     devices = sum(sum(sizes) for sizes in situation.devices.values())
     ask = makespan or (lambda ways: lower_s(ways, devices))
     groups = [group for group in situation.inspection.groups if left_of(situation, group)]
-    for group in groups:
-        if not is_trainable(situation, group):
-            yield from _first_that_may_fit(situation, group)
     if not any(size > 1 for sizes in situation.devices.values() for size in sizes):
         return
     times = {group.id: times_of(situation, group) for group in groups}
@@ -143,32 +139,12 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
             yield from _worthwhile(situation, group, hopes[group.id], _Asked(times, best, ask))
 
 
-def is_trainable(situation: Situation, group: ModelGroup) -> bool:
-    """Whether the group has a way that fits, as far as is known: one of a trial, or one device while nothing speaks
-    against it."""
-    for known in there(situation, group):
-        outcome = outcome_of(situation, group, known)
-        if (outcome is not None and outcome.is_usable) or (group.id, known.id) in situation.fits:
-            return True
-        if outcome is None and known.way.technique == "single" and may_fit(situation, group, known):
-            return True
-    return False
-
-
 def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownWay]:
     """Ways of which no trial has told yet, and that may fit."""
     for known in there(situation, group):
         is_known = outcome_of(situation, group, known) is not None
         if not is_known and may_fit(situation, group, known) and not is_hopeless(situation, group, known):
             yield known
-
-
-def _first_that_may_fit(situation: Situation, group: ModelGroup) -> Iterator[Wanted]:
-    """Of a group that nothing is known to fit: the cheapest way; one trial of a group at a time."""
-    if _is_being_tried(situation, group):
-        return
-    for known in sorted(_untried(situation, group), key=lambda known: known.way.size):
-        yield Wanted(group=group, known=known, model=_model(situation, group), is_urgent=True)
 
 
 class _Asked(NamedTuple):
@@ -207,7 +183,7 @@ def _worthwhile(
         alone = _with(asked.times[group.id], [(known, seconds)])
         after = asked.makespan(ways_of(situation, {**asked.best, group.id: alone}))
         if after < without * (1 - WORTH):
-            wanted = Wanted(group=group, known=known, model=_model(situation, group), is_urgent=False)
+            wanted = Wanted(group=group, known=known, model=_model(situation, group))
             found.append((after, wanted))
     # Few devices first; between equals decides the order of the inspection, which is that of the techniques.
     yield from (wanted for _, wanted in sorted(found, key=lambda pair: (pair[1].known.way.size, pair[0])))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import FailureKind
 from cerebro.contract.trials import Inspection
+from cerebro.contract.ways import SINGLE
 from cerebro.state import Model, ModelState, Run, Worker
 from controller.trials.choice import is_there_a_choice
 from controller.trials.situation import Situation
@@ -95,12 +96,17 @@ def _batches_left(run: Run, model: Model) -> float:
 
 
 def _batch_s(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Mapping[str, float]:
-    """Model -> seconds of a batch on one device, of those whose units have shown it."""
+    """Model -> seconds of a batch on one device, or by the way of its last unit where it does not fit one, of those
+    whose units have shown it."""
     estimates, found = times.estimates, {}
     for name, model in run.models.items():
-        if workers and estimates.knows(name):
+        is_single = SINGLE.label not in model.struck or not model.visits
+        technique = "" if is_single else technique_of(model.visits[-1].way)
+        if workers and estimates.knows(name, technique):
             size = _batch_size(model)
-            seconds = [estimates.seconds(name, worker.name, rows=size) for worker in workers]
+            seconds = [
+                estimates.seconds(name, worker.name, rows=size, technique=technique) for worker in workers
+            ]
             found[name] = sum(seconds) / len(seconds)
     return found
 

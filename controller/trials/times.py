@@ -42,6 +42,10 @@ def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
             found[key] = min(found.get(key, outcome.batch_s), outcome.batch_s)
         elif outcome is None and known.way.technique == "single" and may_fit(situation, group, known):
             found.setdefault(key, base_s(situation, group))
+    if not found:  # one device, as user code is written, does not fit: units have found a way that does
+        for known in there(situation, group):
+            if (group.id, known.id) in situation.fits and outcome_of(situation, group, known) is None:
+                found[Width(known.place, known.way.size)] = base_s(situation, group)
     return found
 
 

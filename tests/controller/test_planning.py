@@ -8,10 +8,11 @@ import pytest
 
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.contract.runs import EvaluateRequest, FitRequest
+from cerebro.contract.trials import DeviceKind
 from cerebro.contract.ways import SINGLE, TechniqueChoice
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.techniques.named import KINDS
-from tests.state.stories import DATASET, SHA, Story, unit
+from tests.state.stories import DATASET, SHA, Story, joined, unit
 
 
 def fit(*models: dict[str, Any], **changes: Any) -> FitRequest:
@@ -174,6 +175,25 @@ def test_without_names_a_model_runs_on_one_device_first() -> None:
     assert labels({"worker-0": 1, "worker-1": 2}) == two
     assert labels({"worker-0": 6})[-6:-3] == ["ddp-4", "fsdp-4", "fsdp(checkpointing=True)-4"]
     assert labels({"worker-0": 6})[-3:] == ["ddp-6", "fsdp-6", "fsdp(checkpointing=True)-6"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_offloaded"), [(["cpu", "cpu"], False), (["cpu", "gpu"], True), (["cpu", None], True)]
+)
+def test_offloading_is_chosen_only_where_a_device_has_memory_of_its_own(
+    kinds: list[Any], is_offloaded: bool
+) -> None:
+    """It goes on working on a CPU for who names it. Of a worker whose devices are not known it may help."""
+    story = Story(workers=0)
+    for number, kind in enumerate(kinds):
+        device = None if kind is None else DeviceKind(kind=kind, name="one")
+        story.tell(joined(number).model_copy(update={"device": device}))
+    story.etl(splits={"train": 10})
+    told = {way.technique for way in plan_fit(story.state, fit({"batch_size": 1}), {"worker-0": 2}).ways}
+    assert ("offload" in told) is is_offloaded
+    assert {"single", "checkpointing", "ddp", "fsdp"} <= told
+    named = fit({"batch_size": 1}, techniques=[TechniqueChoice(name="offload", most=1, processes="one")])
+    assert [way.label for way in plan_fit(story.state, named, {"worker-0": 2}).ways] == ["offload"]
 
 
 def test_the_automatic_ways_are_ways_of_the_techniques() -> None:

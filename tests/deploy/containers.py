@@ -116,9 +116,9 @@ class Platform:
         self.run("kvs-api", "control", ["python", "-m", "kvs_api"], own)
 
     def _start_worker(self, pod: str, client: Mapping[str, str]) -> None:
-        for name, container, handler in (
-            (f"{pod}-etl", "etl", "etl_worker"),
-            (pod, "worker", "model_hopper"),
+        for name, container, handlers in (
+            (f"{pod}-etl", "etl", ["etl_worker"]),
+            (pod, "worker", ["model_hopper", "trial_runner"]),
         ):
             own = {
                 "CEREBRO_WORKER": name,
@@ -127,7 +127,7 @@ class Platform:
                 "CEREBRO_POD_UID": f"uid-of-{pod}",
                 "CEREBRO_CONTAINER": container,
             }
-            command = ["python", "-m", "cerebro.worker.agent", "--handlers", handler]
+            command = ["python", "-m", "cerebro.worker.agent", "--handlers", *handlers]
             environment = {**client, **own, **self._health(name)}
             self.run(name, "worker", command, environment, _COMMON, mounts={pod: "/volumes/shards"})
 

@@ -37,9 +37,9 @@ def build(
 
 def _pair(worker: Service, ports: Mapping[str, int]) -> Iterator[Service]:
     at = worker.command.index("--handlers")
-    for name, container, handler in (
-        (worker.name, "worker", "model_hopper"),
-        (f"{worker.name}-etl", "etl", "etl_worker"),
+    for name, container, handlers in (
+        (worker.name, "worker", ["model_hopper", "trial_runner"]),
+        (f"{worker.name}-etl", "etl", ["etl_worker"]),
     ):
         pod = {
             "CEREBRO_POD": worker.name,
@@ -50,7 +50,7 @@ def _pair(worker: Service, ports: Mapping[str, int]) -> Iterator[Service]:
         yield replace(
             worker,
             name=name,
-            command=(*worker.command[:at], "--handlers", handler),
+            command=(*worker.command[:at], "--handlers", *handlers),
             environment={
                 **worker.environment,
                 **pod,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
 from cerebro.contract.ways import Way
-from controller.trials.choice import LONG, WORTH, is_there_a_choice, is_trainable, trials
+from controller.trials.choice import LONG, WORTH, is_there_a_choice, trials
 from controller.trials.memory import FULL, may_fit
 from controller.trials.situation import Situation
 from controller.trials.times import between, lower_s
@@ -112,28 +112,15 @@ def test_a_way_whose_gradient_was_found_wrong_is_not_tried_on_more_devices() -> 
         assert wanted(situation([1], outcomes={("g00", "ddp-2"): struck})) == left
 
 
-def test_where_no_way_is_known_to_fit_one_is_tried_before_units() -> None:
-    """The cheapest that may fit: its trial is urgent, whatever the load is. Less than a device's worth is not tried."""
-    ways = (
-        way("single", 1, device_bytes=90 * GIB),
-        way("checkpointing", 1, device_bytes=80 * GIB),
-        way("offload", 1, device_bytes=10 * GIB),
-        way("fsdp", 2, device_bytes=45 * GIB),
-    )
-    large = situation([50], devices=[1, 2], memory=80 * GIB, ways=ways)
-    found = list(trials(large))
-    assert [trial.key.way for trial in found] == ["offload", "fsdp-2"]
-    assert all(trial.is_urgent for trial in found)
-    assert not is_trainable(large, large.inspection.groups[0])
-
-
-def test_a_unit_that_ran_out_of_memory_makes_trials_of_the_other_ways_urgent() -> None:
-    """The way it failed by is not tried, and a way that a trial has shown to fit ends the search."""
-    given = replace(situation([50], devices=[1]), struck={("g00", "single")})
-    found = list(trials(given))
-    assert [(trial.key.way, trial.is_urgent) for trial in found] == [("checkpointing", True)]
-    fits = {("g00", "checkpointing"): TrialOutcome(batch_s=1.0, is_verified=True)}
-    assert wanted(replace(given, outcomes=fits)) == []
+def test_whether_a_way_fits_is_found_out_by_units_and_not_by_trials() -> None:
+    """Of a model that runs out of memory on one device, nothing is tried until a unit has found a way. Then what is
+    tried is faster ways, where the chain is long."""
+    ways = (*WAYS[:2], way("offload", 1), *WAYS[2:])
+    given = replace(situation([1], ways=ways), struck={("g00", "single")})
+    assert wanted(given) == []
+    found = replace(given, fits={("g00", "checkpointing")}, batch_s={"m00000": 1.0})
+    assert wanted(found) == [("g00", "ddp-2")]
+    assert wanted(replace(found, devices={0: (1,)})) == []
 
 
 def test_what_the_planner_says_of_the_gain_decides() -> None:
