@@ -32,7 +32,6 @@ from controller.fit_dispatch import FitDispatch
 from controller.measuring import is_pointless
 from controller.orchestrator import Exit
 from controller.replication import unmakable
-from controller.ways import out_of_reach
 
 Step = api.Assign | api.Revoke | api.Ask | api.Note | api.Dequeue
 
@@ -92,9 +91,8 @@ def _go_on(
     if run.state is RunState.PAUSED:
         has_free_space = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
         return [_note(RunResumed(run=run.id))] if has_free_space else []
-    hopeless = out_of_reach(state, run, fit.choosing) if fit is not None and fit.run == run.id else ()
-    if struck := [_note(event) for event in hopeless]:
-        return [*struck]
+    if fit is not None and fit.run == run.id and (hopeless := fit.out_of_reach(state)):
+        return [_note(event) for event in hopeless]
     return [*assign(record, state, run, fit, snapshot)]
 
 

@@ -9,7 +9,8 @@ is left and who runs what is then the same (tests/controller/test_fit_dispatch.p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, TypeVar, cast
 
 from cerebro.contract.events import (
     Event,
@@ -43,6 +44,8 @@ from controller import ways
 from controller.trials.allotment import allotted
 from controller.trials.known import seed, situation, totals
 from controller.unit_times import UnitTimes, technique_of
+
+_Answer = TypeVar("_Answer")
 
 
 class FitDispatch:
@@ -91,6 +94,10 @@ class FitDispatch:
         """Model -> the ways that it has left."""
         self._known: list[tuple[str, ...]] = [()] * len(self.models)
         """Of each model, see `known_ways`: asked for at every decision, and changed for a model at a time."""
+        self._doubtful: dict[str, None] = {}
+        """Models with struck off ways of which `out_of_reach` is to be asked, in order."""
+        self._answers: dict[str, tuple[Hashable, Any]] = {}
+        """Question -> what the newest answer depends on, and the answer."""
         self._wide = _wide(state, run, times)
         for model in run.models.values():
             self._allot(run, model)
@@ -176,6 +183,28 @@ class FitDispatch:
         if unit is None or not self.times.estimates.knows(self.models[index], technique):
             return math.inf
         return unit.started + self.dispatch_state.seconds(index, unit.partition, unit.worker)
+
+    # --- what is kept of decisions ---------------------------------------------------------------
+
+    def again(self, question: str, of: Hashable, ask: Callable[[], _Answer]) -> _Answer:
+        """The answer to a question that costs a pass over all models: asked again only once what it is `of` has
+        changed. Forgotten with the dispatch state, so a controller that takes over asks at once."""
+        known = self._answers.get(question)
+        if known is None or known[0] != of:
+            known = self._answers[question] = of, ask()
+        return cast(_Answer, known[1])
+
+    def out_of_reach(self, state: ExperimentState) -> list[WaysStruckOff]:
+        """`ways.out_of_reach` of all models. Asked of a model only after its ways, the workers, or what it has left on
+        them have changed; of one that is busy, once it no longer is."""
+        if not self._doubtful:
+            return []
+        run = state.runs[self.run]
+        found = list(ways.out_of_reach(state, run, self._doubtful))
+        told = {event.model for event in found}
+        for name in [n for n in self._doubtful if run.models[n].busy is None and n not in told]:
+            del self._doubtful[name]
+        return found
 
     # --- the fold --------------------------------------------------------------------------------
 
@@ -266,6 +295,7 @@ class FitDispatch:
 
     def _holders_changed(self, state: ExperimentState) -> None:
         self._is_holding_known = False
+        self._doubtful |= {model.id: None for model in state.runs[self.run].models.values() if model.struck}
         self._follow(state.runs[self.run])
 
     def _heed(self, task: Task) -> None:
@@ -309,6 +339,8 @@ class FitDispatch:
                 else {p for p in remaining if not self.dispatch_state.open[index] >> p & 1}
             )
             self.dispatch_state.reopen(index, lost.pop())
+            if model.struck:
+                self._doubtful[model.id] = None
 
     def _drop(self, name: str) -> None:
         if self.dispatch_state.open[self._model[name]]:
@@ -382,6 +414,8 @@ class FitDispatch:
         """See which way the model has on each worker from now on: that of a plan, if it has one, else by what trials
         have shown."""
         index, options = self._model[model.id], ways.options(run, model)
+        if model.struck:
+            self._doubtful[model.id] = None
         planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
         wide = self._wide.get(model.id) or (None,) * len(self.workers)
         self._options[index] = tuple(option.way for option in options)
@@ -409,10 +443,14 @@ class FitDispatch:
         """Estimated seconds of a unit of mean size by that way."""
         if way is None:
             return NEVER
-        name, estimates = self.models[model], self.times.estimates
-        # Of a way that has not run yet: as by one device, or else as is typical of all models.
-        known = technique_of(way) if estimates.knows(name, technique_of(way)) else ""
-        return estimates.seconds(name, self.workers[worker], rows=self.mean_rows, technique=known)
+        name, rows, estimates = self.models[model], self.mean_rows, self.times.estimates
+        return estimates.seconds(name, self.workers[worker], rows=rows, technique=self._known_as(name, way))
+
+    def _known_as(self, name: str, way: Way) -> str:
+        """What tells how long units take by a way that has not run yet: one device, or else what is typical of all
+        models."""
+        technique = technique_of(way)
+        return technique if self.times.estimates.knows(name, technique) else ""
 
     def known_ways(self) -> tuple[tuple[str, ...], ...]:
         """Of each model, those of the ways it has left of which the time is known: a unit ran by it, or a trial."""
@@ -437,7 +475,14 @@ class FitDispatch:
             return estimates.table([name], self.workers, rows=self.mean_rows)[0]
         if not estimates.observations:
             return [1.0 if self.way(model, w) is not None else NEVER for w in range(len(self.workers))]
-        return [self.seconds(model, worker, self.way(model, worker)) for worker in range(len(self.workers))]
+        tables = {
+            way: estimates.table(
+                [name], self.workers, rows=self.mean_rows, technique=self._known_as(name, way)
+            )[0]
+            for way in set(self._ways[model])
+            if way is not None
+        }
+        return [NEVER if way is None else tables[way][worker] for worker, way in enumerate(self._ways[model])]
 
 
 def _wide(state: ExperimentState, run: Run, times: UnitTimes) -> dict[str, tuple[Way | None, ...]]:

@@ -7,6 +7,9 @@ concerns all that are left; with one under way, or waiting, on a worker there is
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
@@ -16,7 +19,7 @@ from cerebro.state import Run, TaskKey, Worker
 from controller.assigner import Assigner
 from controller.fit_dispatch import FitDispatch
 from controller.trials.choice import Wanted, trials
-from controller.trials.known import has_choice, left_in, situation
+from controller.trials.known import has_choice, situation
 
 TRIAL_S = 120.0
 """A trial that takes longer is ended, and its way struck off."""
@@ -26,21 +29,48 @@ def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, assigner: Assi
     """Give what is worth it now: the inspection, or trials."""
     if run.fit_request.trials == "never":
         return
-    workers = [w for w in assigner.alive if w.trains and w.name not in assigner.barred]
+    workers = [worker for worker in assigner.alive if worker.trains]
+    if not (run.counts.struck or run.exhausted) and all(worker.devices == 1 for worker in workers):
+        return
+    # Who is barred has changed by the next decision: that says where something is measured, not whether it is worth it.
+    able = [worker for worker in workers if worker.name not in assigner.barred]
+    giver, of = _Giver(record, run, fit, assigner, able), _standing(run, workers)
     if run.inspection is None:
         is_open = any(task.key.kind == "inspect" for task in run.open.values())
-        if not is_open and has_choice(run, fit.times, workers):
-            _Giver(record, run, fit, assigner, workers).inspect()
+        if not is_open and fit.again("inspect", of, lambda: has_choice(run, fit.times, workers)):
+            giver.inspect()
         return
     if all(worker.devices == 1 for worker in workers):
         return
-    for wanted in trials(situation(run, fit.times, workers)):
-        _Giver(record, run, fit, assigner, workers).try_out(wanted)
+    for wanted in fit.again("trials", of, lambda: [*trials(situation(run, fit.times, workers))]):
+        if not run.models[wanted.model].is_trained:
+            giver.try_out(wanted)
+
+
+_SHARE = 20
+"""What is worth measuring is asked again after one in so many of the run's units; and, because the first ones tell
+most, whenever twice as many are committed."""
+
+
+def _standing(run: Run, workers: list[Worker]) -> Hashable:
+    """What decides what is worth measuring, but for how much is left and how long it takes: of that, in what steps it
+    is looked at."""
+    counts = run.counts
+    units = sum(model.epochs * len(model.partitions) for model in islice(run.models.values(), 1))
+    return (
+        tuple((worker.name, worker.devices, worker.device) for worker in workers),
+        run.inspection is None,
+        len(run.trials),
+        frozenset(str(task.key) for task in run.open.values() if task.key.kind in MEASURING),
+        (counts.struck, len(counts.overflowed), bool(run.exhausted)),
+        (counts.active, counts.units.bit_length(), _SHARE * counts.units // max(1, units * len(run.models))),
+    )
 
 
 def is_pointless(run: Run, key: TaskKey) -> bool:
     """Whether nobody is left to be served by an open inspection or trial."""
-    return key.kind in MEASURING and not left_in(run)
+    # Those that are cut short are not among `reached`.
+    return key.kind in MEASURING and min(run.counts.reached, default=math.inf) >= run.fit_request.epochs
 
 
 # --- tasks -------------------------------------------------------------------------------------------

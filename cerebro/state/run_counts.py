@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from cerebro.contract.tasks import FailureKind
 from cerebro.state.models import Model, ModelState
 from cerebro.state.tasks import Task, TaskState
 
@@ -25,6 +26,10 @@ class RunCounts:
     """Active models with completed epochs that are not validated -> these epochs, ascending."""
     lacking: set[str] = field(default_factory=set)
     """Models that have shown that they do not return the run's metric."""
+    struck: int = 0
+    """Ways that are struck off, of all models together."""
+    overflowed: set[str] = field(default_factory=set)
+    """Models that a way is struck off of because memory ran out."""
     pending: OrderedDict[str, Task] = field(default_factory=OrderedDict)
     """The run's own tasks, if it is no fit, that are to be assigned: first those that came back, the newest of them
     first, then the others in order."""
@@ -40,6 +45,8 @@ class RunCounts:
     """Devices that each of them took, added up."""
     _validated: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Model that is in `unvalidated` -> how many epochs it had completed, and of how many validations there were."""
+    _struck: dict[str, int] = field(default_factory=dict)
+    """Model -> how many of its ways were counted as struck off, if any was."""
     _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
     """Model -> what it was counted as: its place, whether it was active, the epochs it had completed."""
 
@@ -67,8 +74,18 @@ class RunCounts:
             if now is not None:
                 self.reached[now] += 1
         self._see_validations(model, completed if is_validated and is_active else 0)
+        if model.struck or model.id in self._struck:
+            self._see_ways(model)
         is_lacking = shown is not None and metric not in shown
         (self.lacking.add if is_lacking else self.lacking.discard)(model.id)
+
+    def _see_ways(self, model: Model) -> None:
+        count = len(model.struck)
+        self.struck += count - self._struck.pop(model.id, 0)
+        if count:
+            self._struck[model.id] = count
+        is_over = any(each.kind is FailureKind.OUT_OF_MEMORY for each in model.struck.values())
+        (self.overflowed.add if is_over else self.overflowed.discard)(model.id)
 
     def _see_validations(self, model: Model, completed: int) -> None:
         if len(model.validations) >= completed:

@@ -77,7 +77,7 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
 
 
 def strike(model: Model, way: Way, failure: Failure) -> None:
-    """A model cannot be trained by a way; `failure` says why."""
+    """A model cannot be trained by a way; `failure` says why. Its run is to see the model again."""
     model.struck[way.label] = StruckOff(
         way=way,
         reason=failure.line,
@@ -248,6 +248,7 @@ def see_trial(run: Run, group: str, way: str) -> None:
         others = [way for way in left(run, model) if way.label != label]
         if model.state is ModelState.ACTIVE and label not in model.struck and others:
             strike(model, tried.way, failure)
+            run.see_model(model)
 
 
 def final(failure: Failure, run: Run, model: Model) -> Failure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import FailureKind
 from cerebro.contract.trials import Inspection
 from cerebro.contract.ways import SINGLE
 from cerebro.state import Model, ModelState, Run, Worker
@@ -44,11 +43,7 @@ def situation(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Situatio
 
 def has_choice(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> bool:
     """Whether anything could be gained by looking at the run's models."""
-    has_overflowed = bool(run.exhausted) or any(
-        struck.kind is FailureKind.OUT_OF_MEMORY
-        for model in run.models.values()
-        for struck in model.struck.values()
-    )
+    has_overflowed = bool(run.exhausted or run.counts.overflowed)
     if not has_overflowed and all(worker.devices == 1 for worker in workers):
         return False
     return is_there_a_choice(

@@ -6,6 +6,7 @@ from collections import Counter
 
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import FitRequest
+from cerebro.contract.tasks import FailureKind
 from cerebro.state import ExperimentState, ModelState, Run, TaskState
 
 
@@ -42,6 +43,9 @@ def assert_counted(run: Run) -> None:
     assert counts.active == sum(model.state is ModelState.ACTIVE for model in models)
     assert counts.reached == Counter(m.completed_epochs for m in models if not m.is_cut_short)
     assert all(counts.reached.values())
+    assert counts.struck == sum(len(model.struck) for model in models)
+    full = FailureKind.OUT_OF_MEMORY
+    assert counts.overflowed == {m.id for m in models if any(s.kind is full for s in m.struck.values())}
     due = [m for m in models if m.state is ModelState.ACTIVE and len(m.validations) < m.completed_epochs]
     assert counts.in_order(counts.unvalidated) == [model.id for model in due if run.is_validated]
     for model in due if run.is_validated else ():
