@@ -475,14 +475,13 @@ class FitDispatch:
             return estimates.table([name], self.workers, rows=self.mean_rows)[0]
         if not estimates.observations:
             return [1.0 if self.way(model, w) is not None else NEVER for w in range(len(self.workers))]
+        known = [None if way is None else self._known_as(name, way) for way in self._ways[model]]
         tables = {
-            way: estimates.table(
-                [name], self.workers, rows=self.mean_rows, technique=self._known_as(name, way)
-            )[0]
-            for way in set(self._ways[model])
-            if way is not None
+            each: estimates.table([name], self.workers, rows=self.mean_rows, technique=each)[0]
+            for each in set(known)
+            if each is not None
         }
-        return [NEVER if way is None else tables[way][worker] for worker, way in enumerate(self._ways[model])]
+        return [NEVER if each is None else tables[each][worker] for worker, each in enumerate(known)]
 
 
 def _wide(state: ExperimentState, run: Run, times: UnitTimes) -> dict[str, tuple[Way | None, ...]]:

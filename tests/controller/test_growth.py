@@ -30,22 +30,23 @@ from tests.state.stories import Story
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
 
-def joined(number: int) -> WorkerJoined:
+def joined(number: int, devices: int = 1) -> WorkerJoined:
     return WorkerJoined(
         worker=f"worker-{number}",
         incarnation="a",
         weight=1.0,
         kinds=("train",),
         holdings=(Holding(dataset=DATASET, partition=number),),
+        devices=devices,
     )
 
 
-def begun(models: int, workers: int, *, epochs: int = 1, validated: bool = False) -> Core:
+def begun(models: int, workers: int, *, epochs: int = 1, validated: bool = False, devices: int = 1) -> Core:
     """A fit that has started, and nothing of it is assigned."""
     core = Core(RECORD)
     core.apply(RunRequested(run="fit-1", request=request(models, epochs)))
     for number in range(workers):
-        core.apply(joined(number))
+        core.apply(joined(number, devices))
     core.apply(plan(models, workers, validated=validated))
     return core
 
@@ -74,26 +75,27 @@ def test_many_equal_idle_workers_get_a_unit_each() -> None:
     assert costs[80] < 4.5 * costs[40]
 
 
-def busy(models: int, workers: int, *, epochs: int = 2, validated: bool = False) -> Core:
-    """A fit in which every worker has one unit that runs and one that is queued."""
-    core = begun(models, workers, epochs=epochs, validated=validated)
+def busy(models: int, workers: int, *, epochs: int = 2, validated: bool = False, devices: int = 1) -> Core:
+    """A fit in which every device has one unit that runs and one that is queued."""
+    core = begun(models, workers, epochs=epochs, validated=validated, devices=devices)
     now = 0.0
     for _ in range(2):
         for step in core.decide(snapshot(core)):
             assert isinstance(step, api.Assign)
             told: dict[str, Any] = {"task": step.task, "attempt": step.attempt, "worker": step.worker}
-            core.apply(TaskAssigned(**told, time=now))
-            if len(core.state.workers[step.worker].open_tasks) == 1:
+            core.apply(TaskAssigned(**told, devices=step.devices, time=now))
+            if core.state.workers[step.worker].is_next(step.task):
                 core.apply(TaskStarted(**told, time=now))
     return core
 
 
-@pytest.mark.parametrize("validated", [False, True])
-def test_a_decision_while_all_are_busy_costs_the_same_with_more_models(validated: bool) -> None:
-    """A thousand models or ten thousand: nobody looks at all of them."""
+@pytest.mark.parametrize(("validated", "devices"), [(False, 1), (True, 1), (False, 2)])
+def test_a_decision_while_all_are_busy_costs_the_same_with_more_models(validated: bool, devices: int) -> None:
+    """A thousand models or ten thousand: nobody looks at all of them. On several devices, where there is a choice of
+    ways, not again before the answer can have changed."""
     costs = {}
     for models in (100, 1000):
-        core = busy(models, 4, validated=validated)
+        core = busy(models, 4, validated=validated, devices=devices)
         seen = snapshot(core)
         assert core.decide(seen) == []
         costs[models] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
