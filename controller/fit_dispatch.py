@@ -42,7 +42,7 @@ from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Worker
 from cerebro.state.tasks import ENDED
 from controller import ways
 from controller.trials.allotment import allotted
-from controller.trials.known import seed, situation, totals
+from controller.trials.known import situation, totals
 from controller.unit_times import UnitTimes, technique_of
 
 _Answer = TypeVar("_Answer")
@@ -75,6 +75,7 @@ class FitDispatch:
         self._partition = {number: index for index, number in enumerate(self.partitions)}
         rows = [run.plan.partitions[number] for number in self.partitions]
         self.mean_rows = sum(rows) / len(rows)
+        times.see_trials(run)
         self.times = times
         self._settled = 0
         self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
@@ -239,13 +240,9 @@ class FitDispatch:
                 event.run == self.run
             ):
                 self._steer(state.runs[self.run], event.model)
-            case TrialsRecalled() if event.run == self.run:
-                self._see_trials(state.runs[self.run])
             case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
                 key = TaskKey.parse(event.task)
-                if key.kind == "trial" and key.run == self.run and isinstance(event, TaskCommitted):
-                    self._see_trials(state.runs[self.run])
-                elif key.run == self.run and key.model is not None:
+                if key.run == self.run and key.model is not None:
                     self._task(state, event, key, key.model)
                 elif key.kind == "etl" and isinstance(event, TaskCommitted):
                     self._holders_changed(state)
@@ -386,12 +383,6 @@ class FitDispatch:
         for index, seconds in enumerate(self._row(self._model[name])):
             self.dispatch_state.set_time(self._model[name], index, seconds)
 
-    def _see_trials(self, run: Run) -> None:
-        self.times.see_trials(run)
-        self._estimate()
-        for model in range(len(self.models)):
-            self._see_known(model)
-
     def _see_known(self, model: int) -> None:
         knows, name = self.times.estimates.knows, self.models[model]
         techniques = map(technique_of, self._options[model])
@@ -491,7 +482,6 @@ def _wide(state: ExperimentState, run: Run, times: UnitTimes) -> dict[str, tuple
         return {}
     names = sorted(_training_workers(state, run))
     alive = [worker for name in names if (worker := state.workers[name]).is_alive]
-    seed(run, inspection, times, alive)
     places = {place.device: number for number, place in enumerate(inspection.places)}
     found: dict[str, tuple[Way | None, ...]] = {}
     for model, by_place in allotted(situation(run, times, alive), totals(run)).items():

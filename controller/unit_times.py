@@ -85,8 +85,8 @@ class UnitTimes:
             self._noted.append((key.model or "", run.models[key.model or ""].visits[-1]))
 
     def see_trials(self, run: Run) -> None:
-        """Take in what the run's trials have shown of ways that may be chosen: verified ones, and none that is struck
-        off. May be called again and again."""
+        """Take in what the run's trials have shown of ways that plans may choose: those that can be used and are
+        verified, or that the user has named. May be called again and again."""
         if run.inspection is None or not isinstance(run.plan, FitPlan) or len(run.trials) == self._trials:
             return
         self._trials = len(run.trials)
@@ -94,7 +94,8 @@ class UnitTimes:
         for (name, way), outcome in run.trials.items():
             group = run.inspection.group(name)
             known = group.way(way) if group is not None else None
-            if group is None or known is None or not (outcome.is_verified and outcome.batch_s):
+            is_right = outcome.is_usable and (outcome.is_verified or run.fit_request.techniques is not None)
+            if group is None or known is None or not is_right:
                 continue
             key = TaskKey(run=run.id, kind="trial", group=name, way=way)
             task = run.tasks.get(str(key))

@@ -129,22 +129,3 @@ def _fitting(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
         }
         found |= {(group.id, known.id) for known in group.ways if known.way.label in labels}
     return found
-
-
-def seed(run: Run, inspection: Inspection, times: UnitTimes, workers: Sequence[Worker]) -> None:
-    """Let estimates of units begin with what trials have shown. Doing it again changes nothing."""
-    for group in inspection.groups:
-        for known in group.ways:
-            outcome = run.trials.get((group.id, known.id))
-            device = inspection.places[known.place].device
-            worker = next((worker.name for worker in workers if worker.device == device), None)
-            if outcome is None or not outcome.is_usable or worker is None:
-                continue
-            for model in group.models:
-                times.estimates.seed(
-                    model,
-                    worker,
-                    rows=_batch_size(run.models[model]),
-                    seconds=outcome.batch_s,
-                    technique=technique_of(known.way),
-                )

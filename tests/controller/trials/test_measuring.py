@@ -9,9 +9,11 @@ import pytest
 from cerebro.contract.events import TaskAssigned
 from cerebro.contract.tasks import Failure, FailureKind, InspectTask, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
-from cerebro.contract.ways import SINGLE, Way
+from cerebro.contract.ways import SINGLE, TechniqueChoice, Way
 from cerebro.state import Run, RunState, TaskState
 from cerebro.state.experiment import fold
+from controller.core import Core
+from controller.fit_dispatch import FitDispatch
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario, UnitTime, WorkerOutage
 from tests.controller.test_core import assert_complete, own_partition, plan, request, several_devices
@@ -217,3 +219,35 @@ def test_two_models_on_two_devices_stay_on_one_each() -> None:
     run = run_of(simulation)
     assert all(visit.way is None for model in run.models.values() for visit in model.visits)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=20, partitions=1)
+
+
+@pytest.mark.parametrize(
+    ("is_verified", "is_named", "is_known"), [(True, False, True), (False, False, False), (False, True, True)]
+)
+def test_unverified_ways_are_not_planned_with_but_for_those_that_the_user_has_named(
+    is_verified: bool, is_named: bool, is_known: bool
+) -> None:
+    """Also of those that a model may go on to when memory runs out; a controller that takes over knows the same."""
+    outcome = TrialOutcome(batch_s=0.1, is_verified=is_verified)
+    scenario = Scenario(
+        holdings=own_partition(1),
+        devices=several_devices(2),
+        inspection=inspection(1),
+        trial=lambda body: outcome,
+        unit_time=seconds(),
+    )
+    named = tuple(TechniqueChoice(name=way.technique) for way in (SINGLE, DDP)) if is_named else None
+    asked = request(1, 3).model_copy(update={"techniques": named})
+    simulation = Simulation(scenario, asked, plan(1, 1, rows=200, ways=(SINGLE, DDP)))
+    simulation.run()
+    core = Core(simulation.core.record)
+    for event in simulation.log:
+        core.apply(event)
+        run = core.state.runs["fit-1"] if core.state.runs else None
+        if run is not None and run.trials and core.fit is not None:
+            break
+    assert core.fit is not None
+    assert run is not None
+    assert (DDP.label in core.fit.known_ways()[0]) is is_known
+    assert (DDP in core.fit.candidates(0, 0)) is is_known
+    assert FitDispatch.of(core.state, run).known_ways() == core.fit.known_ways()
