@@ -60,6 +60,9 @@ _OF_DEVICE = (
 """What is said of lack of memory of a GPU by those that raise no `torch.OutOfMemoryError`."""
 _OF_HOST = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
 """And of the machine by those that raise no `MemoryError`."""
+_OF_ONEDNN = "could not create a primitive"
+"""All that oneDNN says when it gets no memory for its code or its buffers. What it cannot compute it says with more
+words."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -93,7 +96,8 @@ def _whose_memory(error: BaseException, message: str) -> MemoryPlace | None:
     """Whose memory ran out; `None`: it is another error. By type, and by what libraries below torch say."""
     if name_of(error) == "OutOfMemoryError" or any(text in message for text in _OF_DEVICE):
         return "device"
-    return "host" if isinstance(error, MemoryError) or any(text in message for text in _OF_HOST) else None
+    is_of_host = message.endswith(_OF_ONEDNN) or any(text in message for text in _OF_HOST)
+    return "host" if isinstance(error, MemoryError) or is_of_host else None
 
 
 def _message(error: BaseException) -> str:

@@ -209,6 +209,11 @@ def test_each_error_has_its_kind(error: BaseException, kind: FailureKind) -> Non
             RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"),
             "host",
         ),
+        (RuntimeError("could not create a primitive"), "host"),
+        (
+            RuntimeError("could not create a primitive descriptor for an LSTM forward propagation primitive"),
+            None,
+        ),
         (RuntimeError("the dictionary was out of memory of older words"), None),
         (errors.StorageFullError("CUDA out of memory"), None),
     ],
