@@ -77,18 +77,13 @@ def is_there_a_choice(
     left: Mapping[str, float],
     unit: Mapping[str, float],
     batch_s: Mapping[str, float],
-    *,
-    has_overflowed: bool,
 ) -> bool:
     """Whether anything could be gained by looking at the models of a run at all.
 
     Args:
         devices: of each worker that trains.
         left, unit, batch_s: as in `Situation`.
-        has_overflowed: a unit has run out of memory.
     """
-    if has_overflowed:
-        return True
     if max(devices, default=0) < 2 or not left:
         return False
     typical = sum(batch_s.values()) / len(batch_s) if batch_s else 1.0

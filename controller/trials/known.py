@@ -43,15 +43,15 @@ def situation(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Situatio
 
 def has_choice(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> bool:
     """Whether anything could be gained by looking at the run's models."""
-    has_overflowed = bool(run.exhausted or run.counts.overflowed)
-    if not has_overflowed and all(worker.devices == 1 for worker in workers):
+    if run.exhausted or run.counts.overflowed:
+        return True  # before anything is counted: it may be asked after each unit that runs out of memory
+    if all(worker.devices == 1 for worker in workers):
         return False
     return is_there_a_choice(
         [worker.devices for worker in workers],
         left_in(run),
         _units(run),
         _batch_s(run, times, workers),
-        has_overflowed=has_overflowed,
     )
 
 

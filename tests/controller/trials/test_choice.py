@@ -62,7 +62,7 @@ def wanted(given: Situation) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("workers", [1, 4])
 def test_workers_of_one_device_and_models_that_fit_leave_nothing_to_choose(workers: int) -> None:
     """Nothing is inspected, and of what was inspected nothing is tried."""
-    assert not is_there_a_choice([1] * workers, {"m00": 1e6}, {}, {}, has_overflowed=False)
+    assert not is_there_a_choice([1] * workers, {"m00": 1e6}, {}, {})
     assert wanted(situation([1], devices=[1] * workers)) == []
 
 
@@ -74,10 +74,10 @@ def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
     is_many = models >= 2 * sum(devices)
     given = situation([models], devices=devices)
     if is_many:
-        assert not is_there_a_choice(devices, given.left, {}, {}, has_overflowed=False)
+        assert not is_there_a_choice(devices, given.left, {}, {})
         assert wanted(given) == []
     if models < sum(devices) and max(devices) > 1:
-        assert is_there_a_choice(devices, given.left, {}, {}, has_overflowed=False)
+        assert is_there_a_choice(devices, given.left, {}, {})
         assert wanted(given)
 
 
@@ -271,4 +271,4 @@ def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
     given = situation([1], batches=batches)
     given = replace(given, batch_s={} if batch_s is None else {"m00000": batch_s})
     assert bool(wanted(given)) is is_tried
-    assert is_there_a_choice([8], given.left, {}, given.batch_s, has_overflowed=False) is is_tried
+    assert is_there_a_choice([8], given.left, {}, given.batch_s) is is_tried
