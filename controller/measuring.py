@@ -27,7 +27,7 @@ TRIAL_S = 120.0
 
 def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, assigner: Assigner) -> None:
     """Give what is worth it now: the inspection, or trials."""
-    if run.fit_request.trials == "never":
+    if run.fit_request.trials == "never" or _is_not_asked_for(run, assigner):
         return
     workers = [worker for worker in assigner.alive if worker.trains]
     if not (run.counts.struck or run.exhausted) and all(worker.devices == 1 for worker in workers):
@@ -64,6 +64,18 @@ def _standing(run: Run, workers: list[Worker]) -> Hashable:
         frozenset(str(task.key) for task in run.open.values() if task.key.kind in MEASURING),
         (counts.struck, len(counts.overflowed), bool(run.exhausted)),
         (counts.active, counts.units.bit_length(), _SHARE * counts.units // max(1, units * len(run.models))),
+    )
+
+
+def _is_not_asked_for(run: Run, assigner: Assigner) -> bool:
+    """Whether nobody named techniques, and all devices are shares of cores.
+
+    There a unit on several of them computes with what units side by side would compute with, and is at best as fast:
+    trials, which take turns with units, could gain nothing.
+    """
+    devices = (worker.device for worker in assigner.alive if worker.trains)
+    return run.fit_request.techniques is None and all(
+        device is not None and device.kind == "cpu" for device in devices
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import EvaluateRequest, FitRequest
@@ -56,6 +57,7 @@ class Scenario:
         joins: worker -> when it is there for the first time, if not from the beginning.
         removals: worker -> when it goes for good, with its disk.
         devices: worker -> how many it has; one if it is left out.
+        device_kind: of all of them.
         has_pods: each worker is a pod with two containers, one that trains and ``NAME-etl``, which share the pod's
             volume; the partitions are made by an ETL run before; a cluster manager tells of the pods. Otherwise a
             worker is a process that finds its partitions, does no ETL, and is lost by its silence.
@@ -70,6 +72,7 @@ class Scenario:
     joins: Mapping[str, float] = field(default_factory=dict)
     removals: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, int] = field(default_factory=dict)
+    device_kind: Literal["gpu", "cpu"] = "gpu"
     has_pods: bool = False
     saves: bool = False
     """Whether units have savepoints, in batches of one row: at notice, and when they are asked for."""

@@ -152,7 +152,7 @@ class VirtualWorkers:
         if "train" not in worker.kinds:
             return ()
         count = self._scenario.devices.get(worker.name, 1)
-        return tuple(Device(kind="cpu", name="virtual", threads=1) for _ in range(count))
+        return (Device(kind=self._scenario.device_kind, name="virtual", threads=1),) * count
 
     def _on(self, pod: _Pod) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.pod is pod]

@@ -18,7 +18,7 @@ from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario, UnitTime, WorkerOutage
 from tests.controller.test_core import assert_complete, own_partition, plan, request, several_devices
 
-VIRTUAL = DeviceKind(kind="cpu", name="virtual")
+VIRTUAL = DeviceKind(kind="gpu", name="virtual")
 DDP = Way(technique="ddp", size=2)
 
 
@@ -48,7 +48,13 @@ def seconds(*, inspect: float = 3.0, trial: float = 15.0, unit: float = 100.0) -
 
 
 def simulate(
-    *devices: int, models: int, epochs: int = 3, groups: int = 1, trials: str = "auto", **changes: Any
+    *devices: int,
+    models: int,
+    epochs: int = 3,
+    groups: int = 1,
+    trials: str = "auto",
+    techniques: tuple[TechniqueChoice, ...] | None = None,
+    **changes: Any,
 ) -> Simulation:
     """A finished run; workers can measure."""
     scenario = Scenario(
@@ -61,7 +67,7 @@ def simulate(
             **changes,
         },
     )
-    asked = request(models, epochs).model_copy(update={"trials": trials})
+    asked = request(models, epochs).model_copy(update={"trials": trials, "techniques": techniques})
     simulation = Simulation(scenario, asked, plan(models, len(devices), rows=200))
     simulation.run()
     return simulation
@@ -103,6 +109,13 @@ def test_where_there_is_no_choice_nothing_is_measured(
     assert measured(simulation) == []
     assert run_of(simulation).inspection is None
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=len(devices))
+
+
+def test_shares_of_cores_are_measured_only_where_techniques_are_named() -> None:
+    """Several of them compute a unit with what units side by side would have: a trial could gain nothing."""
+    assert measured(simulate(2, models=1, device_kind="cpu")) == []
+    named = (TechniqueChoice(name="single"), TechniqueChoice(name="ddp", least=2))
+    assert measured(simulate(2, models=1, device_kind="cpu", techniques=named))
 
 
 def test_a_unit_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_device() -> None:
