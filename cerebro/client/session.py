@@ -176,7 +176,8 @@ class Session:
             BadRequestError: there is no such priority, or the project is no name.
         """
         check_priority(priority)
-        if re.fullmatch(_PROJECT, project) is None:
+        given: object = project
+        if not isinstance(given, str) or re.fullmatch(_PROJECT, given) is None:
             raise BadRequestError(
                 f"project is {project!r}, expected a name of lower-case letters, digits and dashes, at most 50"
             )

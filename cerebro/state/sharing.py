@@ -73,7 +73,9 @@ class Standing:
             return "waits for a run of its experiment"
         if self.place:
             return f"{_ordinal(self.place)} in the queue"
-        return "runs now" if self.is_attended else "begins in a moment"
+        if not self.is_attended:
+            return "begins in a moment"
+        return "runs now" if self.devices or self.without_device or not self.reason else "waits for a device"
 
     @property
     def has(self) -> str:

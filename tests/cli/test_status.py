@@ -167,7 +167,7 @@ def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
     rows = cli_queue.queue_lines(_shared(), {"one": log}, {}, now)
     cells = [re.split(r" {2,}", row.strip()) for row in rows[1:]]
     assert cells[0] == ["one", "fit-1", "runs now", "80%", "4 of 4 devices", "normal pixels", "5 min"]
-    assert cells[1][:6] == ["two", "fit-1", "runs now", "20%", "0 of 4 devices", "low"]
+    assert cells[1][:6] == ["two", "fit-1", "waits for a device", "20%", "0 of 4 devices", "low"]
     assert cells[1][7] == "other runs have the devices, and it is next in turn"
     assert cells[2][2:] == [
         "1st in the queue",
@@ -226,7 +226,11 @@ def test_the_status_of_the_cluster_as_json_is_what_its_tables_say() -> None:
     )
     assert [worker["name"] for worker in found["workers"]] == ["worker-0"]
     assert [(each["name"], each["state"]) for each in found["experiments"]] == [("one", "running fit-1")]
-    assert [each["position"] for each in found["queue"]] == ["runs now", "runs now", "1st in the queue"]
+    assert [each["position"] for each in found["queue"]] == [
+        "runs now",
+        "waits for a device",
+        "1st in the queue",
+    ]
     assert sum(each["due"] or 0 for each in found["queue"]) == pytest.approx(1)
 
 
