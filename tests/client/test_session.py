@@ -201,7 +201,7 @@ def test_a_run_is_asked_for_with_its_priority_and_project() -> None:
     ):
         session.request(asked, project="My birds")
     with pytest.raises(BadRequestError, match="project is 3"):
-        session.request(asked, project=3)  # type: ignore[arg-type]  # as a user may
+        session.request(asked, project=3)  # as a user may
     assert not sent
     session.request(asked, priority="high", project="birds")
     session.request(asked)
