@@ -2,11 +2,8 @@
 
 Nothing is downloaded: each row is a text that a small Markov chain writes. Without arguments the network has the shape
 of GPT-2 XL (1.56 billion parameters: 25 GB with gradients and Adam's state); ``--small`` is for a laptop. With
-``--memory-mib`` each process may take only so much of its device, so that the way user code is written does not fit and
-another one is found::
-
-    cerebro up --workers 1 --devices 2
-    python examples/gpt.py --small --memory-mib 64
+``--memory-mib`` each process may take only so much memory of its device for models: where the way user code is written
+does not fit, the run goes on by ways that need less.
 """
 
 from __future__ import annotations
