@@ -271,10 +271,11 @@ class ExperimentState:
         """Plans were made for the workers there were, and for what they held; perhaps a break is over."""
         open_runs = self.open_runs()
         if self.runs and not open_runs:
-            self.unseen = copy.deepcopy(self.workers) if self.unseen is None else self.unseen
-            workers.apply(self.unseen, event)
+            unseen = copy.deepcopy(self.workers) if self.unseen is None else self.unseen
+            workers.apply(unseen, event)
             if isinstance(event, WorkerRemoved) and event.worker not in self.workers:
-                del self.unseen[event.worker]
+                del unseen[event.worker]
+            self.unseen = unseen
             return
         concerned = [run for run in open_runs if self._is_of_interest(event, run)]
         workers.apply(self.workers, event)
