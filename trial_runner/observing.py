@@ -18,8 +18,6 @@ from torch.overrides import TorchFunctionMode
 
 from trial_runner.gradients import Mark, mark_of
 
-_BACKWARD = torch.autograd.backward
-
 MOST_BATCHES = 64
 """Without a step of an optimizer after so many, there is none."""
 
@@ -113,10 +111,6 @@ class _NoDropout(TorchFunctionMode):
         given = dict(kwargs or {})
         if func in _DROPPING:
             return args[0] if args else given["input"]
-        if func is torch.autograd.backward:
-            # It hands itself on by its name, which has another function while backward passes are weighted: that one
-            # was called already.
-            return _BACKWARD(*args, **given)
         if func is functional.scaled_dot_product_attention:
             # (query, key, value, attn_mask, dropout_p, ...)
             args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args

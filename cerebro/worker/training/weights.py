@@ -32,12 +32,15 @@ def weighted(factor: Callable[[], float]) -> Iterator[None]:
 
     For the whole process: `torch.Tensor.backward` calls `torch.autograd.backward`, which is replaced. Gradients that
     user code takes by `torch.autograd.grad` stay as they are: they are no part of a reduction.
+
+    Nothing is weighted twice: neither what torch hands on to this function by its name, as it does where a mode or a
+    subclass of tensors takes part, nor what a pass within a pass is given, as reentrant checkpointing does.
     """
     original = torch.autograd.backward
 
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
         scale = factor()
-        if scale != 1.0:
+        if scale != 1.0 and not _is_weighted(grad_tensors):
             grad_tensors = _scaled(tensors, grad_tensors, scale)
         original(tensors, grad_tensors, *args, **kwargs)
 
@@ -46,6 +49,15 @@ def weighted(factor: Callable[[], float]) -> Iterator[None]:
         yield
     finally:
         torch.autograd.backward = original
+
+
+class _Weighted(list[torch.Tensor]):
+    """Gradients that were weighted, to know them again."""
+
+
+def _is_weighted(given: Any) -> bool:
+    is_within_a_pass = torch._C._current_graph_task_id() != -1
+    return isinstance(given, _Weighted) or (is_within_a_pass and given is not None)
 
 
 def _scaled(tensors: Any, given: Any, scale: float) -> Any:
@@ -57,7 +69,7 @@ def _scaled(tensors: Any, given: Any, scale: float) -> Any:
         seed is None and root.numel() != 1 for root, seed in zip(roots, seeds, strict=True)
     ):
         return given  # a mistake, which torch tells of
-    return [
+    return _Weighted(
         (torch.ones_like(root) if seed is None else seed) * scale
         for root, seed in zip(roots, seeds, strict=True)
-    ]
+    )
