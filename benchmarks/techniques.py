@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
@@ -65,18 +65,10 @@ class Noted(Perceptron):
         return super().train(models, checkpoint, _slowly(dataloader), {**hyperparams, "passes": 1})
 
 
-class _Slow:
-    def __init__(self, dataloader: Any) -> None:
-        self._dataloader = dataloader
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._dataloader:
-            time.sleep(0.05)
-            yield batch
-
-
-def _slowly(dataloader: Any) -> _Slow:
-    return _Slow(dataloader)
+def _slowly(batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        time.sleep(0.05)
+        yield batch
 
 
 def measure() -> dict[str, Any]:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from cerebro.cli.text import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -64,5 +66,5 @@ def lines(run: str, table: pd.DataFrame, *, with_traceback: bool) -> Iterator[st
             yield from (f"    {line}" for line in str(row.traceback).rstrip().splitlines())
     total = max(int(table.attrs.get("total", 0)), len(table))
     more = "" if total == len(table) else f"; the first {len(table):,} are shown"
-    yield f"{total:,} row{'' if total == 1 else 's'} of {run} failed{more}."
+    yield f"{counted(total, 'row')} of {run} failed{more}."
     yield from notes

@@ -71,6 +71,7 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
 
 
 def _up(options: argparse.Namespace) -> int:
+    from cerebro.cli.text import counted
     from cerebro.local import cluster
 
     if options.foreground:
@@ -84,7 +85,7 @@ def _up(options: argparse.Namespace) -> int:
         timeout_s=options.timeout,
     )
     each = f", {info.devices} devices each" if info.devices > 1 else ""
-    print(f"Cerebro runs at {info.home} with {info.workers} workers{each}.")
+    print(f"Cerebro runs at {info.home} with {counted(info.workers, 'worker')}{each}.")
     _warn_of_crowd(info.workers, info.devices)
     print(f"  web page     {info.dispatcher}")
     print(f"  TensorBoard  {info.tensorboard or 'not started'}")

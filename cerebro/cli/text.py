@@ -34,13 +34,18 @@ def crowd(workers: int, cores: int, devices: int = 1) -> str:
         return ""
     if devices > 1:
         return (
-            f"warning: {workers} workers with {devices} devices each share {cores} processor core(s), so that units "
-            "slow each other down: a core for each device is as fast"
+            f"warning: {counted(workers, 'worker')} with {devices} devices each: {workers * devices} units at a time "
+            f"share {cores} processor core(s) and slow each other down; a run takes no longer with one device per core"
         )
     return (
         f"warning: {workers} workers share {cores} processor core(s) and slow each other down; "
         f"`cerebro scale --workers {cores}` has as many as there are cores"
     )
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 row``, ``1,797 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "  ") -> list[str]:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cerebro.cli.text import size, table
+from cerebro.cli.text import counted, size, table
 
 if TYPE_CHECKING:
     from cerebro.contract.trials import Inspection, KnownWay, ModelGroup
@@ -51,7 +51,7 @@ def _trials(options: argparse.Namespace) -> int:
     if options.forget:
         known = [way.cache_key for group in _groups(run) for way in group.ways if way.cache_key]
         count = connection.kvs.forget_trials(known)
-        sys.stdout.write(f"{count} outcome{'' if count == 1 else 's'} of trials forgotten.\n")
+        sys.stdout.write(f"{counted(count, 'outcome')} of trials forgotten.\n")
         return 0
     if options.json:
         sys.stdout.write(

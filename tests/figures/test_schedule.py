@@ -108,7 +108,7 @@ def test_a_unit_on_several_devices_is_drawn_on_each_of_them() -> None:
     drawn_bars = bars(found, "committed")
     assert drawn_bars["y"] == [0, 2]
     assert "by ddp-2 on devices 0, 2" in drawn_bars["hovertext"][0]
-    assert description(found).startswith("1 attempts at units on 1 workers")
+    assert description(found).startswith("1 attempt at units on 1 worker")
     assert [tuple(line[:2]) for line in table(found).rows] == [
         ("worker-0 · 0", 1),
         ("worker-0 · 1", 0),

@@ -96,7 +96,7 @@ def schedule(
         theme=theme,
     )
     what = "Schedule" if spans else "Plan"
-    title = f"{what} of {len(models):,} models on {len(counts):,} workers"
+    title = f"{what} of {_counted(len(models), 'model')} on {_counted(len(counts), 'worker')}"
     if len(spans) > MOST_BARS:
         found = buckets.merged(spans, tuple(names), end, most=MOST_BARS)
         title += f": {len(attempts):,} units and attempts, in stretches of {seconds(found[0].seconds)}"
@@ -254,11 +254,16 @@ def _description(
     breaks: Sequence[tuple[float, float]],
     landmarks: Landmarks,
 ) -> str:
-    plan = f" {len(planned):,} units are planned next; how long they take is estimated." if planned else ""
+    are = "is" if len(planned) == 1 else "are"
+    plan = (
+        f" {_counted(len(planned), 'unit')} {are} planned next; how long that takes is estimated."
+        if planned
+        else ""
+    )
     if not spans:
         return f"No unit has started yet.{plan}"
     open_s = end - _total(breaks)
-    said = f"{len(spans):,} attempts at units on {workers:,} workers in {seconds(open_s)}"
+    said = f"{_counted(len(spans), 'attempt')} at units on {_counted(workers, 'worker')} in {seconds(open_s)}"
     if breaks:
         said += f", and {seconds(_total(breaks))} in which the run had ended or no worker was there"
     said += "."
@@ -270,7 +275,12 @@ def _description(
         taken_s = sum(bar.end_s - bar.start_s for bar in landmarks.taken)
         said += f" Other runs had {seconds(taken_s)} of their devices, which count as absence."
     vain = _vain(spans)
-    return said + (f" {vain:,} attempts failed or were taken back." if vain else "") + plan
+    were = "was" if vain == 1 else "were"
+    return said + (f" {_counted(vain, 'attempt')} failed or {were} taken back." if vain else "") + plan
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _total(breaks: Iterable[tuple[float, float]]) -> float:
