@@ -54,7 +54,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.state import attempts, beside, breaks, commands, measured, plans, taken, ways, workers
 from cerebro.state.commands import CommandRecord, RunCommand
 from cerebro.state.runs import Dataset, Run, RunState
-from cerebro.state.workers import Worker
+from cerebro.state.workers import Worker, WorkerChange
 
 
 @dataclass(kw_only=True)
@@ -67,6 +67,9 @@ class ExperimentState:
     runs: dict[str, Run] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     """As they are; while no run is open, as they were when the last one ended."""
+    worker_changes: list[WorkerChange] = field(default_factory=list)
+    """Which workers came and went since the first run was requested. Of what happened while no run was open only the
+    outcome is here, once a run is open again."""
     unseen: dict[str, Worker] | None = None
     """As they are by now, where something has happened to them since then."""
     datasets: dict[str, Dataset] = field(default_factory=dict)
@@ -278,6 +281,8 @@ class ExperimentState:
             self.unseen = unseen
             return
         concerned = [run for run in open_runs if self._is_of_interest(event, run)]
+        name = "" if isinstance(event, HoldingsChanged) else event.worker
+        was_there = name in self.workers and self.workers[name].is_alive
         workers.apply(self.workers, event)
         if not self.runs:
             # What was before its first run is no matter of the experiment's.
@@ -285,9 +290,15 @@ class ExperimentState:
                 del self.workers[event.worker]
             elif isinstance(event, WorkerJoined):
                 self.workers[event.worker].most_devices = event.devices
+        elif name:
+            self._note_change(self.workers[name], was_there=was_there)
         for run in concerned:
             run.planned = None
             breaks.end(run, self.workers.values())
+
+    def _note_change(self, worker: Worker, *, was_there: bool) -> None:
+        if worker.is_alive != was_there:
+            self.worker_changes.append(WorkerChange(worker.name, worker.since, worker.is_alive, worker.lost))
 
     def _is_of_interest(self, event: ClusterEvent, run: Run) -> bool:
         """Whether it changes where the run could be trained. What a volume holds, its own tasks may have told."""
@@ -310,6 +321,7 @@ class ExperimentState:
         for worker in self.workers.values():
             known = before.get(worker.name)
             worker.most_devices = max(worker.devices, known.most_devices if known else 1)
+            self._note_change(worker, was_there=known is not None and known.is_alive)
         for run in self.open_runs():
             run.planned = None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined, WorkerLost, WorkerRemoved
 from cerebro.contract.records import Holding
@@ -80,6 +81,17 @@ class Worker:
     def is_next(self, key: str) -> bool:
         """Whether an open task runs, or may start: no older one is open on one of its devices."""
         return all(self.first_in(lane) == key for lane in lanes_of(self.open_tasks[key]))
+
+
+class WorkerChange(NamedTuple):
+    """A worker came, or went."""
+
+    worker: str
+    time: float
+    """The store's clock, seconds."""
+    is_there: bool
+    lost: str = ""
+    """Why it went."""
 
 
 def lanes_of(devices: tuple[int, ...]) -> tuple[int, ...]:

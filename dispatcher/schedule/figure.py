@@ -35,7 +35,7 @@ def schedule(read_model: ReadModel, asked: ScheduleFigureQuery, now: float) -> D
         models=list(run.models),
         landmarks=figures.landmarks(read_model.state, run, now),
         planned=figures.planned(run, now, devices=workers),
-        remade=figures.remade(run, now),
+        beside=figures.beside_units(run, now),
         highlight=asked.model,
         theme=asked.theme,
     )

@@ -11,6 +11,7 @@ from cerebro import figures
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.figures import (
+    Absence,
     Curve,
     Figure,
     Landmarks,
@@ -190,6 +191,7 @@ def gallery(theme: Theme) -> dict[str, Figure]:
                 lower_bound_s=22.0,
                 bound_at_s=25.0,
                 idle_share=0.2,
+                absences=(Absence(worker="worker-1", start_s=20.0, end_s=22.0, lost=f"silent {NASTY}"),),
             ),
             theme=theme,
         ),
@@ -221,7 +223,9 @@ def gallery(theme: Theme) -> dict[str, Figure]:
             workers=dict.fromkeys(workers[:4], 2),
             models=names[:6],
             landmarks=Landmarks(now_s=33.0),
-            remade=[replace(spans()[0], model="", devices=())],
+            beside=[
+                replace(spans()[0], model="", devices=(), kind="etl", what="preprocesses train, partition 0")
+            ],
             theme=theme,
         ),
         "etl": figures.etl(splits, theme=theme),

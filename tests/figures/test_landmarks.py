@@ -6,10 +6,11 @@ import pytest
 
 from cerebro import figures
 from cerebro.client.reporting import Drawings
+from cerebro.contract.events import RunFinished, RunResumed, RunStopRequested
 from cerebro.figures import description, landmarks, spans, table
 from cerebro.state.report import schedule_now
 from tests.client.reporting.stories import resumed
-from tests.state.stories import Story
+from tests.state.stories import Story, joined, lost
 
 BREAK_S = 1000.0
 
@@ -53,6 +54,47 @@ def test_figure_and_report_say_the_same_of_idle_time(story: Story) -> None:
     assert f"idle for {now.idle_share:.1%} of their time" in description(drawn)
     for line in table(drawn).rows:
         assert float(line[3] or 0) + float(line[4] or 0) == pytest.approx(now.makespan_s, abs=0.02)
+
+
+def test_a_worker_is_absent_from_its_loss_until_it_is_back() -> None:
+    """And one that joins later until then. What was before the first unit is no absence; nor is it another worker."""
+    story = Story(workers=2)
+    story.tell(lost(0), joined(0, incarnation="b"))
+    story.etl()
+    story.fit()
+    story.tell(lost(1), joined(1, incarnation="b"))
+    story.train(1, 0)
+    origin = story.run.origin
+    story.tell(lost(1, incarnation="b", reason="killed"))
+    killed = story.time
+    story.tell(joined(1, incarnation="c"), joined(2))
+    came = story.time
+    story.tell(lost(0, incarnation="b"))
+    found = landmarks(story.state, story.run, story.time + 5).absences
+    assert [(a.worker, a.start_s, a.end_s, a.lost) for a in found] == [
+        ("worker-2", 0.0, came - origin, ""),
+        ("worker-1", killed - origin, came - 1 - origin, "killed"),
+        ("worker-0", came + 1 - origin, None, "silent"),
+    ]
+
+
+def test_who_went_while_the_run_had_ended_is_absent_once_it_goes_on() -> None:
+    """What happens while no run is open is seen when one is open again."""
+    story = Story(workers=2)
+    story.etl()
+    story.fit()
+    story.train(1, 0)
+    origin = story.run.origin
+    story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+    story.tell(lost(1))
+    gone = story.time - origin
+    assert landmarks(story.state, story.run, story.time).absences == ()
+    story.tell(RunResumed(run="fit-1"), joined(2))
+    found = landmarks(story.state, story.run, story.time).absences
+    assert {(a.worker, a.start_s, a.end_s) for a in found} == {
+        ("worker-1", gone, None),
+        ("worker-2", 0.0, story.time - origin),
+    }
 
 
 def test_without_a_unit_there_are_none() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro import figures
-from cerebro.figures import Figure, Landmarks, PlannedSpan, Span, SplitProgress, description, table
+from cerebro.figures import Absence, Figure, Landmarks, PlannedSpan, Span, SplitProgress, description, table
 from cerebro.figures.schedule import buckets
 from cerebro.figures.schedule.drawing import MOST_BARS
 from cerebro.figures.schedule.spans import TakenBar
@@ -119,14 +119,80 @@ def test_a_unit_on_several_devices_is_drawn_on_each_of_them() -> None:
 def test_partitions_that_are_made_beside_units_have_a_row_of_their_own() -> None:
     """Below the devices; of a worker for ETL it has its name, and without any there is none."""
     (unit,) = spans(1, 1, 1, last_runs=False)
-    made = [replace(unit, model="", worker=name, devices=()) for name in ("worker-0", "worker-0-etl")]
+    what = "preprocesses train, partition 0"
+    made = [
+        replace(unit, model="", worker=name, devices=(), kind="etl", what=what)
+        for name in ("worker-0", "worker-0-etl")
+    ]
     landmarks = Landmarks(now_s=0.0)
     figure = figures.schedule(
-        [unit], workers={"worker-0": 1}, models=MODELS, landmarks=landmarks, remade=made
+        [unit], workers={"worker-0": 1}, models=MODELS, landmarks=landmarks, beside=made
     )
     assert figure["layout"]["yaxis"]["ticktext"] == ["worker-0", "worker-0 · ETL", "worker-0-etl"]
     assert bars(figure, "making a partition")["y"] == [1, 2]
     assert "making a partition" not in [trace["name"] for trace in drawn([unit], 1)["data"]]
+    assert "2 partitions made again" in description(figure)
+
+
+def test_trials_are_on_the_rows_of_their_devices_and_an_inspection_on_its_own() -> None:
+    """In no model's colour. They may have been before the first unit, and then the axis begins with them."""
+    (unit,) = spans(1, 1, 1, last_runs=False)
+    none = replace(unit, model="", worker="worker-0", outcome="committed", load_s=0.0, save_s=0.0)
+    inspected = replace(
+        none, kind="inspect", what="inspects the models", devices=(), start_s=-3.0, end_s=-1.0
+    )
+    tried = replace(
+        none, kind="trial", what="tries ddp-2 with the models of g00", devices=(0, 1), note="12 ms a batch"
+    )
+    figure = figures.schedule(
+        [unit],
+        workers={"worker-0": 2},
+        models=MODELS,
+        landmarks=Landmarks(now_s=0.0),
+        beside=[inspected, tried],
+    )
+    axes = figure["layout"]
+    assert axes["yaxis"]["ticktext"] == ["worker-0 · 0", "worker-0 · 1", "worker-0 · inspection"]
+    assert axes["xaxis"]["range"][0] == -3.0
+    assert bars(figure, "inspecting models")["y"] == [2]
+    trial = bars(figure, "trying a way")
+    assert trial["y"] == [0, 1]
+    assert "12 ms a batch" in trial["hovertext"][0]
+    assert "1 inspection, 1 trial" in description(figure)
+    alone = figures.schedule(
+        [], workers={"worker-0": 1}, models=MODELS, landmarks=Landmarks(now_s=0.0), beside=[inspected]
+    )
+    assert bars(alone, "inspecting models")["base"] == [-3.0]
+
+
+def test_a_worker_that_was_lost_and_came_back_is_marked() -> None:
+    """Where that was; and between the two all its rows are shaded, so that they do not look idle."""
+    found = spans(2, 2, 2, last_runs=False)
+    end = max(span.end_s for span in found)
+    absences = (
+        Absence(worker="worker-0", start_s=2.0, end_s=5.0, lost="silent <b>"),
+        Absence(worker="worker-1", start_s=0.0, end_s=1.0, lost=""),
+        Absence(worker="worker-1", start_s=end - 1.0, end_s=None, lost="killed"),
+    )
+    figure = figures.schedule(
+        found,
+        workers={"worker-0": 2, "worker-1": 1},
+        models=MODELS,
+        landmarks=Landmarks(now_s=end, absences=absences),
+    )
+    shades = bars(figure, "worker not there")
+    assert shades["y"] == [0, 1, 2, 2]
+    assert shades["x"] == [3.0, 3.0, 1.0, pytest.approx(1.0)]
+    lost, came = bars(figure, "worker lost"), bars(figure, "worker came")
+    assert lost["x"] == [2.0, end - 1.0]
+    assert "silent &lt;b&gt;" in lost["hovertext"][0]
+    assert came["x"] == [5.0, 1.0]
+    assert [words.split("<br>")[0] for words in came["hovertext"]] == [
+        "worker-0 came back",
+        "worker-1 joined",
+    ]
+    assert "lost 2 times and came 2 times" in description(figure)
+    assert "worker lost" not in [trace["name"] for trace in drawn(found, 2)["data"]]
 
 
 def test_a_chosen_model_stands_out() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract.events import TaskFailed
-from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.figures import spans
+from cerebro.contract.events import TaskCommitted, TaskFailed
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.trials import TrialOutcome
+from cerebro.figures import beside_units, spans
 from tests.dispatcher.stories import Story
+from tests.state import stories
+from tests.state.test_measured import DDP, inspected, started
 
 
 @pytest.mark.parametrize(
@@ -26,3 +29,21 @@ def test_preempted_attempt_was_taken_back(kind: FailureKind, outcome: str) -> No
     (span,) = spans(story.state.runs["fit-1"], story.time)
     assert span.outcome == outcome
     assert span.note.startswith(outcome if outcome == "revoked" else kind)
+
+
+def test_inspection_and_trials_are_beside_the_units() -> None:
+    """They are no units; until the first unit starts they count from now. What a trial has shown is told with it."""
+    story = inspected()
+    (inspection,) = beside_units(story.run, story.time)
+    assert (inspection.kind, inspection.devices, inspection.end_s) == ("inspect", (), 0.0)
+    story.start(stories.unit(1, 1), 1)
+    origin = story.time
+    named = started(story, DDP, (0, 1))
+    inspection, trial = beside_units(story.run, story.time + 5)
+    assert inspection.end_s < 0
+    assert (trial.start_s, trial.outcome, trial.note) == (story.time - origin, "running", "")
+    outcome = TrialOutcome(reason="the gradient is another one", cause="gradient")
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
+    trial = beside_units(story.run, story.time)[-1]
+    assert (trial.devices, trial.outcome, trial.note) == ((0, 1), "committed", "the gradient is another one")
+    assert [span.kind for span in spans(story.run, story.time)] == ["train"]

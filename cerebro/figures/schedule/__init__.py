@@ -2,16 +2,26 @@
 
 from cerebro.figures.schedule.drawing import schedule
 from cerebro.figures.schedule.planned import PlannedSpan, planned
-from cerebro.figures.schedule.spans import Landmarks, Outcome, Span, landmarks, remade, spans, worker_rows
+from cerebro.figures.schedule.spans import (
+    Absence,
+    Landmarks,
+    Outcome,
+    Span,
+    beside_units,
+    landmarks,
+    spans,
+    worker_rows,
+)
 
 __all__ = [
+    "Absence",
     "Landmarks",
     "Outcome",
     "PlannedSpan",
     "Span",
+    "beside_units",
     "landmarks",
     "planned",
-    "remade",
     "schedule",
     "spans",
     "worker_rows",

@@ -1,4 +1,5 @@
-"""The marks of a schedule: bars of units, bars of merged stretches, and the line of busy devices."""
+"""The marks of a schedule: bars of units, bars of merged stretches, and the line of busy devices. What is drawn beside
+them is in `cerebro.figures.schedule.surroundings`."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ from cerebro.figures.frame import Duration, lines
 from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour, faint
 from cerebro.figures.schedule.buckets import Bucket
 from cerebro.figures.schedule.planned import PlannedSpan
-from cerebro.figures.schedule.spans import Outcome, Span, TakenBar
+from cerebro.figures.schedule.spans import Outcome, Span
 
 _BAR = 0.8
 """Height of a bar, of its row."""
 
 _DIMMED = 0.2
-_MOST_MARKS = 2000
+
+MOST_MARKS = 2000
+"""Of one kind that is drawn."""
 
 _PATTERNS: dict[Outcome, str] = {"committed": "", "running": "", "failed": "x", "revoked": "/"}
 
@@ -110,49 +113,6 @@ def planned_bars(planned: Sequence[PlannedSpan], canvas: Canvas, highlight: str)
     }
 
 
-def remade_bars(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
-    """Partitions that were made again: in no model's colour."""
-    if spans:
-        yield canvas.horizontal([(s.worker, s.start_s, s.end_s - s.start_s) for s in spans]) | {
-            "name": "making a partition",
-            "marker": {"color": faint(canvas.colors.ink, 0.5)},
-            "hoverinfo": "text",
-            "hovertext": [
-                lines(
-                    f"partition {span.partition}, made again",
-                    f"on {span.worker.removesuffix(' · ETL')}, attempt {span.attempt}: {span.note or span.outcome}",
-                    f"{seconds(span.start_s)}, for {seconds(span.end_s - span.start_s)}",
-                )
-                for span in spans
-            ],
-            "showlegend": True,
-        }
-
-
-def taken_bars(found: Sequence[TakenBar], canvas: Canvas) -> Iterator[dict[str, Any]]:
-    """What other runs had: a hatch, quieter than any bar. The newest, if there are many."""
-    shown = found[-_MOST_MARKS:]
-    if shown:
-        tint = faint(canvas.colors.ink, 0.3)
-        yield canvas.horizontal([(bar.worker, bar.start_s, bar.end_s - bar.start_s) for bar in shown]) | {
-            "name": "another experiment",
-            "marker": {
-                "color": tint,
-                "line": {"width": 0},
-                "pattern": {"shape": "\\", "bgcolor": canvas.colors.ground, "size": 8, "solidity": 0.15},
-            },
-            "hoverinfo": "text",
-            "hovertext": [
-                lines(
-                    f"{bar.worker}: another experiment had it",
-                    f"{seconds(bar.start_s)}, for {seconds(bar.end_s - bar.start_s)}",
-                )
-                for bar in shown
-            ],
-            "showlegend": True,
-        }
-
-
 def _hollow(tint: str | list[str]) -> dict[str, Any]:
     return {"color": "rgba(0,0,0,0)", "line": {"color": tint, "width": 1.5}}
 
@@ -215,7 +175,7 @@ def merged_bars(found: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
 
 def vain_marks(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
     """Where attempts came to nothing: they must not vanish among merged bars. The newest, if there are many."""
-    shown = [span for span in spans if span.outcome in ("failed", "revoked")][-_MOST_MARKS:]
+    shown = [span for span in spans if span.outcome in ("failed", "revoked")][-MOST_MARKS:]
     if shown:
         line = {"color": canvas.colors.ground, "width": 1}
         yield {

@@ -14,15 +14,14 @@ from cerebro.figures.schedule.bars import (
     Canvas,
     merged_bars,
     planned_bars,
-    remade_bars,
     seconds,
     strip,
-    taken_bars,
     unit_bars,
     vain_marks,
 )
 from cerebro.figures.schedule.planned import PlannedSpan
 from cerebro.figures.schedule.spans import Landmarks, Span, TakenBar
+from cerebro.figures.schedule.surroundings import away_bars, away_words, beside_bars, beside_words, taken_bars
 
 MOST_BARS = 2000
 """Beyond, bars are put together per row and stretch of time."""
@@ -51,12 +50,12 @@ def schedule(
     models: Sequence[str],
     landmarks: Landmarks,
     planned: Sequence[PlannedSpan] = (),
-    remade: Sequence[Span] = (),
+    beside: Sequence[Span] = (),
     highlight: str = "",
     theme: Theme = "light",
 ) -> Figure:
     """A row per device and a bar per attempt at a unit, in its model's colour, on each row of one that takes several
-    devices; what is left empty is time without one.
+    devices; what is left empty is time without one, in which its worker was there.
 
     Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading,
     saving and the start of processes are shaded, and so are breaks, in which the run had ended or no worker was there.
@@ -69,33 +68,36 @@ def schedule(
         workers: from top to bottom, those that idled as well -> devices; a worker with several has a row for each.
         models: all of the plan, in order: they have the colours.
         landmarks: epochs, breaks, and what other runs had, which is hatched; the lower bound is a dashed line where the
-            run would have ended.
+            run would have ended. While a worker was absent its rows are shaded.
         planned: see `cerebro.figures.schedule.planned`; empty if no plan is followed.
-        remade: partitions that were made again beside the units: their worker has a row for them.
+        beside: see `cerebro.figures.schedule.beside_units`; what takes no device has a row of its worker's.
         highlight: a model whose way across the workers stands out.
     """
-    if not spans and not planned:
+    if not spans and not planned and not beside:
         reason = "no unit has started yet, and no plan is followed"
         return empty("schedule", reason, theme=theme, title="Schedule")
-    end = max([landmarks.now_s, *(span.end_s for span in spans)])
+    end = max([landmarks.now_s, *(span.end_s for span in (*spans, *beside))])
+    begin = min([0.0, *(span.start_s for span in beside)])
     until = max([end, *(unit.end_s for unit in planned)])
     breaks = [(since, min(until, end)) for since, until in landmarks.breaks if since < end]
     counts, taken = dict(workers), landmarks.taken
     for worker in [s.worker for found in (spans, planned, taken) for s in found]:
         counts.setdefault(worker, 1)
-    names = [lane for worker, count in counts.items() for lane in lanes(worker, count)]
+    rows = {worker: lanes(worker, count) for worker, count in counts.items()}
+    names = [lane for found in rows.values() for lane in found]
     attempts = spans
     spans = [replace(s, worker=lane) for s in attempts for lane in _lanes(s.worker, s.devices, counts)]
     planned = [replace(u, worker=lane) for u in planned for lane in _lanes(u.worker, (u.device,), counts)]
     taken = tuple(replace(b, worker=lane) for b in taken for lane in _lanes(b.worker, b.devices, counts))
-    remade = [replace(s, worker=f"{s.worker} · ETL" if s.worker in counts else s.worker) for s in remade]
+    done_beside = beside
+    beside = [replace(s, worker=lane) for s in beside for lane in _beside_lanes(s, counts)]
     canvas = Canvas(
-        rows={lane: row for row, lane in enumerate(dict.fromkeys([*names, *(s.worker for s in remade)]))},
+        rows={lane: row for row, lane in enumerate(dict.fromkeys([*names, *(s.worker for s in beside)]))},
         indices={model: index for index, model in enumerate(models)},
-        unit=duration(max(until, landmarks.bound_at_s)),
+        unit=duration(max(until, landmarks.bound_at_s) - begin),
         theme=theme,
     )
-    what = "Schedule" if spans else "Plan"
+    what = "Schedule" if spans or beside else "Plan"
     title = f"{what} of {_counted(len(models), 'model')} on {_counted(len(counts), 'worker')}"
     if len(spans) > MOST_BARS:
         found = buckets.merged(spans, tuple(names), end, most=MOST_BARS)
@@ -105,7 +107,8 @@ def schedule(
         traces = list(unit_bars(spans, canvas, highlight))
     traces += taken_bars(taken, canvas)
     traces += planned_bars(planned, canvas, highlight)
-    traces += remade_bars(remade, canvas)
+    traces += beside_bars(beside, canvas)
+    traces = [*away_bars(landmarks.absences, rows, end, canvas), *traces]
     if spans:
         traces.append(strip(buckets.busy_share(spans, len(names), end), canvas))
     return figure(
@@ -113,9 +116,11 @@ def schedule(
         traces,
         theme=theme,
         title=title,
-        description=_description(attempts, planned, len(counts), end, breaks=breaks, landmarks=landmarks),
+        description=_description(attempts, planned, len(counts), end, breaks=breaks, landmarks=landmarks)
+        + beside_words(done_beside)
+        + away_words(landmarks.absences),
         table=cut(_rows(spans, planned, taken, names, end - _total(breaks)), _COLUMNS),
-        layout=_layout(canvas, until, breaks, landmarks, now=end if spans else None),
+        layout=_layout(canvas, begin, until, breaks, landmarks, now=end if spans else None),
     )
 
 
@@ -130,8 +135,18 @@ def _lanes(worker: str, devices: tuple[int, ...], counts: Mapping[str, int]) -> 
     return list(dict.fromkeys(rows[min(device, len(rows) - 1)] for device in devices or (0,)))
 
 
+def _beside_lanes(span: Span, counts: Mapping[str, int]) -> list[str]:
+    """The rows of what was done beside units."""
+    if span.worker not in counts:
+        return [span.worker]
+    if span.devices:
+        return _lanes(span.worker, span.devices, counts)
+    return [f"{span.worker} · {'ETL' if span.kind == 'etl' else 'inspection'}"]
+
+
 def _layout(
     canvas: Canvas,
+    begin: float,
     end: float,
     breaks: Sequence[tuple[float, float]],
     landmarks: Landmarks,
@@ -172,7 +187,7 @@ def _layout(
     found = {
         "barmode": "overlay",
         "height": height,
-        "xaxis": axis(colors, f"time {counted}, {unit.name}", anchor="y", range=[0, reach]),
+        "xaxis": axis(colors, f"time {counted}, {unit.name}", anchor="y", range=[unit.of(begin), reach]),
         "yaxis": axis(
             colors,
             tickvals=places,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from cerebro.state import ExperimentState, Run, TaskState
+from cerebro.contract.tasks import MEASURING
+from cerebro.state import ExperimentState, Run, TaskState, wording
 from cerebro.state.report import moment, schedule_now
 from cerebro.state.timeline import Try, tries
 
@@ -17,14 +18,14 @@ Outcome = Literal["committed", "failed", "revoked", "running"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """An attempt at a unit, or at making a partition again. Times are seconds since the start of the run's first unit.
+    """An attempt at a unit, or at what is done beside units. Times are seconds since the start of the run's first unit.
 
     Attributes:
-        task: its key. model: empty for a partition.
-        epoch, partition, worker, attempt: what ran where. devices: of the worker; none for a partition.
+        task: its key. kind: of task. what: it in words, if it is no unit.
+        model, epoch, partition, worker, attempt: what ran where. devices: of the worker; none if it takes none.
         way: label of how a unit used them; empty: on one, as user code is written.
         start_s, end_s: of one that runs, `end_s` is now.
-        outcome: what came of it. note: how an attempt that came to nothing ended, in words.
+        outcome: what came of it. note: how an attempt that came to nothing ended, or what a trial has shown, in words.
         process_s: at its beginning, until its process had started and its own work began; 0 where unknown (only commits
             tell).
         load_s, save_s: after that, and at its end; 0 where unknown, too.
@@ -45,6 +46,23 @@ class Span:
     save_s: float = 0.0
     devices: tuple[int, ...] = (0,)
     way: str = ""
+    kind: str = "train"
+    what: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Absence:
+    """A worker was not there. Seconds, on the clock of `Span`.
+
+    Attributes:
+        start_s: when it was lost; 0 if it was not there by then. end_s: when it came; `None`: it did not.
+        lost: why it was lost; empty if it had not been there before.
+    """
+
+    worker: str
+    start_s: float
+    end_s: float | None
+    lost: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +86,7 @@ class Landmarks:
         epochs: (epoch, when all models had trained it).
         lower_bound_s: a duration: no order of the run's units takes less.
         bound_at_s: when the run would have ended then.
-        taken: what other runs had of the devices.
+        taken: what other runs had of the devices. absences: workers that were lost, or came later.
         idle_share: of the devices' time, without a task of whatever kind; `None` if it is not known.
     """
 
@@ -79,6 +97,7 @@ class Landmarks:
     bound_at_s: float = 0.0
     idle_share: float | None = None
     taken: tuple[TakenBar, ...] = ()
+    absences: tuple[Absence, ...] = ()
 
 
 def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
@@ -95,7 +114,34 @@ def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
         bound_at_s=moment(run, begun, found.lower_bound_s) - zero,
         idle_share=found.idle_share,
         taken=tuple(_taken(run)),
+        absences=tuple(_absences(state, zero, at)),
     )
+
+
+def _absences(state: ExperimentState, zero: float, until: float) -> list[Absence]:
+    """Of workers that train, between two times on the store's clock, by start."""
+    found: list[Absence] = []
+    away: dict[str, tuple[float, str]] = {}
+    seen: set[str] = set()
+    for change in sorted(state.worker_changes, key=lambda change: change.time):
+        known = state.workers.get(change.worker)
+        if change.time > until or known is None or not known.trains:
+            continue
+        if not change.is_there:
+            away[change.worker] = change.time, change.lost or "lost"
+        elif change.time > zero and (change.worker in away or change.worker not in seen):
+            since, lost = away.get(change.worker, (zero, ""))
+            found.append(_absence(change.worker, since, change.time, lost, zero))
+        if change.is_there:
+            away.pop(change.worker, None)
+        seen.add(change.worker)
+    found += [_absence(name, since, None, lost, zero) for name, (since, lost) in away.items()]
+    return sorted(found, key=lambda absence: absence.start_s)
+
+
+def _absence(worker: str, since: float, until: float | None, lost: str, zero: float) -> Absence:
+    start_s = max(0.0, since - zero)
+    return Absence(worker=worker, start_s=start_s, end_s=None if until is None else until - zero, lost=lost)
 
 
 def _taken(run: Run) -> list[TakenBar]:
@@ -127,17 +173,19 @@ def spans(run: Run, now: float) -> list[Span]:
 
     Validation runs in the gaps; it is no unit.
     """
-    return _spans(run, now, "train")
+    return _spans(run, now, {"train"})
 
 
-def remade(run: Run, now: float) -> list[Span]:
-    """The same of partitions that were made again for `run`, beside the units."""
-    return _spans(run, now, "etl") if math.isfinite(run.origin) else []
+def beside_units(run: Run, now: float) -> list[Span]:
+    """The same of partitions that were made again for `run`, and of inspections and trials of its models. Until its
+    first unit starts they are before 0."""
+    return _spans(run, now, {"etl", *MEASURING}) if run.kind == "fit" else []
 
 
-def _spans(run: Run, now: float, kind: str) -> list[Span]:
-    chosen = (tried for tried in tries(run) if tried.key.kind == kind)
-    found = (_span(tried, run, run.origin, now) for tried in chosen)
+def _spans(run: Run, now: float, kinds: Collection[str]) -> list[Span]:
+    zero = run.origin if math.isfinite(run.origin) else now
+    chosen = (tried for tried in tries(run) if tried.key.kind in kinds)
+    found = (_span(tried, run, zero, now) for tried in chosen)
     return sorted((span for span in found if span is not None), key=lambda span: span.start_s)
 
 
@@ -164,13 +212,24 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
         start_s=attempt.started - zero,
         end_s=ended - zero,
         outcome=outcome,
-        note=attempt.outcome if outcome in ("failed", "revoked") else "",
+        note=attempt.outcome if outcome in ("failed", "revoked") else _shown(tried, run),
         process_s=visit.start_s if visit else 0.0,
         load_s=visit.load_s if visit else 0.0,
         save_s=visit.save_s if visit else 0.0,
         devices=attempt.devices,
         way=attempt.way.label if attempt.way else "",
+        kind=key.kind,
+        what="" if key.kind == "train" else wording.task(key),
     )
+
+
+def _shown(tried: Try, run: Run) -> str:
+    """What a trial has shown; empty for anything else."""
+    key, attempt, _ = tried
+    outcome = run.trials.get((key.group or "", key.way or ""))
+    if key.kind != "trial" or attempt.outcome != "committed" or outcome is None:
+        return ""
+    return outcome.reason or f"{1000 * outcome.batch_s:.3g} ms a batch"
 
 
 def by_number(worker: str) -> list[tuple[int, str]]:
