@@ -27,6 +27,8 @@ from cerebro.techniques.base import Params, Technique
 
 _PROGRAM = "cerebro.worker.training.conforming"
 _POLL_S = 0.05
+_START_S = 300.0
+"""How long ranks may take to import what they need, whatever the limit of a check."""
 
 
 def check(
@@ -50,7 +52,8 @@ def check(
         size: number of devices; left out: the least that the technique can use, or 2.
         params: of the technique; left out: those that it has fixed.
         device: ``"cpu"``, or ``"cuda"`` for as many GPUs.
-        limit_s: after so long, with no check done meanwhile, ranks are taken to wait for each other in vain.
+        limit_s: after so long, with no check done meanwhile, ranks are taken to wait for each other in vain. It counts
+            from when all have begun the first one.
 
     Raises:
         SpecError: the technique does not conform, with what was found on which rank.
@@ -116,11 +119,13 @@ def _run(folder: Path, request: bytes, processes: int, limit_s: float) -> list[s
 
 def _follow(folder: Path, started: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
     """Wait until all have ended, or for as long as they get on."""
-    seen, since = 0, time.monotonic()
-    while any(process.poll() is None for process in started) and time.monotonic() - since < limit_s:
-        count = sum(len(_told(folder, rank)) for rank in range(len(started)))
-        if count > seen:
-            seen, since = count, time.monotonic()
+    seen, since, most_s = 0, time.monotonic(), _START_S
+    while any(process.poll() is None for process in started) and time.monotonic() - since < most_s:
+        counts = [len(_told(folder, rank)) for rank in range(len(started))]
+        if sum(counts) > seen:
+            seen, since = sum(counts), time.monotonic()
+        have_begun = all(n or process.poll() is not None for n, process in zip(counts, started, strict=True))
+        most_s = limit_s if have_begun else _START_S
         time.sleep(_POLL_S)
 
 

@@ -33,7 +33,6 @@ class Channel:
     Attributes:
         is_closed: whether the other end was found to be gone.
         strays: how many lines were no messages.
-        stray: the newest of these, for people; cut.
     """
 
     def __init__(self, end: socket.socket, unread: bytes = b"") -> None:
@@ -44,7 +43,7 @@ class Channel:
         self._num_bytes = 0
         """Of that line, what was dropped included."""
         self.is_closed = False
-        self.strays, self.stray = 0, ""
+        self.strays, self._stray = 0, b""
         self._lock = threading.Lock()
         self._take(unread)
 
@@ -85,12 +84,17 @@ class Channel:
         """Close this end."""
         self._socket.close()
 
+    @property
+    def stray(self) -> str:
+        """The newest line that was no message, for people; cut."""
+        return cleaned(self._stray.decode(errors="replace"), _QUOTED)
+
     def drop(self, message: dict[str, Any]) -> None:
         """Count a message that was understood by nobody."""
-        self._drop(json.dumps(message)[:_QUOTED])
+        self._drop(json.dumps(message).encode())
 
-    def _drop(self, text: str) -> None:
-        self.strays, self.stray = self.strays + 1, cleaned(text, _QUOTED)
+    def _drop(self, line: bytes) -> None:
+        self.strays, self._stray = self.strays + 1, line[:_QUOTED]
 
     def _read(self) -> bool:
         try:
@@ -125,10 +129,12 @@ class Channel:
         if message is not None:
             self._messages.append(message)
         else:
-            self._drop(line[:_QUOTED].decode(errors="replace"))
+            self._drop(line)
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
+    if not line.lstrip().startswith(b"{"):
+        return None  # of a flood of lines each takes less time so
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
