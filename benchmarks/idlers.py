@@ -36,14 +36,14 @@ class Wait(Execution):
         self.previous = None
 
     def begin_early(self, item: InboxItem) -> None:
-        """See `Execution`."""
+        """Begin to wait."""
         self._begun = time.monotonic() if self.may_begin_early(item) else None
 
     def end_early(self) -> None:
         """There is nothing to end."""
 
     def run(self, item: InboxItem) -> TaskResult | Failure:
-        """See `Execution`."""
+        """Wait for what is left of the time; a partition is there at once."""
         if isinstance(item.body, EtlTask):
             self._made.append(Holding(dataset=item.body.dataset, partition=item.body.partition))
             return TaskResult(rows=ROWS)

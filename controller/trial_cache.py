@@ -33,7 +33,7 @@ class TrialStore(Protocol):
 
 
 class TrialCache:
-    """See the module's docstring."""
+    """What this controller has seen in the store, or put there."""
 
     def __init__(self, store: TrialStore) -> None:
         self._store = store

@@ -44,7 +44,7 @@ def inspect(
     opened: Callable[[str], object] | None = None,
     keyed_by: Mapping[str, str] | None = None,
 ) -> Inspection:
-    """See the module's docstring.
+    """Group the models of a run, and tell of each group and way whether a trial of it is worth its time.
 
     A model that cannot be made is in a group of its own kind, with the reason: units will show it, too.
 

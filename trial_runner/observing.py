@@ -45,7 +45,8 @@ class Seen:
 
 @contextmanager
 def observing(modules: Sequence[nn.Module]) -> Iterator[Seen]:
-    """See the module's docstring. Where parameters are in parts, this is collective: all ranks step together."""
+    """Watch the first step of each optimizer over these modules. Where parameters are in parts, this is collective: all
+    ranks step together."""
     seen, optimizers = Seen(), list[Optimizer]()
     names = {
         id(parameter): f"{number}/{name}"

@@ -13,7 +13,10 @@ from cerebro.techniques.single import not_one, state_bytes, too_large
 if TYPE_CHECKING:
     from torch import nn
 
-NO_BLOCKS = "the model has no repeated block: name a class of its modules in Hints(blocks=...)"
+CHECKPOINTING = "checkpointing"
+"""Parameter of techniques that can recompute blocks besides."""
+
+_NO_BLOCKS = "the model has no repeated block: name a class of its modules in Hints(blocks=...)"
 
 
 class Checkpointing(Technique):
@@ -28,7 +31,7 @@ class Checkpointing(Technique):
         """It needs repeated blocks, and the model's state to fit the device."""
         return (
             not_one(place)
-            or ("" if facts.layers else NO_BLOCKS)
+            or ("" if facts.layers else _NO_BLOCKS)
             or too_large(self.memory(facts, place, params), place)
         )
 
@@ -37,16 +40,27 @@ class Checkpointing(Technique):
         return Memory(device=state_bytes(facts))
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """See `Technique.prepare`."""
-        if not recompute_blocks(modules, hints):
-            raise NotApplicableError(NO_BLOCKS)
+        """Have each block computed once more in the backward pass."""
+        _recompute(modules, hints)
 
 
-def recompute_blocks(modules: list[nn.Module], hints: Hints) -> int:
-    """Have the blocks of these modules computed once more in the backward pass; returns how many there are.
+def not_repeated(facts: ModelFacts, params: Params) -> str:
+    """Why blocks cannot be recomputed as these parameters of a technique ask; empty if they can or need not."""
+    return "" if facts.layers or not params.get(CHECKPOINTING) else _NO_BLOCKS
 
-    Their `forward` is replaced, and not the blocks, so that all names stay.
+
+def recompute_if_asked(modules: list[nn.Module], params: Params, hints: Hints) -> None:
+    """Have blocks computed once more in the backward pass if these parameters of a technique ask for it.
+
+    Raises:
+        NotApplicableError: there are none.
     """
+    if params.get(CHECKPOINTING):
+        _recompute(modules, hints)
+
+
+def _recompute(modules: list[nn.Module], hints: Hints) -> None:
+    """Their `forward` is replaced, and not the blocks, so that all names stay."""
     from functools import partial
 
     from torch.utils.checkpoint import checkpoint
@@ -54,6 +68,7 @@ def recompute_blocks(modules: list[nn.Module], hints: Hints) -> int:
     from cerebro.techniques.facts import blocks
 
     found = blocks(modules, hints)
+    if not found:
+        raise NotApplicableError(_NO_BLOCKS)
     for block in found:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    return len(found)

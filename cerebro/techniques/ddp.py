@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cerebro.errors import NotApplicableError
 from cerebro.spec import DataLoader, Hints
 from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Share, Technique
-from cerebro.techniques.checkpointing import NO_BLOCKS, recompute_blocks
+from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
 from cerebro.techniques.single import state_bytes, too_large
 
 if TYPE_CHECKING:
     from torch import nn
 
-_UNUSED, _CHECKPOINTING = "unused_parameters", "checkpointing"
+_UNUSED = "unused_parameters"
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
 """What DistributedDataParallel says where a parameter got no gradient."""
 
@@ -27,18 +27,18 @@ class Ddp(Technique):
 
     name = "ddp"
     least = 2
-    parameters: ClassVar = MappingProxyType({_UNUSED: (False, True), _CHECKPOINTING: (False, True)})
+    parameters: ClassVar = MappingProxyType({_UNUSED: (False, True), CHECKPOINTING: (False, True)})
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
         """To look for parameters that a batch does not use takes time; to compute activations once more takes more, and
         spares memory."""
-        return ({}, {_UNUSED: True}, *([{_CHECKPOINTING: True}] if facts.layers else []))
+        return ({}, {_UNUSED: True}, *([{CHECKPOINTING: True}] if facts.layers else []))
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
         """It needs several devices, a row for each, and the model's state to fit each."""
         return (
             not_shared(facts, place)
-            or ("" if facts.layers or not params.get(_CHECKPOINTING) else NO_BLOCKS)
+            or not_repeated(facts, params)
             or too_large(self.memory(facts, place, params), place)
         )
 
@@ -51,9 +51,8 @@ class Ddp(Technique):
         return Share(index=group.rank, of=group.size)
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """See `Technique.prepare`."""
-        if params.get(_CHECKPOINTING) and not recompute_blocks(modules, hints):
-            raise NotApplicableError(NO_BLOCKS)
+        """Have gradients averaged while backward passes compute them."""
+        recompute_if_asked(modules, params, hints)
         require_apart(modules)
         for module in modules:
             synchronize_norms(module, group)

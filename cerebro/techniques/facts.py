@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from cerebro.errors import NotApplicableError
 from cerebro.spec import Hints
+from cerebro.techniques.single import not_one_module
 
 
 def num_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -24,6 +26,18 @@ def coupled(module: nn.Module) -> str:
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             return f"{name or 'the module itself'} ({type(part).__name__})"
     return ""
+
+
+def only_trained(modules: Sequence[nn.Module]) -> nn.Module:
+    """The one that has parameters.
+
+    Raises:
+        NotApplicableError: there is none, or there are several.
+    """
+    trained = [module for module in modules if any(True for _ in module.parameters())]
+    if reason := not_one_module(len(trained)):
+        raise NotApplicableError(reason)
+    return trained[0]
 
 
 def blocks(modules: Sequence[nn.Module], hints: Hints | None = None) -> list[nn.Module]:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cerebro.errors import NotApplicableError
 from cerebro.spec import DataLoader, Hints
 from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Share, Technique
-from cerebro.techniques.checkpointing import NO_BLOCKS, recompute_blocks
+from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
 from cerebro.techniques.ddp import not_shared, require_apart, synchronize_norms
 from cerebro.techniques.single import not_one, too_large
 
 if TYPE_CHECKING:
     from torch import nn
 
-_PRECISION, _CHECKPOINTING, _RESHARD, _ACTIVATIONS = "precision", "checkpointing", "reshard", "activations"
+_PRECISION, _RESHARD, _ACTIVATIONS = "precision", "reshard", "activations"
 
 _REFUSED = {
     "got mixed torch.Tensor and DTensor": "train() computes with parameters themselves and plain tensors together",
@@ -42,11 +42,10 @@ class _Sharding(Technique):
         return "cpu"
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """See `Technique.prepare`."""
+        """Part the parameters of each block and module, which are put together while it computes."""
         from torch.distributed.fsdp import register_fsdp_forward_method
 
-        if params.get(_CHECKPOINTING) and not recompute_blocks(modules, hints):
-            raise NotApplicableError(NO_BLOCKS)
+        recompute_if_asked(modules, params, hints)
         require_apart(modules)
         for module in modules:
             synchronize_norms(module, group)
@@ -98,18 +97,18 @@ class Fsdp(_Sharding):
     name = "fsdp"
     least = 2
     parameters: ClassVar = MappingProxyType(
-        {_RESHARD: (True, False), _CHECKPOINTING: (False, True), _PRECISION: ("bf16",)}
+        {_RESHARD: (True, False), CHECKPOINTING: (False, True), _PRECISION: ("bf16",)}
     )
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
         """To compute activations once more takes time, and spares memory."""
-        return ({}, {_CHECKPOINTING: True}) if facts.layers else ({},)
+        return ({}, {CHECKPOINTING: True}) if facts.layers else ({},)
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
         """It needs several devices, a row for each, and a part of the state to fit each."""
         return (
             not_shared(facts, place)
-            or ("" if facts.layers or not params.get(_CHECKPOINTING) else NO_BLOCKS)
+            or not_repeated(facts, params)
             or too_large(self.memory(facts, place, params), place)
         )
 
@@ -136,20 +135,20 @@ class Offload(_Sharding):
     name = "offload"
     most = 1
     parameters: ClassVar = MappingProxyType(
-        {_CHECKPOINTING: (False, True), _ACTIVATIONS: (False, True), _PRECISION: ("bf16",)}
+        {CHECKPOINTING: (False, True), _ACTIVATIONS: (False, True), _PRECISION: ("bf16",)}
     )
     processes = "one"
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
         """With less memory on the device each, and more time."""
-        more = ({_CHECKPOINTING: True}, {_CHECKPOINTING: True, _ACTIVATIONS: True})
+        more = ({CHECKPOINTING: True}, {CHECKPOINTING: True, _ACTIVATIONS: True})
         return ({}, *more) if facts.layers else ({}, {_ACTIVATIONS: True})
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
         """It needs the model's state to fit the host."""
         return (
             not_one(place)
-            or ("" if facts.layers or not params.get(_CHECKPOINTING) else NO_BLOCKS)
+            or not_repeated(facts, params)
             or too_large(self.memory(facts, place, params), place)
         )
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cerebro.errors import NotApplicableError
 from cerebro.spec import Hints
 from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
-from cerebro.techniques.checkpointing import NO_BLOCKS, recompute_blocks
-from cerebro.techniques.single import state_bytes, too_large
+from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
+from cerebro.techniques.single import not_one_module, state_bytes, too_large
 
 if TYPE_CHECKING:
     from torch import nn
 
-_PARTS, _CHECKPOINTING = "parts", "checkpointing"
+_PARTS = "parts"
 
 _NO_STAGES = "its forward is not known to be a sequence: name its stages, in order, in Hints(stages=...)"
 
@@ -33,28 +33,26 @@ class Pipeline(Technique):
 
     name = "pipeline"
     least = 2
-    parameters: ClassVar = MappingProxyType({_PARTS: (2, 4, 8, 16, 32, 64), _CHECKPOINTING: (False, True)})
+    parameters: ClassVar = MappingProxyType({_PARTS: (2, 4, 8, 16, 32, 64), CHECKPOINTING: (False, True)})
     processes = "one"
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
         """More parts leave devices idle for less time, and have each compute on less."""
         least = next(parts for parts in self.parameters[_PARTS] if parts >= min(2 * place.size, 64))
-        return ({_PARTS: least}, *([{_PARTS: least, _CHECKPOINTING: True}] if facts.layers else []))
+        return ({_PARTS: least}, *([{_PARTS: least, CHECKPOINTING: True}] if facts.layers else []))
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
         """It needs one module that is a sequence of as many stages as there are devices, and rows that are computed
         independently."""
         if place.size < 2:
             return "it puts stages on several devices, and there is one device"
-        if facts.num_modules != 1:
-            return f"create_models() returned {facts.num_modules} modules with parameters: it takes one"
+        if reason := not_one_module(facts.num_modules):
+            return reason
         if facts.stages < place.size:
             return f"{facts.stages} stages for {place.size} devices" if facts.stages else _NO_STAGES
         if facts.coupled:
             return _coupled(facts.coupled)
-        return ("" if facts.layers or not params.get(_CHECKPOINTING) else NO_BLOCKS) or too_large(
-            self.memory(facts, place, params), place
-        )
+        return not_repeated(facts, params) or too_large(self.memory(facts, place, params), place)
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
         """A part of the state on each device, if they can be balanced."""
@@ -65,15 +63,10 @@ class Pipeline(Technique):
         return "cpu"
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """See `Technique.prepare`."""
-        from cerebro.techniques.facts import coupled, num_bytes, stages
+        """Put the stages on their devices; the module calls them in turn, a part of the batch at a time."""
+        from cerebro.techniques.facts import coupled, num_bytes, only_trained, stages
 
-        trained = [module for module in modules if any(True for _ in module.parameters())]
-        if len(trained) != 1:
-            raise NotApplicableError(
-                f"create_models() returned {len(trained)} modules with parameters: it takes one"
-            )
-        (module,) = trained
+        module = only_trained(modules)
         if name := coupled(module):
             raise NotApplicableError(_coupled(name))
         try:
@@ -85,8 +78,7 @@ class Pipeline(Technique):
         _require_whole(module, found)
         if len(found) < len(group.devices):
             raise NotApplicableError(f"{len(found)} stages for {len(group.devices)} devices")
-        if params.get(_CHECKPOINTING) and not recompute_blocks(modules, hints):
-            raise NotApplicableError(NO_BLOCKS)
+        recompute_if_asked(modules, params, hints)
         places = balanced([num_bytes(stage.parameters()) for _, stage in found], len(group.devices))
         for (_, stage), number in zip(found, places, strict=True):
             stage.to(group.devices[number])

@@ -42,6 +42,11 @@ def not_one(place: Place) -> str:
     return "" if place.size == 1 else f"it uses one device, not {place.size}"
 
 
+def not_one_module(number: int) -> str:
+    """Why so many modules with parameters are not the one that a technique takes; empty for one."""
+    return "" if number == 1 else f"create_models() returned {number} modules with parameters: it takes one"
+
+
 def too_large(memory: Memory, place: Place) -> str:
     """Why a state does not fit the devices or their host; empty if it does, or if that is not known."""
     if place.memory_bytes is not None and memory.device > place.memory_bytes:

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cerebro.errors import NotApplicableError
 from cerebro.spec import DataLoader, Hints
 from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
-from cerebro.techniques.checkpointing import NO_BLOCKS, recompute_blocks
-from cerebro.techniques.single import too_large
+from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
+from cerebro.techniques.single import not_one_module, too_large
 
 if TYPE_CHECKING:
     from torch import nn
-
-_CHECKPOINTING = "checkpointing"
 
 _NO_PLAN = "there is no plan: say which modules are split how in Hints(tensor_plan=...)"
 
@@ -29,26 +27,24 @@ class Tensor(Technique):
 
     name = "tensor"
     least = 2
-    parameters: ClassVar = MappingProxyType({_CHECKPOINTING: (False, True)})
+    parameters: ClassVar = MappingProxyType({CHECKPOINTING: (False, True)})
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
         """To compute activations once more takes time, and spares memory."""
-        return ({}, {_CHECKPOINTING: True}) if facts.layers else ({},)
+        return ({}, {CHECKPOINTING: True}) if facts.layers else ({},)
 
     def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
         """It needs a plan for one module, whose sizes the devices divide."""
         if place.size < 2:
             return "it splits matrices between devices, and there is one device"
-        if facts.num_modules != 1:
-            return f"create_models() returned {facts.num_modules} modules with parameters: it takes one"
+        if reason := not_one_module(facts.num_modules):
+            return reason
         if not facts.splits:
             return _NO_PLAN
         for size in facts.splits:
             if size % place.size:
                 return f"{size} columns or rows of a matrix cannot be divided between {place.size} devices"
-        return ("" if facts.layers or not params.get(_CHECKPOINTING) else NO_BLOCKS) or too_large(
-            self.memory(facts, place, params), place
-        )
+        return not_repeated(facts, params) or too_large(self.memory(facts, place, params), place)
 
     def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
         """A part of the state, at least."""
@@ -60,17 +56,12 @@ class Tensor(Technique):
         return "cpu"
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """See `Technique.prepare`."""
+        """Part the matrices that the plan names; what is not split becomes the same DTensor on all ranks."""
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-        from cerebro.techniques.facts import planned
+        from cerebro.techniques.facts import only_trained, planned
 
-        trained = [module for module in modules if any(True for _ in module.parameters())]
-        if len(trained) != 1:
-            raise NotApplicableError(
-                f"create_models() returned {len(trained)} modules with parameters: it takes one"
-            )
-        (module,) = trained
+        module = only_trained(modules)
         try:
             plan = planned(module, hints)
         except ValueError as error:
@@ -80,8 +71,7 @@ class Tensor(Technique):
         for name, _, _, size in plan:
             if size % group.size:
                 raise NotApplicableError(f"{name} has {size} to be divided between {group.size} devices")
-        if params.get(_CHECKPOINTING) and not recompute_blocks(modules, hints):
-            raise NotApplicableError(NO_BLOCKS)
+        recompute_if_asked(modules, params, hints)
         _require_untied(module, {id(part) for _, part, _, _ in plan})
         styles: dict[str, Any] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
         parallelize_module(module, group.mesh, {name: styles[how]() for name, _, how, _ in plan})

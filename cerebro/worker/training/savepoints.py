@@ -91,7 +91,7 @@ class Savepoints:
     # --- what user code says ---------------------------------------------------------------------
 
     def declare(self, hook: Callable[[], object] | None, every: int) -> None:
-        """See `cerebro.spec.DataLoader.savepoint`."""
+        """Take what user code asks for by `cerebro.spec.DataLoader.savepoint`: a hook, and every how many batches."""
         if self._every:
             raise SpecError("dataloader.savepoint() was called before: call it once in a unit")
         self._require_start("dataloader.savepoint()")
@@ -106,7 +106,7 @@ class Savepoints:
         self._hook, self._every = hook, every
 
     def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """See `cerebro.spec.DataLoader.progress`."""
+        """Hand out what user code keeps by `cerebro.spec.DataLoader.progress`: the savepoint's values, or these."""
         if self._progress is not None:
             raise SpecError("dataloader.progress() was called before: keep all values in one dict")
         self._require_start("dataloader.progress()")

@@ -61,7 +61,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         return self._tracked
 
     def track(self, **objects: Any) -> None:
-        """See `cerebro.spec.Checkpoint.track`."""
+        """Take objects that user code names by `cerebro.spec.Checkpoint.track`, and give each the state it had."""
         if self.closed:
             raise SpecError(
                 f"checkpoint.track() was called {self.closed}: call it before the loop over dataloader"
