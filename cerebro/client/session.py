@@ -166,13 +166,12 @@ class Session:
         what = f"{run} of experiment {self.name!r}" if run else f"experiment {self.name!r}"
         raise NotFoundError(f"{what} has no preprocessed rows: call run_etl, or name another run")
 
-    def request(self, request: Request, *, priority: str = "normal", project: str = "") -> str:
-        """Ask for a run; returns its id.
+    def requested(self, request: Request, *, priority: str = "normal", project: str = "") -> RunRequested:
+        """What asks for a run, yet to be sent.
 
         Raises:
             ConflictError: a run of the experiment is open that the new one cannot go on beside; it says what to do.
-            DataError, NotFoundError, SearchSpaceError, SpecError: it cannot be planned, as far as is known; nothing was
-            sent.
+            DataError, NotFoundError, SearchSpaceError, SpecError: it cannot be planned, as far as is known.
             BadRequestError: there is no such priority, or the project is no name.
         """
         check_priority(priority)
@@ -189,8 +188,7 @@ class Session:
         elif isinstance(request, EvaluateRequest):
             plan_evaluation(state, request)
         asked = {"run": run, "request": request, "author": author(), "priority": priority, "project": project}
-        self._kvs.append(self.name, RunRequested.model_validate(asked))
-        return run
+        return RunRequested.model_validate(asked)
 
     def devices(self) -> dict[str, int]:
         """Worker that trains -> how many devices it has, of those that are there."""
@@ -227,20 +225,28 @@ class Session:
         """Ask for a run and follow it to its end.
 
         Raises:
-            DataError, NotFoundError, SearchSpaceError: see `request`.
+            BadRequestError, ConflictError, DataError, NotFoundError, SearchSpaceError, SpecError: see `requested`.
             RunFailedError: it failed, or was stopped before it had a result.
         """
-        run = self.follow(self.request(request, priority=priority, project=project), progress=progress)
+        asked = self.requested(request, priority=priority, project=project)
+        run = self.follow(asked.run, progress=progress, asked=asked)
         if run.state is RunState.FAILED:
             raise RunFailedError(f"{run.id} of experiment {self.name!r} failed: {run.error}{self._hint(run)}")
         if run.state is RunState.STOPPED and run.kind != "fit":
             raise RunFailedError(f"{run.id} of experiment {self.name!r} was stopped before it was complete")
         return run
 
-    def follow(self, name: str, *, progress: bool) -> Run:
-        """Show a run's progress until it ends. Interrupting this leaves the run as it is."""
-        cursor = 0
+    def follow(self, name: str, *, progress: bool, asked: RunRequested | None = None) -> Run:
+        """Show a run's progress until it ends. Interrupting this leaves the run as it is.
+
+        Args:
+            asked: what asks for the run; it is sent first.
+        """
+        cursor, doubt = 0, " if it was asked for by then" if asked else ""
         try:
+            if asked:
+                self._kvs.append(self.name, asked)
+                doubt = ""
             with Progress(name, is_shown=progress) as bars:
                 while True:
                     run = self.state().runs[name]
@@ -257,7 +263,7 @@ class Session:
                     self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
         except KeyboardInterrupt:
             print(  # noqa: T201 - to the person who pressed the keys
-                f"\n{name} goes on in the cluster: Experiment.attach({self.name!r}).watch() follows it, "
+                f"\n{name} goes on in the cluster{doubt}: Experiment.attach({self.name!r}).watch() follows it, "
                 ".stop() ends it"
             )
             raise

@@ -188,24 +188,46 @@ def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
 
 
 def test_a_run_is_asked_for_with_its_priority_and_project() -> None:
-    """They are in the log; what is none is refused before anything is sent."""
-    story = TimedStory(workers=1)
-    session: Any = opened(story.log, story.time)
-    sent: list[RunRequested] = []
-    session.connection.kvs.append = lambda name, event: sent.append(event)
+    """They are in what is sent; what is none is refused."""
+    session = opened(TimedStory(workers=1).log, 0.0)
     asked = EtlRequest(code=SHA, code_fingerprint=SHA)
     with pytest.raises(BadRequestError, match=r"no priority 'urgent': choose one of low, normal, high"):
-        session.request(asked, priority="urgent")
+        session.requested(asked, priority="urgent")
     with pytest.raises(
         BadRequestError, match=r"project is 'My birds', expected a name of lower-case letters"
     ):
-        session.request(asked, project="My birds")
+        session.requested(asked, project="My birds")
+    wrong: Any = 3
     with pytest.raises(BadRequestError, match="project is 3"):
-        session.request(asked, project=3)  # as a user may
-    assert not sent
-    session.request(asked, priority="high", project="birds")
-    session.request(asked)
+        session.requested(asked, project=wrong)
+    sent = [session.requested(asked, priority="high", project="birds"), session.requested(asked)]
     assert [(event.priority, event.project) for event in sent] == [("high", "birds"), ("normal", "")]
+
+
+@pytest.mark.parametrize(
+    ("is_answered", "told"),
+    [
+        (True, "etl-1 goes on in the cluster: Experiment.attach('one').watch() follows it"),
+        (False, "etl-1 goes on in the cluster if it was asked for by then: Experiment.attach('one').watch()"),
+    ],
+)
+def test_who_interrupts_a_run_is_told_that_it_goes_on(
+    capsys: pytest.CaptureFixture[str], is_answered: bool, told: str
+) -> None:
+    """From the moment on that it may be known to the store, though its answer has not come."""
+    story = TimedStory(workers=1)
+    session: Any = opened(story.log, story.time)
+
+    def append(name: str, event: RunRequested) -> None:
+        story.tell(event)
+        if not is_answered:
+            raise KeyboardInterrupt
+
+    session.connection.kvs.append = append
+    session.connection.kvs.live = lambda name, after: ()
+    with pytest.raises(KeyboardInterrupt):
+        session.complete(EtlRequest(code=SHA, code_fingerprint=SHA), progress=False)
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
