@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 
 from cerebro.contract.tasks import MEASURING
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
-from cerebro.state.sharing import WEIGHTS
-from cerebro.state.workers import NO_DEVICE, lanes_of
+from cerebro.state.sharing import WEIGHTS, lanes_held, task_lanes
+from cerebro.state.workers import NO_DEVICE
 from controller.arbiter import Claim, Place, RunRef
 from controller.assigning import due_s
 from controller.fit_dispatch import FitDispatch
@@ -92,16 +92,12 @@ def resting(state: ExperimentState, run: Run, *, weigh: Weigh = weight_of) -> Cl
 
 def held(state: ExperimentState, run: Run) -> frozenset[Place]:
     """Places where a run has open tasks; all of a worker where it has one that must be alone."""
-    found = {place for task in run.open.values() for place in _places_of(state, task)}
-    if run.exhausted:
-        alone = {task.attempts[-1].worker for task in run.open.values() if task.exhausted}
-        found |= {place for name in alone for place in places_at(state.workers[name])}
-    return frozenset(found)
+    return frozenset(Place(*lane) for lane in lanes_held(state, run))
 
 
 def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> set[Place]:
     """Places where the run's only task may be followed by another one now, whose model is loaded meanwhile."""
-    counts = Counter(place for task in run.open.values() for place in _places_of(state, task))
+    counts = Counter(Place(*lane) for key, task in run.open.items() for lane in task_lanes(state, key, task))
     found = {place for place, count in counts.items() if count == 1}
     if fit is None:
         return found
@@ -118,13 +114,6 @@ def _devices(worker: Worker) -> tuple[Place, ...]:
 
 def _lane(worker: Worker) -> Place:
     return Place(worker.name, NO_DEVICE)
-
-
-def _places_of(state: ExperimentState, task: Task) -> Iterator[Place]:
-    """Where an open task is."""
-    name = task.attempts[-1].worker
-    for lane in lanes_of(state.workers[name].open_tasks[str(task.key)]):
-        yield Place(name, lane)
 
 
 def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[frozenset[Place], int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cerebro.errors import ClusterError
+from cerebro.runtime.numeric_settings import LEASE_S, OPEN_RUNS, real, whole
 from cerebro.runtime.volumes import Volumes
 
 
@@ -54,19 +55,10 @@ class Settings:
             server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
             token=token,
             volumes=Volumes.from_environment(environment),
-            lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
-            open_runs=_open_runs(environment.get("CEREBRO_OPEN_RUNS", "8")),
+            lease_s=real(LEASE_S, environment, 10.0),
+            open_runs=whole(OPEN_RUNS, environment, 8),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             holder=environment.get("CEREBRO_HOLDER") or socket.gethostname(),
             worker_set=environment.get("CEREBRO_WORKER_SET", ""),
             namespace=environment.get("CEREBRO_NAMESPACE", ""),
         )
-
-
-def _open_runs(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ClusterError(
-            f"CEREBRO_OPEN_RUNS (controller.openRuns) is {text!r}, expected a number of at least 1: so many "
-            "runs are worked on at once, and with 1 they wait for each other"
-        )
-    return int(text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from cerebro.errors import ClusterError
+from cerebro.runtime.numeric_settings import THREADS, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Settings:
             port=int(port),
             redis_url=environment.get("CEREBRO_REDIS_URL", "redis://127.0.0.1:6379"),
             token=token,
-            threads=int(environment.get("CEREBRO_THREADS", "64")),
+            threads=whole(THREADS, environment, 64),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             tells_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
         )

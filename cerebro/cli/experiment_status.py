@@ -80,7 +80,8 @@ def state_lines(
         meter: has seen the log.
     """
     now = time.time() if now is None else now
-    own = {each.run: each for each in standings(queue) if each.experiment == state.name} if queue else {}
+    known = standings(queue) if queue else []
+    own = {each.run: each.as_logged(state) for each in known if each.experiment == state.name}
     rows = [_run_row(state, run, own.get(run.id), troubles or {}, now) for run in state.runs.values()]
     lines = [f"Experiment {state.name}", ""]
     lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]

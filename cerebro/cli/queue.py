@@ -49,9 +49,17 @@ def queue_lines(
         logs: of experiments, as far as they were read.
         troubles: why pods do not start, for runs that wait for workers.
     """
-    rows = [_row(each, logs.get(each.experiment), troubles, now) for each in standings(queue)]
+    rows = [_row(each, logs.get(each.experiment), troubles, now) for each in _standings(queue, logs)]
     heads = ("EXPERIMENT", "RUN", "POSITION", "DUE", "DEVICES", "PRIORITY", "LEFT", "WAITS")
     return table(heads, rows) or ["  no run is open"]
+
+
+def _standings(queue: QueueAnswer, logs: Mapping[str, FollowedLog]) -> list[Standing]:
+    """What runs have is told by their logs, as far as these were read."""
+    return [
+        each.as_logged(logs[each.experiment].state) if each.experiment in logs else each
+        for each in standings(queue)
+    ]
 
 
 def _row(
@@ -115,7 +123,7 @@ def cluster_json(
         ],
         "queue": [
             _standing_json(standing, logs.get(standing.experiment), troubles, now)
-            for standing in standings(queue)
+            for standing in _standings(queue, logs)
         ],
     }
 
@@ -135,7 +143,8 @@ def _run_json(
 ) -> dict[str, Any]:
     done, total = run.progress()
     found = schedule_now(log.state, run, run.ended or now)
-    standing = standing_of(queue, log.state.name, run.id) if run.is_open else None
+    told = standing_of(queue, log.state.name, run.id) if run.is_open else None
+    standing = told.as_logged(log.state) if told is not None else None
     return {
         "run": run.id,
         "kind": run.kind,

@@ -23,7 +23,7 @@ from cerebro.local.home import ClusterInfo, ServiceInfo
 from cerebro.local.supervisor import ClusterState
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.cores import crowded
-from cerebro.state import Worker, lost_because, wording
+from cerebro.state import ExperimentState, Run, Worker, lost_because, wording
 from cerebro.state.throughput import ThroughputMeter
 
 _TIMEOUT_S = 3.0
@@ -236,7 +236,7 @@ def states_of(
     lost: dict[str, Worker] | None = None,
     logs: dict[str, FollowedLog] | None = None,
 ) -> dict[str, str]:
-    """Of each experiment the state of its run in progress, else of its newest run, in the page's words.
+    """Of each experiment the state of its runs in progress, else of its newest run, in the page's words.
 
     Logs are read for a few seconds at most, newest first; of an experiment whose log was not read it is only told
     whether a run is in progress.
@@ -272,8 +272,17 @@ def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker], logs: dict[s
             lost[worker.name] = worker
     if state.open_runs():
         logs[name] = FollowedLog(state=state, meter=meter)
-    shown = state.open_runs() or [*state.runs.values()][-1:]
-    return ", ".join(f"{wording.run(run)} {run.id}" for run in shown) or "new"
+    return ", ".join(f"{wording.run(run)} {run.id}" for run in _told_runs(state)) or "new"
+
+
+def _told_runs(state: ExperimentState) -> list[Run]:
+    """The open runs, else the newest one; of a test or prediction with the run before it that made what it reads."""
+    if found := state.open_runs():
+        return found
+    newest = [*state.runs.values()][-1:]
+    if not newest or not newest[0].is_evaluation:
+        return newest
+    return [*[run for run in state.runs.values() if not run.is_evaluation][-1:], *newest]
 
 
 def experiment_lines(

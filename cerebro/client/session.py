@@ -283,15 +283,16 @@ class Session:
         return self._kvs.troubles().pods if run.is_open and not run.open_tasks() else {}
 
     def standing(self, run: Run) -> Standing | None:
-        """Where an open run stands among those of all experiments, as it was up to two seconds ago; `None` of one that
-        has ended."""
+        """Where an open run stands among those of all experiments, as it was up to two seconds ago, and what it has by
+        the log; `None` of one that has ended."""
         if not run.is_open:
             return None
         at, queue = self._queue
         if time.monotonic() >= at + _QUEUE_S:
             queue = self._kvs.queued()
             self._queue = time.monotonic(), queue
-        return standing_of(queue, self.name, run.id)
+        found = standing_of(queue, self.name, run.id)
+        return found.as_logged(self._state) if found is not None else None
 
     def _shown(self, run: Run, standing: Standing | None) -> ShownStanding:
         """What is shown of a run while others are open."""

@@ -9,6 +9,7 @@ from cerebro.commands.chosen import about, find_model
 from cerebro.commands.rules import (
     DOES,
     OF_MODEL,
+    OF_OPEN,
     CommandKind,
     allowed,
     experiment_now,
@@ -67,6 +68,9 @@ def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[Cli
         ConflictError: the state does not allow it, for any one of the models; nothing is to be sent then.
     """
     run = about(command.kind, state, command.run)
+    if state.deletion is None and command.kind in OF_OPEN and command.run is None and run and not run.is_open:
+        now = f"no run of experiment {state.name!r} is open ({run.id} is {wording.run(run)})"
+        raise ConflictError(f"it is not possible to {DOES[command.kind]}: {now}")
     return tuple(_event_of(command, state, run, model, by=by) for model in command.models or ("",))
 
 

@@ -33,6 +33,8 @@ class CommandKind(StrEnum):
 
 
 OF_EXPERIMENT = frozenset({CommandKind.ARCHIVE, CommandKind.UNARCHIVE, CommandKind.DELETE})
+OF_OPEN = frozenset({CommandKind.STOP_RUN, CommandKind.SET_PRIORITY})
+"""What only a run can be asked for that has not ended."""
 OF_MODEL = frozenset({CommandKind.STOP_MODEL, CommandKind.RESUME_MODEL, CommandKind.RETRY_MODEL})
 
 DOES = {
@@ -65,6 +67,12 @@ def resumable(state: ExperimentState) -> Run | None:
     """The run that goes on if somebody resumes and names none: the one that is paused, else the newest stopped one."""
     runs = reversed(state.runs.values())
     return next((run for run in runs if CommandKind.RESUME_RUN in allowed(state, run)), None)
+
+
+def resumable_later(state: ExperimentState) -> Run | None:
+    """The newest stopped run that has work left and waits for another one, so that it cannot be resumed now."""
+    runs = (run for run in reversed(state.runs.values()) if run.state is RunState.STOPPED and _has_work(run))
+    return next((run for run in runs if not is_free(state, run)), None)
 
 
 def may_relocate(state: ExperimentState) -> bool:
@@ -111,8 +119,7 @@ def run_now(state: ExperimentState, run: Run) -> str:
     if state.deletion is not None:
         return experiment_now(state)
     if found := obstacle(state.runs, run):
-        now = f"is {wording.run(run)}" if run.is_open else "has ended"
-        return f"{run.id} {now}; {found.reason}: wait for {found.run.id}, or stop it first"
+        return f"{run.id} is {wording.run(run)}; {found.reason}: wait for {found.run.id}, or stop it first"
     if run.fatal is not None:
         why = f"a reason that concerns all its models ({run.fatal.message})"
         return f"{run.id} failed for {why}: mend it and request a new run"
@@ -150,8 +157,8 @@ def _of_run(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
         found |= {CommandKind.STOP_RUN, CommandKind.SET_PRIORITY}
     if run.kind == "fit" and (run.state is RunState.STOPPED or CommandKind.STOP_RUN in found):
         found.add(CommandKind.SET_SCHEDULER)
-    has_work = run.plan is None or not run.models or _has_active(run)
-    if run.state is RunState.PAUSED or (run.state is RunState.STOPPED and has_work and is_free(state, run)):
+    may_resume = run.state is RunState.STOPPED and _has_work(run) and is_free(state, run)
+    if run.state is RunState.PAUSED or may_resume:
         found.add(CommandKind.RESUME_RUN)
     return frozenset(found)
 
@@ -174,6 +181,10 @@ def _of_model(state: ExperimentState, run: Run, model: Model) -> frozenset[Comma
 def is_free(state: ExperimentState, run: Run) -> bool:
     """Whether the run goes on or may: no other one stands in its way."""
     return obstacle(state.runs, run) is None
+
+
+def _has_work(run: Run) -> bool:
+    return run.plan is None or not run.models or _has_active(run)
 
 
 def _has_active(run: Run) -> bool:

@@ -23,6 +23,7 @@ from cerebro.local.cleaning import clean
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from cerebro.local.processes import ProcessId
 from cerebro.local.supervisor import ENDING, GRACE_S, ClusterState
+from cerebro.runtime import numeric_settings
 from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.gpus import Gpu, Gpus
 
@@ -182,8 +183,10 @@ def worker_options(workers: int | None, devices: int | None) -> list[str]:
     """What tells the supervisor of the workers that a user wants; `None`: nothing is said.
 
     Raises:
-        ClusterError: ``CEREBRO_DEVICES`` is no number of devices, or this machine does not have as many.
+        ClusterError: this machine does not have as many devices, or a service would refuse a variable of the
+            environment (`numeric_settings`).
     """
+    numeric_settings.check(os.environ)
     number = workers or DEFAULT_WORKERS
     options = ["--workers", str(number)]
     said, name = ("" if devices is None else str(devices)), "devices"

@@ -2,16 +2,24 @@
 why it waits. Pure.
 
 The controller says which runs it works on and what they have (`cerebro.contract.api.Attended`), because only it knows
-all of them; page, notebook and command line say the same of it. Weights are owned here, for the arbiter too.
+all of them; page, notebook and command line say the same of it. What it said may be two seconds old. So whoever has
+read a run's log takes what the run has from there (`Standing.as_logged`), as the controller does (`lanes_held`): it
+agrees with the tasks that are shown beside it. Weights are owned here, for the arbiter too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from cerebro.contract.api import AttendedRun, QueueAnswer, QueueEntry
+from cerebro.state.workers import NO_DEVICE, lanes_of
+
+if TYPE_CHECKING:
+    from cerebro.state.experiment import ExperimentState
+    from cerebro.state.runs import Run
+    from cerebro.state.tasks import Task
 
 WEIGHTS = {"low": 0.25, "normal": 1.0, "high": 4.0}
 """Weight of a run by its priority."""
@@ -39,6 +47,24 @@ def due_shares(runs: Mapping[_Key, tuple[str, float]]) -> dict[_Key, float]:
     }
 
 
+def lanes_held(state: ExperimentState, run: Run) -> frozenset[tuple[str, int]]:
+    """Worker and device (`NO_DEVICE`: its lane for tasks without one) wherever a run has open tasks; all of a worker
+    where it has one that must be alone."""
+    found = {lane for key, task in run.open.items() for lane in task_lanes(state, key, task)}
+    if run.exhausted:
+        alone = {task.attempts[-1].worker for task in run.open.values() if task.exhausted}
+        for name in alone:
+            found.update((name, lane) for lane in (NO_DEVICE, *range(state.workers[name].devices)))
+    return frozenset(found)
+
+
+def task_lanes(state: ExperimentState, key: str, task: Task) -> Iterator[tuple[str, int]]:
+    """Worker and lane wherever an open task is."""
+    name = task.attempts[-1].worker
+    for lane in lanes_of(state.workers[name].open_tasks[key]):
+        yield name, lane
+
+
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """Where an open run stands.
@@ -50,7 +76,9 @@ class Standing:
         due: its share of the cluster, 0 to 1, while all want more than they have; `None` until it is worked on.
         devices: on which it has tasks, `of` so many of the cluster.
         without_device: workers that have a task of it that takes no device.
-        reason: why it waits; empty if it does not, or not for runs of other experiments. See `reason_to_wait`.
+        ahead: runs that are before it in turn and could use more, as it could; `None`: it could use no more.
+        others_have: it could use more, and other runs have devices.
+        place_reason: why it has a place in the queue.
     """
 
     experiment: str
@@ -64,7 +92,36 @@ class Standing:
     devices: int = 0
     of: int = 0
     without_device: int = 0
-    reason: str = ""
+    ahead: int | None = None
+    others_have: bool = False
+    place_reason: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it waits; empty if it does not, or not for runs of other experiments. See `reason_to_wait`."""
+        # What runs without a device is due none.
+        has_less = not self.without_device and (self.devices < (self.due or 0) * self.of or not self.devices)
+        if self.ahead is None or not self.others_have or not has_less:
+            return self.place_reason
+        have = "it has fewer devices than it is due" if self.devices else "other runs have the devices"
+        ahead = (
+            f"{self.ahead} other{'s are' if self.ahead > 1 else ' is'} before it"
+            if self.ahead
+            else "it is next"
+        )
+        return f"{have}, and {ahead} in turn"
+
+    def as_logged(self, state: ExperimentState) -> Standing:
+        """The same with what the run has by its experiment's log, which is newer than what was told of it."""
+        run = state.runs.get(self.run)
+        return self if run is None or not run.is_open else self.holding(lanes_held(state, run))
+
+    def holding(self, lanes: Collection[tuple[str, int]]) -> Standing:
+        """The same of a run that has these lanes (`lanes_held`)."""
+        if not self.is_attended:
+            return self
+        beside = sum(lane == NO_DEVICE for _, lane in lanes)
+        return replace(self, devices=len(lanes) - beside, without_device=beside)
 
     @property
     def position(self) -> str:
@@ -104,12 +161,12 @@ def standings(queue: QueueAnswer) -> list[Standing]:
         if (each.experiment, each.run) in queued
     }
     due = due_shares({key: (each.project, WEIGHTS[each.priority]) for key, each in attended.items()})
-    reasons = dict(zip(attended, _reasons(attended, due, queue.attended.devices), strict=True))
+    found_attended = _attended(attended, due, queue.attended.devices)
     left, place, ahead, found = queue.open_runs - len(attended), 0, 0, []
     for entry in queue.runs:
         key = entry.experiment, entry.run
         if key in attended:
-            found.append(_attended(attended[key], due[key], queue.attended.devices, reasons[key]))
+            found.append(found_attended[key])
         elif entry in queue.attended.waiting:
             found.append(
                 Standing(experiment=entry.experiment, run=entry.run, is_attended=False, has_to_wait=True)
@@ -130,42 +187,35 @@ def standing_of(queue: QueueAnswer, experiment: str, run: str) -> Standing | Non
     return next((s for s in standings(queue) if (s.experiment, s.run) == (experiment, run)), None)
 
 
-def _attended(told: AttendedRun, due: float, devices: int, reason: str) -> Standing:
-    return Standing(
-        experiment=told.experiment,
-        run=told.run,
-        is_attended=True,
-        priority=told.priority,
-        project=told.project,
-        due=due,
-        devices=told.devices,
-        of=devices,
-        without_device=told.without_device,
-        reason=reason,
-    )
+def _attended(
+    attended: Mapping[tuple[str, str], AttendedRun], due: Mapping[tuple[str, str], float], devices: int
+) -> dict[tuple[str, str], Standing]:
+    """Of runs in the order of their turns."""
+    ahead, taken, found = 0, sum(told.devices for told in attended.values()), {}
+    for key, told in attended.items():
+        found[key] = Standing(
+            experiment=told.experiment,
+            run=told.run,
+            is_attended=True,
+            priority=told.priority,
+            project=told.project,
+            due=due[key],
+            devices=told.devices,
+            of=devices,
+            without_device=told.without_device,
+            ahead=ahead if told.could_use_more else None,
+            others_have=told.could_use_more and taken > told.devices,
+        )
+        ahead += told.could_use_more
+    return found
 
 
 def _waiting(entry: QueueEntry, place: int, ahead: int, most: int) -> Standing:
     runs = f"{ahead} runs are" if ahead > 1 else "1 run is"
     reason = f"{runs} open before it; {most} may be open at once"
-    return Standing(experiment=entry.experiment, run=entry.run, is_attended=False, place=place, reason=reason)
-
-
-def _reasons(
-    attended: Mapping[tuple[str, str], AttendedRun], due: Mapping[tuple[str, str], float], devices: int
-) -> Iterator[str]:
-    """Of runs in the order of their turns."""
-    ahead = 0
-    for key, told in attended.items():
-        # What runs without a device is due none.
-        has_less = not told.without_device and (told.devices < due[key] * devices or not told.devices)
-        if not told.could_use_more or not has_less:
-            yield ""
-        else:
-            have = "it has fewer devices than it is due" if told.devices else "other runs have the devices"
-            others = f"{ahead} other{'s are' if ahead > 1 else ' is'} before it" if ahead else "it is next"
-            yield f"{have}, and {others} in turn"
-        ahead += told.could_use_more
+    return Standing(
+        experiment=entry.experiment, run=entry.run, is_attended=False, place=place, place_reason=reason
+    )
 
 
 def _ordinal(number: int) -> str:

@@ -20,6 +20,7 @@ from cerebro.state import (
     waiting_for,
     wording,
 )
+from cerebro.state.sharing import lanes_held
 from cerebro.state.throughput import TimeLeft
 from cerebro.state.timeline import busy
 
@@ -54,12 +55,14 @@ class Summary:
 
     Attributes:
         runs: open ones, by id. workers: by name.
+        held: what each of these runs has, by its id (`lanes_held`).
         started: of each running task, by key.
         busy: worker -> spans of time in which a device had a task; all in seconds since the epoch.
     """
 
     runs: Mapping[str, RunSummary]
     workers: Mapping[str, WorkerSummary]
+    held: Mapping[str, frozenset[tuple[str, int]]]
     started: Mapping[str, float]
     busy: Mapping[str, tuple[tuple[float, float], ...]]
 
@@ -89,6 +92,7 @@ def summary(
             for name, worker in state.workers.items()
             if not worker.is_removed
         },
+        held={run.id: lanes_held(state, run) for run in open_runs},
         started={key: task.attempts[-1].started for run in open_runs for key, task in run.open.items()},
         busy=_busy(state, begin, now),
     )
@@ -149,9 +153,11 @@ _PLANNED = "the controller plans it"
 
 def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterable[QueueRow]:
     """The queue, oldest run first."""
-    for position, standing in enumerate(standings(queued), start=1):
-        known = summaries.get(standing.experiment)
-        told = known.runs.get(standing.run, RunSummary()) if known else RunSummary()
+    for position, each in enumerate(standings(queued), start=1):
+        known = summaries.get(each.experiment)
+        told = known.runs.get(each.run, RunSummary()) if known else RunSummary()
+        lanes = known.held.get(each.run) if known else None
+        standing = each if lanes is None else each.holding(lanes)
         yield QueueRow(
             position=position,
             experiment=standing.experiment,

@@ -75,7 +75,8 @@ def header(
     done, total = read_model.progress(run) if run else (0, 0)
     word, halted = wording.experiment(state), resumable(state)
     may = allowed(state) | (allowed(state, run) if run else frozenset())
-    standing = next((each for each in standings if run and run.is_open and each.run == run.id), None)
+    own = (each.as_logged(state) for each in standings)
+    standing = next((each for each in own if run and run.is_open and each.run == run.id), None)
     waits = reason_to_wait(waiting_for(state, run), standing) if run else ""
     return Header(
         name=record.name,

@@ -107,6 +107,21 @@ def test_the_state_of_an_experiment_is_that_of_its_log(monkeypatch: pytest.Monke
     }
 
 
+def test_a_test_that_has_ended_does_not_hide_the_fit_before_it() -> None:
+    """What became of the fit is what somebody looks for; the test is told beside it."""
+    story = half_trained()
+    store = VirtualStore(lambda: 0.0)
+    kvs, term = cast(KvsClient, store), store.lead("controller-0", 1e9).term
+    store.create_experiment(_summary("one", 0, ()).experiment)
+    store.append("one", RunRequested(run="fit-1", request=story.run.request))
+    store.append("one", evaluation(1, "m00"))
+    for seq, (run, outcome) in enumerate((("fit-1", "stopped"), ("test-1", "finished")), start=2):
+        ended = RunFinished.model_validate({"run": run, "outcome": outcome})
+        step = api.Note.model_validate({"event": ended})
+        store.decide("one", api.DecideRequest(term=term, after=seq, steps=(step,)))
+    assert cli_status.states_of(kvs, store.experiments()) == {"one": "stopped fit-1, finished test-1"}
+
+
 def test_an_experiment_shows_its_runs_and_models() -> None:
     """Runs with their state and progress; models of the newest fit with why they failed."""
     state = _state()
@@ -149,10 +164,11 @@ def _shared() -> api.QueueAnswer:
 
 
 def _followed() -> FollowedLog:
-    """A fit after one of its two units: the only one of the last five minutes."""
+    """A fit after one of its two units, the only one of the last five minutes, as the second one begins."""
     story, meter = TimedStory(), ThroughputMeter()
     story.fit(models=1, partitions=1)
     story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.begins(unit(2, 0), 0, 40.0)
     state = ExperimentState(name="one")
     for event in story.log:
         meter.see(state, event)
@@ -166,7 +182,7 @@ def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
     now = log.state.runs["fit-1"].newest_commit
     rows = cli_queue.queue_lines(_shared(), {"one": log}, {}, now)
     cells = [re.split(r" {2,}", row.strip()) for row in rows[1:]]
-    assert cells[0] == ["one", "fit-1", "runs now", "80%", "4 of 4 devices", "normal pixels", "5 min"]
+    assert cells[0] == ["one", "fit-1", "runs now", "80%", "1 of 4 devices", "normal pixels", "5 min"]
     assert cells[1][:6] == ["two", "fit-1", "waits for a device", "20%", "0 of 4 devices", "low"]
     assert cells[1][7] == "other runs have the devices, and it is next in turn"
     assert cells[2][2:] == [
@@ -200,11 +216,11 @@ def test_the_status_of_an_experiment_says_where_its_runs_stand() -> None:
     log = _followed()
     now = log.state.runs["fit-1"].newest_commit
     lines = state_lines(log.state, now=now, queue=_shared(), meter=log.meter)
-    line = "  fit-1 runs now: due 80% of the cluster, project pixels, has 4 of 4 devices, about 5 min left"
+    line = "  fit-1 runs now: due 80% of the cluster, project pixels, has 1 of 4 devices, about 5 min left"
     assert line in lines
     (run,) = json.loads(json.dumps(cli_queue.experiment_json(log, _shared(), {}, now)))["runs"]
     assert (run["run"], run["state"], run["done"], run["total"]) == ("fit-1", "running", 1, 2)
-    assert (run["standing"]["due"], run["standing"]["devices"], run["standing"]["of"]) == (0.8, 4, 4)
+    assert (run["standing"]["due"], run["standing"]["devices"], run["standing"]["of"]) == (0.8, 1, 4)
     assert run["standing"]["left_s"] == pytest.approx(300.0)
     assert run["schedule"]["lower_bound_s"] == pytest.approx(40.0)
 

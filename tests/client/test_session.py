@@ -76,9 +76,11 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     story.runs(unit(1, 0), 0, 0.0, 40.0)
+    idle = list(story.log)
+    story.begins(unit(2, 0), 0, 40.0)
     entries = tuple(QueueEntry(experiment=name, run="fit-1") for name in ("one", "two"))
-    own = AttendedRun(experiment="one", run="fit-1", devices=1)
-    other = AttendedRun(experiment="two", run="fit-1", priority="high")
+    own = AttendedRun(experiment="one", run="fit-1", devices=0)
+    other = AttendedRun(experiment="two", run="fit-1", priority="high", devices=1)
     shared = QueueAnswer(runs=entries, attended=Attended(runs=(own, other), devices=2))
     session = opened(story.log, story.zero + 40.0, queue=shared)
     assert "    runs now: due 20% of the cluster, has 1 of 2 devices" in session.status()
@@ -87,11 +89,11 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
     assert found is not None
     assert found.due == pytest.approx(0.2)
     assert (found.devices, found.of) == (1, 2)
-    wanting = own.model_copy(update={"devices": 0, "could_use_more": True})
+    wanting = own.model_copy(update={"could_use_more": True})
     waits = shared.model_copy(update={"attended": Attended(runs=(wanting, other), devices=10)})
     assert (
         "(other runs have the devices, and it is next in turn)"
-        in opened(story.log, story.zero + 40.0, queue=waits).status()
+        in opened(idle, story.zero + 40.0, queue=waits).status()
     )
     alone = shared.model_copy(update={"runs": entries[:1]})
     assert "due" not in opened(story.log, story.zero + 40.0, queue=alone).status()

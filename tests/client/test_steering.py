@@ -31,6 +31,7 @@ from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
 from tests.state.stories import SHA, Story, unit
+from tests.state.test_beside import evaluation
 
 STOPPED = RunFinished(run="fit-1", outcome="stopped")
 FINISHED = RunFinished(run="fit-1", outcome="finished")
@@ -130,6 +131,30 @@ def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> N
     assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", beside=True)
 
 
+def test_resume_beside_a_test_that_reads_the_run_says_to_wait_for_it(story: Story) -> None:
+    """It speaks of the run that was stopped, not of the test that is open; that one is not meant by `resume`."""
+    story.train(1, 0)
+    story.tell(STOPPED, evaluation(1, "m00"))
+    assert refusal(story, CommandKind.RESUME_RUN) == (
+        "it is not possible to resume the run: fit-1 is stopped; test-1 is queued and reads fit-1, whose model m00 is "
+        "not finished: wait for test-1, or stop it first; possible now: change the scheduler"
+    )
+    assert resumable(story.state) is None
+    story.tell(RunFinished(run="test-1", outcome="finished"))
+    assert about(CommandKind.RESUME_RUN, story.state, None) is story.run
+
+
+@pytest.mark.parametrize("kind", [CommandKind.STOP_RUN, CommandKind.SET_PRIORITY])
+def test_what_only_an_open_run_can_be_asked_says_that_none_is_open(story: Story, kind: CommandKind) -> None:
+    """Where no run is named, nobody meant the test that happens to be the newest."""
+    story.tell(FINISHED, evaluation(1), RunFinished(run="test-1", outcome="finished"))
+    assert refusal(story, kind, priority="high").endswith(
+        "no run of experiment 'one' is open (test-1 is finished)"
+    )
+    with pytest.raises(ConflictError, match="fit-1 is finished"):
+        events_of(command(kind, run="fit-1", priority="high"), story.state, by="ann")
+
+
 def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Story) -> None:
     """What `run_fit` warns of, for a script would test half-trained models without a word."""
     story.train(1, 0)
@@ -179,7 +204,9 @@ def test_a_priority_is_one_that_is_known(story: Story) -> None:
     with pytest.raises(BadRequestError, match=r"no priority 'urgent': choose one of low, normal, high"):
         events_of(command(CommandKind.SET_PRIORITY, run="fit-1", priority="urgent"), story.state, by="ann")
     story.tell(FINISHED)
-    assert "fit-1 is finished" in refusal(story, CommandKind.SET_PRIORITY, priority="low")
+    assert "no run of experiment 'one' is open (fit-1 is finished)" in refusal(
+        story, CommandKind.SET_PRIORITY, priority="low"
+    )
     story.tell(PriorityChanged(run="fit-1", priority="low", by="ann"))
     assert story.state.commands[-1].is_late
     assert [*priorities, story.run.priority] == ["normal", "high", "high"]

@@ -483,11 +483,11 @@ def test_what_a_faulty_experiment_has_stays_its_own(
     controlled(store, lambda: has_units(store, "short"))
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "many", ""])
+@pytest.mark.parametrize("given", ["0", "-1", "many", "1.5"])
 def test_a_number_of_open_runs_has_to_be_one(given: str) -> None:
     """What cannot be is refused at the start, with what it would mean."""
     environment = {"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": given}
-    with pytest.raises(ClusterError, match=r"controller\.openRuns.*expected a number of at least 1"):
+    with pytest.raises(ClusterError, match=r"expected a number of at least 1 \(controller\.openRuns"):
         Settings.from_environment(environment)
 
 

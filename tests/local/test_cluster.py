@@ -191,6 +191,17 @@ def test_devices_on_a_machine_with_gpus_are_gpus(monkeypatch: pytest.MonkeyPatch
         cluster.worker_options(2, 3)
 
 
+def test_a_number_that_a_service_would_refuse_is_refused_before_anything_starts(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the controller would be started again and again, with its reason in a log."""
+    monkeypatch.setenv("CEREBRO_OPEN_RUNS", "0")
+    fake = make_cluster(Fake(name="one"))
+    with pytest.raises(ClusterError, match="CEREBRO_OPEN_RUNS is '0', expected a number of at least 1"):
+        fake.start()
+    assert fake.home.read() is None
+
+
 def test_a_recycled_pid_is_not_taken_for_the_supervisor(make_cluster: MakeCluster) -> None:
     """A record whose pid now belongs to another program is stale: a start replaces it."""
     fake = make_cluster(Fake(name="one"))

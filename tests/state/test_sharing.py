@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.runs import Priority
 from cerebro.state.sharing import WEIGHTS, due_shares, standing_of, standings
+from tests.state.stories import Story, unit
 
 weighted = st.dictionaries(
     st.integers(0, 20),
@@ -134,6 +135,31 @@ def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
     assert reasons["three"] == "other runs have the devices, and it is next in turn"
     assert reasons["two"] == "other runs have the devices, and 1 other is before it in turn"
     assert (reasons["one"], reasons["four"]) == ("", "")
+
+
+def test_a_run_that_is_alone_waits_for_nobody() -> None:
+    """Whatever it could use: no other run has a device. Nor is one in the way that has none itself."""
+    (alone,) = standings(queue("one", attended("one", could_use_more=True)))
+    assert alone.reason == ""
+    gone = queue("one", attended("two", 4), attended("one", could_use_more=True))
+    assert [each.reason for each in standings(gone)] == [""], "the other one has ended since"
+    both = queue("one two", attended("one", could_use_more=True), attended("two", could_use_more=True))
+    assert [each.reason for each in standings(both)] == ["", ""]
+
+
+@given(st.integers(0, 4), st.integers(1, 3))
+def test_what_a_run_has_is_what_its_log_says(units: int, devices: int) -> None:
+    """Not what the controller told two seconds ago; nor does it wait then for what it has."""
+    story = Story(workers=2, devices=devices)
+    story.fit(models=4, partitions=2)
+    for number in range(min(units, 2 * devices)):
+        story.assign(unit(1, number % 2, f"m{number:02}"), number % 2, (number // 2,))
+    there = min(units, 2 * devices)
+    told = queue("one two", attended("two", 2), attended("one", could_use_more=True), devices=2 * devices)
+    found = standings(told)[0].as_logged(story.state)
+    assert found.has == f"{there} of {2 * devices} devices"
+    assert found.position == ("runs now" if there else "waits for a device")
+    assert ("other runs have the devices" in found.reason) == (not there)
 
 
 def test_a_run_that_has_ended_stands_nowhere() -> None:

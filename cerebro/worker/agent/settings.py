@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cerebro.contract.records import PodRef
 from cerebro.errors import ClusterError
+from cerebro.runtime.numeric_settings import (
+    CORES,
+    DEVICES,
+    GRACE_S,
+    LEASE_S,
+    SAVEPOINT_S,
+    WEIGHT,
+    real,
+    whole,
+)
 from cerebro.runtime.usage import cores
 from cerebro.runtime.volumes import Volumes
 
@@ -69,47 +78,22 @@ class Settings:
             raise ClusterError(
                 f"{' and '.join(missing)} not set: set them, because a worker needs a token and a name"
             )
-        weight = environment.get("CEREBRO_WEIGHT")
         pod = _pod(environment)
         return cls(
             server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
             token=environment["CEREBRO_TOKEN"],
             worker=environment["CEREBRO_WORKER"],
             volumes=Volumes.from_environment(environment),
-            cores=int(environment.get("CEREBRO_CORES") or cores.available()),
+            cores=whole(CORES, environment, cores.available()),
             node=environment.get("CEREBRO_NODE", ""),
             pod=pod,
-            devices=_devices(environment.get("CEREBRO_DEVICES", "")),
-            weight=float(weight) if weight else None,
-            lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
-            grace_s=float(environment.get("CEREBRO_GRACE_S", "20")),
+            devices=whole(DEVICES, environment, 0) or None,
+            weight=WEIGHT.of(environment),
+            lease_s=real(LEASE_S, environment, 10.0),
+            grace_s=real(GRACE_S, environment, 20.0),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
-            savepoint_s=_savepoint_s(environment.get("CEREBRO_SAVEPOINT_S", "")),
+            savepoint_s=SAVEPOINT_S.of(environment),
         )
-
-
-def _devices(text: str) -> int | None:
-    if not text:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ClusterError(
-            f"CEREBRO_DEVICES is {text!r}, expected a number of devices from 1, or nothing for all"
-        )
-    return int(text)
-
-
-def _savepoint_s(text: str) -> float | None:
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise ClusterError(
-            f"CEREBRO_SAVEPOINT_S is {text!r}, expected the seconds between two savepoints, or 0 for none"
-        )
-    return seconds
 
 
 def _pod(environment: Mapping[str, str]) -> PodRef | None:

@@ -1,0 +1,117 @@
+"""The numbers among the environment variables that services read: what each may be, and what is said otherwise.
+
+One owner for all services, because whoever starts them (`cerebro up`) checks the numbers first. A service that refuses
+a number at its own start is started again and again, and its reason is in a log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cerebro.contract.api import MAX_LEASE_S
+from cerebro.errors import ClusterError
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericSetting:
+    """A number that a variable of the environment gives; unset and empty are the same.
+
+    Attributes:
+        name: of the variable.
+        expected: what it has to be, for an error.
+        is_whole: whether it has to be an integer.
+        least, most: bounds, included.
+    """
+
+    name: str
+    expected: str
+    is_whole: bool = False
+    least: float
+    most: float = math.inf
+
+    def of(self, environment: Mapping[str, str]) -> float | None:
+        """The number that is set; `None`: none is.
+
+        Raises:
+            ClusterError: what is set is not what is expected.
+        """
+        text = environment.get(self.name, "")
+        if not text:
+            return None
+        number: float = math.nan
+        with contextlib.suppress(ValueError):
+            number = int(text) if self.is_whole else float(text)
+        if not self.least <= number <= self.most or number == math.inf:
+            raise ClusterError(f"{self.name} is {text!r}, expected {self.expected}")
+        return number
+
+
+def whole(setting: NumericSetting, environment: Mapping[str, str], default: int) -> int:
+    """What is set, as an integer; else the default. Raises as `NumericSetting.of`."""
+    number = setting.of(environment)
+    return default if number is None else int(number)
+
+
+def real(setting: NumericSetting, environment: Mapping[str, str], default: float) -> float:
+    """What is set, else the default. Raises as `NumericSetting.of`."""
+    number = setting.of(environment)
+    return default if number is None else number
+
+
+OPEN_RUNS = NumericSetting(
+    name="CEREBRO_OPEN_RUNS",
+    expected="a number of at least 1 (controller.openRuns of the chart): so many runs are worked on at once, and with "
+    "1 they wait for each other",
+    is_whole=True,
+    least=1,
+)
+LEASE_S = NumericSetting(
+    name="CEREBRO_LEASE_S",
+    expected=f"the seconds after which a silent worker is given up, from 0.1 to {MAX_LEASE_S:g}",
+    least=0.1,
+    most=MAX_LEASE_S,
+)
+DEVICES = NumericSetting(
+    name="CEREBRO_DEVICES",
+    expected="a number of devices from 1, or nothing for all",
+    is_whole=True,
+    least=1,
+)
+CORES = NumericSetting(
+    name="CEREBRO_CORES",
+    expected="a number of processor cores from 1, or nothing for all",
+    is_whole=True,
+    least=1,
+)
+WEIGHT = NumericSetting(
+    name="CEREBRO_WEIGHT",
+    expected="the worker's share of the data beside those of others, a number above 0",
+    least=math.ulp(0.0),
+)
+GRACE_S = NumericSetting(
+    name="CEREBRO_GRACE_S",
+    expected="the seconds that a running task has to give way when its worker is asked to end, from 0",
+    least=0,
+)
+SAVEPOINT_S = NumericSetting(
+    name="CEREBRO_SAVEPOINT_S",
+    expected="the seconds between two savepoints, or 0 for none",
+    least=0,
+)
+THREADS = NumericSetting(
+    name="CEREBRO_THREADS",
+    expected="the number of requests that kvs_api serves at once, from 1",
+    is_whole=True,
+    least=1,
+)
+
+SETTINGS = (OPEN_RUNS, LEASE_S, DEVICES, CORES, WEIGHT, GRACE_S, SAVEPOINT_S, THREADS)
+
+
+def check(environment: Mapping[str, str]) -> None:
+    """Raise `ClusterError` if any service would refuse a number in `environment`."""
+    for setting in SETTINGS:
+        setting.of(environment)
