@@ -40,6 +40,7 @@ from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Worker
 from cerebro.state.tasks import ENDED
+from cerebro.state.workers import knows_ways
 from controller import ways
 from controller.trials.allotment import allotted
 from controller.trials.known import situation, totals
@@ -89,6 +90,8 @@ class FitDispatch:
             epochs=run.request.epochs,
             gpus=[state.workers[name].devices for name in self.workers],
         )
+        self._knows_ways = [knows_ways(state.workers[name]) for name in self.workers]
+        """Of each worker, see `_takes`."""
         self._ways: dict[int, tuple[Way | None, ...]] = {}
         """Model -> its way on each worker, of those that have another one than `SINGLE` somewhere."""
         self._options: dict[int, tuple[Way, ...]] = {}
@@ -211,8 +214,8 @@ class FitDispatch:
 
     def knows(self, event: Event) -> bool:
         """Whether the event can be taken in. A worker that trains and was never seen, or has other devices than before,
-        needs a new dispatch state, and so does a unit that was assigned when the news that its model goes no further
-        was on its way."""
+        or knows ways by now, needs a new dispatch state, and so does a unit that was assigned when the news that its
+        model goes no further was on its way."""
         if isinstance(event, TrialsRecalled) or (
             isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "trial"
         ):
@@ -224,7 +227,10 @@ class FitDispatch:
         if not isinstance(event, WorkerJoined) or "train" not in event.kinds:
             return True
         index = self._worker.get(event.worker)
-        return index is not None and self.dispatch_state.gpus[index] == event.devices
+        if index is None:
+            return False
+        known = self.dispatch_state.gpus[index], self._knows_ways[index]
+        return known == (event.devices, knows_ways(event))
 
     def apply(self, state: ExperimentState, event: Event) -> None:
         """Take in an event that `state` has just taken in."""
@@ -409,17 +415,18 @@ class FitDispatch:
             self._doubtful[model.id] = None
         planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
         wide = self._wide.get(model.id) or (None,) * len(self.workers)
-        self._options[index] = tuple(option.way for option in options)
+        self._options[index] = options
         self._see_known(index)
 
-        def chosen(name: str, devices: int, measured: Way | None) -> Way | None:
+        def chosen(worker: int) -> Way | None:
             # Both were chosen before now: a way may have been struck off since.
-            for way in (planned.get(name), measured):
-                if way is not None and way in self._options[index] and way.size <= devices:
+            for way in (planned.get(self.workers[worker]), wide[worker]):
+                if way is not None and way in options and self._takes(worker, way):
                     return way
-            return ways.choose(options, devices)
+            # While nothing is measured, the order in which ways are to be tried is all there is to go by.
+            return next((way for way in options if self._takes(worker, way)), None)
 
-        row = tuple(map(chosen, self.workers, self.dispatch_state.gpus, wide))
+        row = tuple(map(chosen, range(len(self.workers))))
         before = self._ways.get(index)
         if row == before or (before is None and all(way is not None and way.is_single for way in row)):
             return
@@ -429,6 +436,11 @@ class FitDispatch:
         for worker, (way, seconds) in enumerate(zip(row, self._row(index), strict=True)):
             size = way.size if way is not None else 1
             self.dispatch_state.set_way(index, worker, seconds, size, 0.0)
+
+    def _takes(self, worker: int, way: Way) -> bool:
+        """Whether a worker can train a unit by a way."""
+        is_known = way.is_single or self._knows_ways[worker]
+        return is_known and way.size <= self.dispatch_state.gpus[worker]
 
     def seconds(self, model: int, worker: int, way: Way | None) -> float:
         """Estimated seconds of a unit of mean size by that way."""
@@ -456,7 +468,7 @@ class FitDispatch:
         present = self.way(model, worker)
         for way in self._options[model]:
             is_known = self.times.estimates.knows(self.models[model], technique_of(way))
-            if way == present or (is_known and way.size <= self.dispatch_state.gpus[worker]):
+            if way == present or (is_known and self._takes(worker, way)):
                 yield way
 
     def _row(self, model: int) -> list[float]:
@@ -485,13 +497,10 @@ def _wide(state: ExperimentState, run: Run, times: UnitTimes) -> dict[str, tuple
     places = {place.device: number for number, place in enumerate(inspection.places)}
     found: dict[str, tuple[Way | None, ...]] = {}
     for model, by_place in allotted(situation(run, times, alive), totals(run)).items():
-        struck = run.models[model].struck
-        row = []
-        for worker in (state.workers[name] for name in names):
-            way = by_place.get(places.get(worker.device, -1)) if worker.device is not None else None
-            fits = way is not None and way.size <= worker.devices and way.label not in struck
-            row.append(way if fits else None)
-        found[model] = tuple(row)
+        devices = (state.workers[name].device for name in names)
+        found[model] = tuple(
+            None if device is None else by_place.get(places.get(device, -1)) for device in devices
+        )
     return found
 
 

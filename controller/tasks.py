@@ -6,10 +6,10 @@ from typing import Any
 
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan, FitRequest
-from cerebro.contract.tasks import EtlTask, EvaluateTask, PredictTask, TaskBody, TrainTask
-from cerebro.contract.ways import Way
+from cerebro.contract.tasks import EtlTask, EvaluateTask, PredictTask, Savepoint, TaskBody, TrainTask
+from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
-from cerebro.state import ExperimentState, Run, TaskKey, position_of
+from cerebro.state import ExperimentState, Model, Run, TaskKey, position_of
 
 
 def body(
@@ -61,10 +61,20 @@ def _train(record: ExperimentRecord, run: Run, key: TaskKey, way: Way | None) ->
         unit=len(model.visits),
         position=position_of(model, run.plan.partitions, len(model.visits)),
         checkpoint=newest,
-        savepoint=model.savepoint_of(str(key)),
+        savepoint=_savepoint(run, model, key, way),
         way=way,
         keep=tuple(sorted(keep)),
     )
+
+
+def _savepoint(run: Run, model: Model, key: TaskKey, way: Way | None) -> Savepoint | None:
+    """Where the unit goes on, if not at its beginning. What so many ranks have left, only as many can go on from; a
+    worker of a version that knows no ranks would not notice."""
+    saved = model.saved
+    if saved is None or saved.task != str(key):
+        return None
+    by = next(each.way for each in run.task(key).attempts if each.number == saved.attempt)
+    return saved.savepoint if (by or SINGLE).ranks == (way or SINGLE).ranks else None
 
 
 def _valid(record: ExperimentRecord, run: Run, key: TaskKey) -> EvaluateTask:

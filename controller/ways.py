@@ -7,7 +7,6 @@ Ways are chosen between units, where a model's state goes through its checkpoint
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from cerebro.contract.events import WaysStruckOff
 from cerebro.contract.runs import FitPlan
@@ -16,17 +15,10 @@ from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.ways import left
 
 
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """A way that a model has, and what is known of it."""
-
-    way: Way
-
-
-def options(run: Run, model: Model) -> tuple[Option, ...]:
+def options(run: Run, model: Model) -> tuple[Way, ...]:
     """The ways that are left of a model, those first that are to be tried first; then those of its run's trials."""
     listed = tuple(left(run, model))
-    return tuple(Option(way=way) for way in (*listed, *_measured(run, model, {way.label for way in listed})))
+    return (*listed, *_measured(run, model, {way.label for way in listed}))
 
 
 def _measured(run: Run, model: Model, listed: set[str]) -> Iterator[Way]:
@@ -40,15 +32,6 @@ def _measured(run: Run, model: Model, listed: set[str]) -> Iterator[Way]:
         if is_right and known.way.label not in model.struck and known.way.label not in listed:
             listed.add(known.way.label)
             yield known.way
-
-
-def choose(ways: Iterable[Option], devices: int) -> Way | None:
-    """The way for the next unit on a worker with so many devices; `None`: there is none for it.
-
-    The first one that finds enough devices: while nothing is measured, the order in which ways are to be tried is all
-    there is to go by.
-    """
-    return next((option.way for option in ways if option.way.size <= devices), None)
 
 
 def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[WaysStruckOff]:

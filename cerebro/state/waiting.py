@@ -12,7 +12,8 @@ from cerebro.state.models import ModelState
 from cerebro.state.runs import Run, RunState
 from cerebro.state.sharing import Standing
 from cerebro.state.tasks import TaskState
-from cerebro.state.workers import Worker
+from cerebro.state.ways import left
+from cerebro.state.workers import Worker, knows_ways
 
 KIND = {"etl": "etl", "fit": "train", "test": "test", "predict": "predict"}
 """Kind of run -> kind of task that does its work."""
@@ -91,7 +92,26 @@ def _missing_worker(state: ExperimentState, run: Run) -> str:
         for who, partitions in missing.items()
     )
     hint = "" if run.kind == "etl" or set(missing) <= {_NOBODY} else f" ({_GONE_FOR_GOOD})"
-    return f"{_WAITING}{told}{hint}" if told else ""
+    return f"{_WAITING}{told}{hint}" if told else _older_workers(run, able)
+
+
+def _older_workers(run: Run, able: list[Worker]) -> str:
+    """During an upgrade there may be workers that know no way but one device, and for no model is that one left."""
+    alive = [worker for worker in able if worker.is_alive]
+    older = sorted(worker.name for worker in alive if not knows_ways(worker))
+    if not isinstance(run.plan, FitPlan) or not older:
+        return ""
+    newer = {pair for worker in alive if knows_ways(worker) for pair in worker.holdings}
+    found = ""
+    for model in run.models.values():
+        if model.state is ModelState.ACTIVE and not model.is_trained:
+            is_held = any((run.plan.dataset, partition) in newer for partition in model.remaining)
+            ways = tuple(left(run, model))
+            if is_held or any(way.is_single for way in ways):
+                return ""
+            found = found or f"{model.id} by {' or '.join(way.label for way in ways)}"
+    told = f"{_WAITING}an upgrade of {', '.join(older)}, of a version that cannot train {found}"
+    return told if found else ""
 
 
 def _missing_makers(state: ExperimentState, run: Run) -> dict[str, list[str]]:

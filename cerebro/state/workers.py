@@ -99,6 +99,12 @@ def lanes_of(devices: tuple[int, ...]) -> tuple[int, ...]:
     return devices or (NO_DEVICE,)
 
 
+def knows_ways(of: Worker | WorkerJoined) -> bool:
+    """Whether units may run there by another way than as user code is written. Who can try ways can train by them; a
+    worker of a version from before there were ways can do neither, and ends where a task names one."""
+    return "trial" in of.kinds
+
+
 def apply(workers: dict[str, Worker], event: ClusterEvent) -> None:
     """Take in what a log tells of workers.
 

@@ -79,7 +79,9 @@ class Scenario:
     deaf: frozenset[str] = frozenset()
     """Workers whose units come to no batch: they give nothing back that they are asked for."""
     inspection: Inspection | None = None
-    """What an inspection finds; `None`: no worker inspects or tries."""
+    """What an inspection finds; `None`: no worker inspects, so none tries."""
+    without_ways: frozenset[str] = frozenset()
+    """Workers of a version that knows no ways, until they come back for the first time."""
     trial: Callable[[TrialTask], TrialOutcome] = lambda body: TrialOutcome(batch_s=1.0, is_verified=True)
     """What a trial shows."""
     lease_s: float = 10.0

@@ -60,7 +60,6 @@ class _Worker:
 
 
 _KINDS = ("train", "valid", "test", "predict")
-_MEASURING = ("inspect", "trial")
 _GRACE_S = 1.0
 _PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
 
@@ -94,10 +93,15 @@ class VirtualWorkers:
         self._paces: dict[tuple[str, str, int], tuple[float, float]] = {}
         """(task, attempt) -> when it started, and how long it will take."""
         for name, pod in self._pods.items():
-            kinds = _KINDS if scenario.inspection is None else (*_KINDS, *_MEASURING)
+            kinds = _KINDS if name in scenario.without_ways else self._kinds
             self._workers[name] = _Worker(name=name, kinds=kinds, pod=pod)
             if scenario.has_pods:
                 self._workers[f"{name}-etl"] = _Worker(name=f"{name}-etl", kinds=("etl",), pod=pod)
+
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        """Of tasks that workers of this version do, if they are not for ETL."""
+        return (*_KINDS, *(["inspect"] if self._scenario.inspection is not None else []), "trial")
 
     def begin(self) -> None:
         """Register who is there from the beginning; have happen to them what the scenario says."""
@@ -190,6 +194,8 @@ class VirtualWorkers:
         if not pod.is_removed:
             pod.is_up, pod.leaving = True, None
             pod.number += 1
+            if pod.name in self._scenario.without_ways:
+                self._workers[pod.name].kinds = self._kinds
             self._register(pod)
 
     def _remove(self, pod: _Pod) -> None:

@@ -19,7 +19,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import Holding, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, Timings
+from cerebro.contract.tasks import KINDS, CheckpointRef, Failure, FailureKind, TaskResult, Timings
 from cerebro.contract.ways import Way
 from cerebro.state import ExperimentState, Model, Run, TaskKey
 
@@ -47,7 +47,7 @@ def joined(
         worker=f"worker-{number}",
         incarnation=incarnation,
         weight=1.0,
-        kinds=("etl", "train", "valid", "test", "predict"),
+        kinds=KINDS,
         holdings=tuple(Holding(dataset=DATASET, partition=p) for p in held),
         devices=devices,
     )
