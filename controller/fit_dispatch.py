@@ -459,7 +459,7 @@ class FitDispatch:
         """Of each model, those of the ways it has left of which the time is known: a unit ran by it, or a trial."""
         return tuple(self._known)
 
-    def has_choice(self, model: int) -> bool:
+    def has_ways(self, model: int) -> bool:
         """Whether the model has several ways left, or another one than `SINGLE`."""
         return self._options[model] != (SINGLE,)
 

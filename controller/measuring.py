@@ -19,7 +19,7 @@ from cerebro.state import Run, TaskKey, Worker
 from controller.assigner import Assigner
 from controller.fit_dispatch import FitDispatch
 from controller.trials.choice import Wanted, trials
-from controller.trials.known import has_choice, situation
+from controller.trials.known import is_worth_inspecting, situation
 
 TRIAL_S = 120.0
 """A trial that takes longer is ended, and its way struck off."""
@@ -37,7 +37,7 @@ def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, assigner: Assi
     giver, of = _Giver(record, run, fit, assigner, able), _standing(run, workers)
     if run.inspection is None:
         is_open = any(task.key.kind == "inspect" for task in run.open.values())
-        if not is_open and fit.again("inspect", of, lambda: has_choice(run, fit.times, workers)):
+        if not is_open and fit.again("inspect", of, lambda: is_worth_inspecting(run, fit.times, workers)):
             giver.inspect()
         return
     if all(worker.devices == 1 for worker in workers):

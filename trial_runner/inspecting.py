@@ -52,7 +52,7 @@ def inspect(
         opened: gives a user's own technique by its hash.
         keyed_by: what outcomes of trials depend on, beside what is found here; `None`: they are not to be kept.
     """
-    groups = grouped(spec, body.models, seed=body.seed, ignore=body.ignore)
+    groups = grouped(spec, body.models, seed=body.seed)
     offers = offered(body.techniques, opened)
     return Inspection(
         groups=tuple(
@@ -79,32 +79,28 @@ def offered(
     return [Offer(resolve(choice, opened), choice) for choice in choices]
 
 
-def grouped(
-    spec: SubEpochSpec, models: Mapping[str, Hyperparameters], *, seed: int, ignore: Sequence[str] = ()
-) -> list[_Found]:
+def grouped(spec: SubEpochSpec, models: Mapping[str, Hyperparameters], *, seed: int) -> list[_Found]:
     """Models that are alike, in the order of their first ones."""
     found: dict[str, _Found] = {}
     by_hyperparams: dict[str, _Found] = {}
     began = time.monotonic()
     for model, hyperparams in models.items():
-        alike = repr(sorted(mattering(hyperparams, ignore).items()))
+        alike = repr(sorted(mattering(hyperparams).items()))
         if alike in by_hyperparams and time.monotonic() - began > _PATIENCE_S:
             by_hyperparams[alike].models.append(model)
             continue
-        one = _look(spec, hyperparams, seed=seed, model=model, ignore=ignore)
+        one = _look(spec, hyperparams, seed=seed, model=model)
         group = found.setdefault(one.facts.signature if one.facts else one.problem, one)
         group.models.append(model)
         by_hyperparams.setdefault(alike, group)
     return list(found.values())
 
 
-def _look(
-    spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: int, model: str, ignore: Sequence[str]
-) -> _Found:
+def _look(spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: int, model: str) -> _Found:
     try:
         trainee = made_on_meta(spec, hyperparams, seed=seed, model=model)
         hints = hints_of(spec, trainee.modules, hyperparams)
-        facts = facts_of(trainee.modules, hyperparams, hints=hints, ignore=ignore)
+        facts = facts_of(trainee.modules, hyperparams, hints=hints)
     except Exception as error:  # noqa: BLE001 - user code: what it raises is told with its models
         log.info("%s cannot be made: %s", model, line_of(error))
         return _Found(problem=line_of(error))

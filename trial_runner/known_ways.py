@@ -77,7 +77,6 @@ class _At(NamedTuple):
             kind=device.kind,
             memory_bytes=device.memory_bytes,
             host_bytes=device.host_bytes,
-            link=device.link,
         )
 
     @property

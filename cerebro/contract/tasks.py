@@ -268,8 +268,6 @@ class InspectTask(Contract):
     gpus: tuple[int, ...] = ()
     """Numbers of devices to consider; none: 1, 2, 4 and so on, up to all of a worker."""
     places: tuple[DevicePlace, ...]
-    ignore: tuple[str, ...] = ()
-    """Hyper-parameters that neither time nor memory depend on, beside those that are known not to matter."""
 
 
 class TrialTask(ModelTask):

@@ -39,14 +39,12 @@ class DeviceKind(Contract):
     Attributes:
         kind, name, memory_bytes: of each, as in `Device`.
         host_bytes: memory of the worker that they are part of; `None`: not known.
-        link: how devices of one worker are connected, as the driver names it; empty: not known.
     """
 
     kind: Literal["gpu", "cpu"]
     name: str
     memory_bytes: int | None = Field(default=None, ge=0)
     host_bytes: int | None = Field(default=None, ge=0)
-    link: str = ""
 
     @classmethod
     def of(cls, record: WorkerRecord) -> DeviceKind | None:

@@ -73,11 +73,6 @@ class Worker:
                 return key
         return ""
 
-    @property
-    def is_occupied(self) -> bool:
-        """Whether each of its devices has a task."""
-        return all(self.first_in(device) for device in range(self.devices))
-
     def is_next(self, key: str) -> bool:
         """Whether an open task runs, or may start: no older one is open on one of its devices."""
         return all(self.first_in(lane) == key for lane in lanes_of(self.open_tasks[key]))

@@ -35,14 +35,12 @@ class Place:
         kind: of each.
         memory_bytes: of each device; `None` where it has none of its own, or that is not known.
         host_bytes: memory of the worker; `None`: not known.
-        link: how the devices are connected, as the driver names it; empty: not known.
     """
 
     size: int = 1
     kind: Literal["gpu", "cpu"] = "cpu"
     memory_bytes: int | None = None
     host_bytes: int | None = None
-    link: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

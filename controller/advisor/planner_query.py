@@ -160,7 +160,7 @@ def _strategies(
 ) -> tuple[tuple[Strategy, ...], int]:
     """Those of a model on a worker, and which of them is the present one; `NOT_HERE` if there is none. Their ways are
     added to `ways`."""
-    if not fit.has_choice(model):
+    if not fit.has_ways(model):
         seconds = fit.dispatch_state.time[model][worker]
         ways[""] = SINGLE
         return ((Strategy(seconds=seconds),), 0) if seconds != NEVER else ((), NOT_HERE)

@@ -41,7 +41,7 @@ def situation(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Situatio
     )
 
 
-def has_choice(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> bool:
+def is_worth_inspecting(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> bool:
     """Whether anything could be gained by looking at the run's models."""
     if run.exhausted or run.counts.overflowed:
         return True  # before anything is counted: it may be asked after each unit that runs out of memory

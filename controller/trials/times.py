@@ -154,34 +154,3 @@ def lower_s(ways: Mapping[str, Sequence[tuple[int, float]]], devices: int) -> fl
         middle = (low + high) / 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
-
-
-def between(points: Mapping[int, float], devices: int) -> float | None:
-    """Seconds of a batch on a number of devices between two that were measured: T(k) = a + b/k + c(k - 1), through
-    three points if there are as many, else without c; never outside of what its neighbours took.
-
-    Returns:
-        `None`: it is not between two.
-    """
-    below = max((size for size in points if size < devices), default=None)
-    above = min((size for size in points if size > devices), default=None)
-    if below is None or above is None:
-        return None
-    others = sorted(set(points) - {below, above}, key=lambda size: abs(size - devices))
-    found = _through([below, above, *others[:1]], points)(devices)
-    low, high = sorted((points[below], points[above]))
-    return min(max(found, low), high)
-
-
-def _through(sizes: Sequence[int], points: Mapping[int, float]) -> Callable[[int], float]:
-    (k1, t1), (k2, t2) = ((size, points[size]) for size in sizes[:2])
-    if len(sizes) < 3:
-        b = (t1 - t2) / (1 / k1 - 1 / k2)
-        return lambda k: t1 + b * (1 / k - 1 / k1)
-    k3, t3 = sizes[2], points[sizes[2]]
-    # Of the two differences to the first point: b(1/k - 1/k1) + c(k - k1).
-    p, q, r, s = 1 / k2 - 1 / k1, k2 - k1, 1 / k3 - 1 / k1, k3 - k1
-    determinant = p * s - q * r
-    b = ((t2 - t1) * s - q * (t3 - t1)) / determinant
-    c = (p * (t3 - t1) - r * (t2 - t1)) / determinant
-    return lambda k: t1 + b * (1 / k - 1 / k1) + c * (k - k1)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from typing import Any
@@ -73,20 +73,18 @@ def facts_of(
     hyperparams: Mapping[str, Any],
     *,
     hints: Hints | None = None,
-    ignore: Iterable[str] = (),
 ) -> ModelFacts:
     """What there is to know of a model's modules.
 
     Args:
         hints: where they name blocks, those are looked at: see `cerebro.techniques.facts.blocks`.
-        ignore: hyper-parameters that are harmless, beside `HARMLESS`.
     """
     parameters = list(distinct(parameter for module in modules for parameter in module.parameters()))
     trained = [module for module in modules if any(True for _ in module.parameters())]
     repeated = blocks(modules, hints)
     given = hyperparams.get("batch_size")
     return ModelFacts(
-        signature=signature_of(modules, hyperparams, ignore=ignore),
+        signature=signature_of(modules, hyperparams),
         param_bytes=num_bytes(parameters),
         trainable_bytes=num_bytes(parameter for parameter in parameters if parameter.requires_grad),
         buffer_bytes=num_bytes(distinct(buffer for module in modules for buffer in module.buffers())),
@@ -112,9 +110,7 @@ def _splits(modules: Sequence[nn.Module], hints: Hints) -> tuple[int, ...]:
     return ()
 
 
-def signature_of(
-    modules: Sequence[nn.Module], hyperparams: Mapping[str, Any], *, ignore: Iterable[str] = ()
-) -> str:
+def signature_of(modules: Sequence[nn.Module], hyperparams: Mapping[str, Any]) -> str:
     """A hash that models share if they differ in nothing that time or memory depend on: modules, parameters and
     buffers with names, shapes, types, whether they are trained and shared; all hyper-parameters that matter."""
     seen: dict[int, str] = {}
@@ -130,17 +126,16 @@ def signature_of(
             told.append(
                 [number, name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad, is_same_as]
             )
-    content = json.dumps([told, mattering(hyperparams, ignore)], sort_keys=True, default=repr)
+    content = json.dumps([told, mattering(hyperparams)], sort_keys=True, default=repr)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def mattering(hyperparams: Mapping[str, Any], ignore: Iterable[str] = ()) -> dict[str, Any]:
+def mattering(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
     """The hyper-parameters that time or memory may depend on."""
-    patterns = (*HARMLESS, *ignore)
     return {
         name: value
         for name, value in hyperparams.items()
-        if not any(fnmatch(name.lower(), pattern.lower()) for pattern in patterns)
+        if not any(fnmatch(name.lower(), pattern.lower()) for pattern in HARMLESS)
     }
 
 

@@ -14,7 +14,7 @@ from cerebro.contract.ways import Way
 from controller.trials.choice import LONG, WORTH, is_there_a_choice, trials
 from controller.trials.memory import FULL, may_fit
 from controller.trials.situation import Situation
-from controller.trials.times import between, lower_s
+from controller.trials.times import lower_s
 
 GIB = 1 << 30
 
@@ -220,26 +220,6 @@ def test_no_way_that_would_fit_is_left_out_for_its_memory(
 
 
 # --- times ------------------------------------------------------------------------------------------
-
-
-@given(a=st.floats(0, 10), b=st.floats(0.1, 10), c=st.floats(0, 1), size=st.integers(3, 7))
-def test_the_time_between_two_measured_numbers_of_devices_is_that_of_the_model(
-    a: float, b: float, c: float, size: int
-) -> None:
-    """Exact where the truth has its form and three points are known; never outside of its neighbours."""
-    truth = {k: a + b / k + c * (k - 1) for k in range(1, 9)}
-    points = {k: truth[k] for k in (1, 2, 8)}
-    found = between(points, size)
-    assert found is not None
-    low, high = sorted((truth[2], truth[8]))
-    assert low - 1e-9 <= found <= high + 1e-9
-    assert found == pytest.approx(min(max(truth[size], low), high), rel=1e-6, abs=1e-9)
-
-
-def test_nothing_is_told_beyond_what_was_measured() -> None:
-    """Neither of fewer nor of more devices."""
-    assert between({2: 1.0, 4: 0.6}, 1) is None
-    assert between({2: 1.0, 4: 0.6}, 8) is None
 
 
 @given(
