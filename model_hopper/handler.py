@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -38,9 +38,11 @@ from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.errors import CheckpointCorruptError, SpecError
+from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.memory_errors import whose_memory
 from cerebro.worker.agent.rank_page import Action
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checked import CheckedFile
@@ -72,6 +74,9 @@ _SLOW_VOLUME = 100e6
 
 _EVALUATION_BATCH = 256
 """Rows per batch where the hyper-parameters name no batch size."""
+
+_LESS = 4
+"""Where memory runs out, a batch has this part of the rows the next time."""
 
 
 class Handler:
@@ -147,17 +152,18 @@ class Handler:
         placed = None
         if membership is not None and isinstance(body, TrainTask) and body.way is not None:
             placed = membership.placed(body.way, body.hang_timeout_s)
+        if not isinstance(body, TrainTask):
+            return self._evaluate_in_reach(spec, body, timings)
         trainee, resumed = self._trainee(spec, body, placed)
         timings = timings.model_copy(update={"load_s": time.monotonic() - began})
-        if isinstance(body, TrainTask):
-            return self._train(spec, body, attempt, trainee, resumed=resumed, timings=timings)
-        return self._evaluate(spec, body, trainee, timings)
+        return self._train(spec, body, attempt, trainee, resumed=resumed, timings=timings)
 
     def _member_of(self, body: ModelTask) -> Membership | None:
         """Where this process's place among ranks is kept; `None` for a task without a way, which has none."""
         if not isinstance(body, TrainTask) or body.way is None:
             if self._membership is not None:
                 self._membership.leave()
+                gc.collect()  # a model of a way, whose parts refer to each other: its memory is wanted now
             return None
         if self._membership is None:
             from model_hopper.together import Membership
@@ -237,16 +243,40 @@ class Handler:
             timings=timings,
         )
 
-    def _evaluate(
-        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, trainee: Trainee, timings: Timings
+    def _evaluate_in_reach(
+        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings
     ) -> TaskResult:
-        began = time.monotonic()
-        rows = self._rows(body.dataset, body.split, body.partitions)
+        """Evaluate on the device; where memory runs out in smaller batches, and at last on the host.
+
+        A model may be trained by a way because it does not fit the device otherwise. What is measured of it does not
+        depend on how many rows are read at once, unless user code computes over the rows of a batch.
+        """
         given = body.hyperparams.get("batch_size")
-        size = given if isinstance(given, int) else _EVALUATION_BATCH
-        loader = PartitionLoader(
-            rows, batch_size=max(1, min(size, rows.num_rows)), seed=None, device=self._device
-        )
+        most = self._rows(body.dataset, body.split, body.partitions).num_rows
+        size = max(1, min(given if isinstance(given, int) else _EVALUATION_BATCH, most))
+        *others, last = _reaches(self._device, size)
+        for reach in others:
+            try:
+                return self._evaluate(spec, body, timings, reach)
+            except Exception as error:
+                if whose_memory(error) is None:
+                    raise
+                what = "memory ran out on %s in batches of %d rows, so it is done once more with less: %s"
+                log.warning(what, reach.device, reach.batch_size, line_of(error))
+            # Not within `except`: an error keeps the tensors of its frames (pytorch#27600).
+            gc.collect()
+            torch.cuda.empty_cache()
+        return self._evaluate(spec, body, timings, last)
+
+    def _evaluate(
+        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings, reach: _Reach
+    ) -> TaskResult:
+        loading = time.monotonic()
+        trainee, _ = self._trainee(spec, body, None, reach.device)
+        began = time.monotonic()
+        timings = timings.model_copy(update={"load_s": began - loading})
+        rows = self._rows(body.dataset, body.split, body.partitions)
+        loader = PartitionLoader(rows, batch_size=reach.batch_size, seed=None, device=reach.device)
         feed = self._feed(loader, epoch=body.epoch)
         seed = unit_seed(body.seed, body.model, body.epoch, -1)
         metrics: dict[str, float] = {}
@@ -288,18 +318,31 @@ class Handler:
         return f"{folder.relative_to(self._volumes.checkpoints)}/{name}"
 
     def _trainee(
-        self, spec: SubEpochSpec, body: ModelTask, placed: Placed | None
+        self,
+        spec: SubEpochSpec,
+        body: ModelTask,
+        placed: Placed | None,
+        own_device: torch.device | None = None,
     ) -> tuple[Trainee, Mapping[str, Any] | None]:
-        """The model as the task needs it, and where in the unit it goes on, if not at its beginning."""
+        """The model as the task needs it, and where in the unit it goes on, if not at its beginning.
+
+        Args:
+            own_device: for a task without a way, if not the handler's.
+        """
         ahead, self._ahead = self._ahead, None
+        alone_on = own_device or self._device
+        device = alone_on if placed is None else placed.device
 
         def made(reference: CheckpointRef | None, *, is_optional: bool = False) -> tuple[Trainee, State]:
-            device = self._device if placed is None else placed.device
             trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=device)
             if reference is None:
                 return trainee, {}
-            is_ahead = ahead is not None and ahead[0] == reference
-            found = ahead[1].result if ahead is not None and is_ahead else partial(self._checked, reference)
+            is_ahead = ahead is not None and ahead[0] == reference and alone_on == self._device
+            found = (
+                ahead[1].result
+                if ahead is not None and is_ahead
+                else partial(self._checked, reference, alone_on)
+            )
             state = (
                 found()[1]() if placed is None else placed.load(lambda: found()[0], is_optional=is_optional)
             )
@@ -325,9 +368,11 @@ class Handler:
         trainee, resumed = begun()
         return trainee if placed is None else placed.ready(spec, trainee), resumed
 
-    def _checked(self, reference: CheckpointRef) -> tuple[CheckedFile, Callable[[], State]]:
+    def _checked(
+        self, reference: CheckpointRef, device: torch.device
+    ) -> tuple[CheckedFile, Callable[[], State]]:
         checked = checkpoints.check(self._volumes.checkpoints, reference)
-        return checked, lambda: checkpoints.read(checked, self._device)
+        return checked, lambda: checkpoints.read(checked, device)
 
     def _rows(self, dataset: str, split: str, partitions: tuple[int, ...]) -> MappedRows:
         folders = tuple(self._volumes.partition(dataset, split, partition) for partition in partitions)
@@ -386,6 +431,22 @@ class Handler:
             timer.cost_s = savepoints.num_bytes() / _SLOW_VOLUME
             is_wanted = timer.is_due(now, **pace)
         return is_wanted
+
+
+class _Reach(NamedTuple):
+    """Where to evaluate, in batches of how many rows."""
+
+    device: torch.device
+    batch_size: int
+
+
+def _reaches(device: torch.device, batch_size: int) -> list[_Reach]:
+    """What to try, one after another, until there is memory enough."""
+    sizes = [batch_size]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // _LESS))
+    found = [_Reach(device, size) for size in sizes]
+    return found if device.type == "cpu" else [*found, _Reach(torch.device("cpu"), batch_size)]
 
 
 def _peak_gpu_bytes() -> int:

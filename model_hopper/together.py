@@ -19,6 +19,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, Technique, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.memory_errors import whose_memory
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checked import CheckedFile
 from cerebro.worker.training.checkpoint import State
@@ -32,9 +33,6 @@ _SHORTEST_S, _LONGEST_S = 24 * 3600.0, 365 * 24 * 3600.0
 
 _NOTE_S = 0.5
 """Pause between two notes of how many operations of all ranks this one has begun."""
-
-_OWN = (NotApplicableError, SpecError, MemoryError, torch.OutOfMemoryError)
-"""Errors that say by themselves what is wrong."""
 
 
 class Placed:
@@ -52,13 +50,15 @@ class Placed:
         """The model, ready to train by the way. Collective.
 
         Raises:
-            NotApplicableError: the technique cannot, or failed.
+            NotApplicableError: the technique cannot, or failed. Not for lack of memory, which is told as it is.
         """
         try:
             return prepare(spec, trainee, self.technique, self.way.params, self.group)
-        except _OWN:
+        except (NotApplicableError, SpecError):
             raise
         except Exception as error:
+            if whose_memory(error) is not None:
+                raise
             raise NotApplicableError(
                 f"{self.way.label} failed to prepare the model: {line_of(error)}"
             ) from error

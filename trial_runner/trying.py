@@ -28,6 +28,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, Technique
 from cerebro.techniques.named import KINDS
 from cerebro.techniques.ranks import Alone
+from cerebro.worker.agent.memory_errors import whose_memory
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checkpoint import State, state_bytes
 from cerebro.worker.training.grouped import GroupTrainee, prepare
@@ -140,7 +141,9 @@ class Trial:
             alone = Alone((self._group.device,))
             try:
                 return self._reference_by(technique, alone)
-            except (torch.OutOfMemoryError, MemoryError) as error:
+            except Exception as error:
+                if whose_memory(error) is None:
+                    raise
                 log.info("one device holds no reference by %s: %s", technique.name, line_of(error))
             finally:
                 alone.leave()

@@ -98,6 +98,9 @@ class Failure(Contract):
     """Of a unit on several devices: which rank failed first. Absent of all others."""
     peak_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Of lack of memory: the most that the process, or the rank, had of it at once. 0: not known; absent then."""
+    is_by_way: bool = Field(False, exclude_if=lambda value: not value)
+    """Of a unit that ran by another way than user code is written: the way may be the cause. Absent of all others, and
+    of those of earlier versions, which ended their model."""
 
     @property
     def text(self) -> str:

@@ -76,6 +76,11 @@ class Volumes:
         """Python environment of one requirements.txt, made once per worker."""
         return self.shards / "environments" / fingerprint
 
+    def meeting_places(self, worker: str) -> Path:
+        """Folder with a folder for each group of ranks of a worker; what an earlier process of the worker left there is
+        nobody's."""
+        return self.shards / "ranks" / worker
+
     def archive(self, sha256: str) -> Path:
         """Extracted code archive."""
         return self.code / sha256

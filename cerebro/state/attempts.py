@@ -121,7 +121,7 @@ def _close(
             commits.commit(event, run, task, worker=worker, model=model, datasets=datasets)
         case TaskFailed():
             again = model is not None and is_running and failures.judge_savepoint(event, model)
-            goes_on = trainee is not None and ways.judge(event.failure, run, task, trainee)
+            goes_on = trainee is not None and not again and ways.judge(event.failure, run, task, trainee)
             task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
             _see_work(run, task)
             is_given_back = event.failure.kind is FailureKind.PREEMPTED

@@ -4,6 +4,9 @@ A way is struck off for a model when an attempt shows that it cannot be used: th
 or memory ran out. It is not chosen again for this model, and as long as another way is left the failure counts as no
 attempt. A model fails for its ways only once none is left; then it tells of each why.
 
+User code that raises, hangs or crashes by another way than it is written may do so because of the way. So what would
+end the model strikes off the way, as long as another one is left: if it was user code, the other one shows the same.
+
 Memory of a device belongs to the attempt that has the device, so one failure is proof. Memory of a machine is shared:
 what runs out of it is first done once more with nothing else on its worker, as far as attempts remain
 (`controller.memory_retries`).
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.events import WaysStruckOff
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks import RETRYABLE, Failure, FailureKind
 from cerebro.contract.trials import Cause, TrialOutcome
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.errors import IllegalEventError
@@ -26,6 +29,8 @@ from cerebro.state.runs import Run
 from cerebro.state.tasks import Task
 
 _STRIKING = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.OUT_OF_MEMORY})
+_DOUBTFUL = frozenset({FailureKind.USER_ERROR, FailureKind.HANG, FailureKind.CRASH})
+"""Failures that are perhaps the way's, and perhaps user code's or chance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,10 +69,13 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
         Whether the unit is to be done by another way: then the failure counts as no attempt.
     """
     way = task.attempts[-1].way or SINGLE
-    if failure.kind not in _STRIKING or way.label in model.struck:
+    is_doubtful = failure.is_by_way and failure.kind in _DOUBTFUL
+    if not (failure.kind in _STRIKING or is_doubtful) or way.label in model.struck:
         return False
     has_other = any(other.label != way.label for other in left(run, model))
     is_last_attempt = task.failures + 1 >= run.max_attempts
+    if is_doubtful and not (has_other and (is_last_attempt or failure.kind not in RETRYABLE)):
+        return False
     if failure.kind is FailureKind.OUT_OF_MEMORY:
         was_alone = failure.place == "device" or bool(task.exhausted)
         if not is_last_attempt and not (has_other and was_alone):

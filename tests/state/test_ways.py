@@ -224,3 +224,42 @@ def test_what_there_is_to_say_of_ways() -> None:
         "ddp-2": (1, "", True),
     }
     assert schedule_lines(made.state, made.run, made.time)[-3:] == lines(made.run)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.USER_ERROR, FailureKind.HANG])
+def test_what_user_code_raises_by_a_way_strikes_the_way_off_while_another_is_left(kind: FailureKind) -> None:
+    """It may be for the way, as where a module cannot be replicated. By the way in which user code is written it is the
+    user's, and ends the model; so it is by the last way that is left."""
+    failure = Failure(kind=kind, message="no such module", is_by_way=True)
+    made = story(DDP, FSDP, SINGLE, max_attempts=1)
+    attempt(made, DDP, failure)
+    assert labels(made) == ["fsdp(reshard=False)-2", "single"]
+    assert made.run.task(unit(1, 0)).failures == 0
+    attempt(made, FSDP, failure)
+    attempt(made, SINGLE, failure.model_copy(update={"is_by_way": False}))
+    final = made.model().failure
+    assert made.model().state is ModelState.FAILED
+    assert final is not None
+    assert (final.kind, final.is_by_way) == (kind, False)
+    named = story(DDP)
+    attempt(named, DDP, failure)
+    assert named.model().failure == failure
+
+
+def test_a_way_that_crashes_is_struck_off_with_the_last_attempt() -> None:
+    """A process may have been unlucky; what crashes as often as a run allows goes on by another way."""
+    made = story(DDP, SINGLE, max_attempts=2)
+    crash = CRASH.model_copy(update={"is_by_way": True})
+    attempt(made, DDP, crash)
+    assert labels(made) == ["ddp-2", "single"]
+    attempt(made, DDP, crash)
+    assert labels(made) == ["single"]
+    attempt(made, SINGLE)
+    assert len(made.model().visits) == 1
+
+
+def test_failures_of_earlier_versions_end_their_model_as_they_did() -> None:
+    """They do not say by which way they came, and their log goes on as it was."""
+    made = story(DDP, SINGLE)
+    attempt(made, DDP, Failure(kind=FailureKind.USER_ERROR, message="boom"))
+    assert made.model().state is ModelState.FAILED

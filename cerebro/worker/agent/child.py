@@ -23,12 +23,13 @@ from pydantic import TypeAdapter
 from cerebro import errors
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
 from cerebro.contract.ways import MemoryPlace
-from cerebro.runtime.tracebacks import line_of, name_of, text_of
+from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import forking
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.context import Context, Handler
+from cerebro.worker.agent.memory_errors import whose_memory
 
 _BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
 
@@ -49,27 +50,13 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
 """First match counts; everything else is the user's error."""
 
 _MAY_BE_OF_MEMORY = frozenset({FailureKind.USER_ERROR, FailureKind.OUT_OF_MEMORY})
-_OF_DEVICE = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "Cuda failure 2 'out of memory'",  # NCCL's own allocation
-    "Cuda failure 'out of memory'",
-)
-"""What is said of lack of memory of a GPU by those that raise no `torch.OutOfMemoryError`."""
-_OF_HOST = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
-"""And of the machine by those that raise no `MemoryError`."""
-_OF_ONEDNN = "could not create a primitive"
-"""All that oneDNN says when it gets no memory for its code or its buffers. What it cannot compute it says with more
-words."""
 
 
 def failure_of(error: BaseException) -> Failure:
     """An exception as a `Failure` for people, whatever it is: user code's frames only, where there are any."""
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
     message = _message(error)
-    place = _whose_memory(error, message) if kind in _MAY_BE_OF_MEMORY else None
+    place = whose_memory(error) if kind in _MAY_BE_OF_MEMORY else None
     if place is not None:
         kind = FailureKind.OUT_OF_MEMORY
     needs = getattr(error, "needs_bytes", 0) if isinstance(error, errors.StorageFullError) else 0
@@ -90,14 +77,6 @@ def _peak_bytes(error: BaseException, place: MemoryPlace | None) -> int:
     if place == "device":
         return int(getattr(error, "peak_gpu_bytes", 0))
     return memory.peak_bytes() if place == "host" else 0
-
-
-def _whose_memory(error: BaseException, message: str) -> MemoryPlace | None:
-    """Whose memory ran out; `None`: it is another error. By type, and by what libraries below torch say."""
-    if name_of(error) == "OutOfMemoryError" or any(text in message for text in _OF_DEVICE):
-        return "device"
-    is_of_host = message.endswith(_OF_ONEDNN) or any(text in message for text in _OF_HOST)
-    return "host" if isinstance(error, MemoryError) or is_of_host else None
 
 
 def _message(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from cerebro.contract.tasks import (
     TrainTask,
     TrialTask,
 )
-from cerebro.contract.ways import Way
+from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, clear_up
@@ -184,7 +184,9 @@ class Execution:
             clear_up(self._settings.volumes, item)
         if isinstance(answer, TaskResult):
             self.previous, self._tasks_before = body, child.tasks
-        return answer
+            return answer
+        is_by_way = isinstance(body, TrainTask) and (body.way or SINGLE).label != SINGLE.label
+        return answer.model_copy(update={"is_by_way": is_by_way})
 
     def _misfit(self, body: TaskBody) -> str:
         """Why the way of a unit does not go with the devices that it was given; empty if it does."""
@@ -245,7 +247,7 @@ class Execution:
             return children[0]
         if isinstance(self._newest, ChildGroup) and self._newest.children == children:
             return self._newest
-        return ChildGroup(children)
+        return ChildGroup(children, self._settings.volumes.meeting_places(self._settings.worker))
 
 
 def _members(child: ChildProcess | ChildGroup) -> tuple[ChildProcess, ...]:

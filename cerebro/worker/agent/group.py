@@ -177,14 +177,15 @@ class ChildGroup:
 
     Args:
         children: by rank; all of one handler, each with a device of its own.
+        meeting_places: folder for the one in which they meet, made if need be.
 
     Attributes:
         end: never readable: the end of a rank is told by the channel.
         is_ready: whether all have imported what they need and listen.
     """
 
-    def __init__(self, children: Sequence[ChildProcess]) -> None:
-        self.children = tuple(children)
+    def __init__(self, children: Sequence[ChildProcess], meeting_places: Path) -> None:
+        self.children, self._meeting_places = tuple(children), meeting_places
         self.setting = self.children[0].setting
         self.is_ready = False
         self.channel = GroupChannel(self.children, self._conclusion)
@@ -284,7 +285,9 @@ class ChildGroup:
         )
         if self._folder is None or self._page is None or has_parted:
             self._part()
-            self._folder = Path(tempfile.mkdtemp(prefix="cerebro-ranks-"))
+            # Where the next process of this worker finds it, should this one be killed.
+            self._meeting_places.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(dir=self._meeting_places))
             RankPage.make(self._folder / PAGE, len(self.children))
             self._page = RankPage(self._folder / PAGE, len(self.children))
         self._page.clear()

@@ -110,6 +110,7 @@ class Agent:
 
     def run(self) -> None:
         """Register and work."""
+        self._reclaimer.clear_meeting_places(self._settings.worker)
         last_duty = _started(self._end_in_time)
         self._reports.register(sorted(self._shared.handlers))
         self._threads = [last_duty]

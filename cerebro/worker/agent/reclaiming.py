@@ -67,6 +67,13 @@ class Reclaimer:
         self.sweep()
         return True
 
+    def clear_meeting_places(self, worker: str) -> None:
+        """Move aside where ranks of an earlier process of the worker met. To be called before any of this one do."""
+        try:
+            move_aside(self._volumes.meeting_places(worker), self._trash)
+        except OSError as error:
+            log.warning("what ranks left behind stays for now: %s", error)
+
     def sweep(self) -> None:
         """Have removed what was moved aside, now or by a process before this one."""
         try:

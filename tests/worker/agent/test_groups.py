@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
 from cerebro.contract.ways import Way
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
+from tests.worker.training.handlers import volumes_in
 
 WAY = Way(technique="ddp", size=2)
 CHECKPOINT = CheckpointRef(name="one/fit-1/m00/u1.pt", checksum="0" * 16, size=1)
@@ -102,8 +104,26 @@ def test_the_first_to_fail_ends_all_and_is_named(
     assert (failure.kind, says in failure.message) == (kind, True), failure.message
     if rank is not None:
         assert failure.rank == rank
+    assert failure.is_by_way
     assert not any(map(is_running, pids))
     done(agents, give(agents, 2, "work"))
+
+
+def test_where_ranks_met_is_cleared_by_the_next_process_of_their_worker(
+    agents: Agents, tmp_path: Path
+) -> None:
+    """A worker that is killed leaves their folder behind, on its own volume and nowhere else."""
+    process = agents.start(devices=2)
+    give(agents, 0, "wait")
+    agents.begun(0)
+    places = volumes_in(tmp_path).meeting_places("worker-0")
+    left = {path.name for path in places.iterdir()}
+    assert len(left) == 1
+    process.kill()
+    process.wait(LIMIT_S)
+    agents.start(devices=2)
+    until(lambda: not places.exists(), "the folder is moved aside")
+    until(lambda: not any(places.parent.parent.rglob(f"{next(iter(left))}*")), "it is removed")
 
 
 @pytest.mark.parametrize("rank", BOTH)

@@ -189,7 +189,7 @@ def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) 
 
 def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Started) -> None:
     """And not as what the other rank makes of it, which speaks first."""
-    ranks = ChildGroup([started.child, started.made(1)])
+    ranks = ChildGroup([started.child, started.made(1)], started.files / "ranks")
     try:
         ranks.run({"code": "c"}, 1, {}, started.files / "log", asked=0.0)
         message = {"is": "failed", "failure": LOST.model_dump(mode="json"), "at": 0.0}
@@ -210,7 +210,7 @@ def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Starte
 
 def test_ranks_that_rested_meet_anew(started: Started) -> None:
     """One that rests lets go of the others; the agent has them meet in another folder then, and in no other case."""
-    ranks = ChildGroup([started.child, started.made(1)])
+    ranks = ChildGroup([started.child, started.made(1)], started.files / "ranks")
     places = []
     try:
         for attempt in (1, 2, 3):

@@ -210,6 +210,13 @@ def test_each_error_has_its_kind(error: BaseException, kind: FailureKind) -> Non
             "host",
         ),
         (RuntimeError("could not create a primitive"), "host"),
+        # All that is said where the threads of a rank's connections, or others, get no memory.
+        (RuntimeError("Resource temporarily unavailable"), "host"),
+        (RuntimeError("can't start new thread"), "host"),
+        (RuntimeError("std::bad_alloc"), "host"),
+        (OSError(12, "Cannot allocate memory"), "host"),
+        (BlockingIOError(11, "Resource temporarily unavailable"), None),
+        (RuntimeError("the printer said: Resource temporarily unavailable"), None),
         (
             RuntimeError("could not create a primitive descriptor for an LSTM forward propagation primitive"),
             None,

@@ -1,0 +1,215 @@
+"""Lack of memory in a worker's handler: told as what it is, and not met where less at a time is enough."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from cerebro.contract.tasks import CheckpointRef, EvaluateTask, FailureKind, PredictTask, TrainTask
+from cerebro.contract.ways import Way
+from cerebro.errors import NotApplicableError
+from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
+from cerebro.techniques import Group, ModelFacts, Params, Place, Technique
+from cerebro.techniques.ranks import Alone
+from cerebro.worker.agent.child import failure_of
+from cerebro.worker.training.unit import create
+from model_hopper.together import Placed
+from tests.state.stories import DATASET, SHA
+from tests.worker.training.handlers import ROWS, Linear, handler_of, learn_from, volumes_in, write_split
+
+CPU = torch.device("cpu")
+NO_ROOM = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+class Failing(Technique):
+    """Fails to prepare a model, by an error of the test's."""
+
+    name = "failing"
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        return ""
+
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), FailureKind.OUT_OF_MEMORY),
+        (RuntimeError("Resource temporarily unavailable"), FailureKind.OUT_OF_MEMORY),
+        (NO_ROOM, FailureKind.OUT_OF_MEMORY),
+        (RuntimeError("it cannot be split"), FailureKind.NOT_APPLICABLE),
+        (NotApplicableError("it cannot be split"), FailureKind.NOT_APPLICABLE),
+    ],
+)
+def test_what_a_technique_fails_of_is_told_as_what_it_is(error: Exception, kind: FailureKind) -> None:
+    """Lack of memory is not: the technique cannot."""
+    spec = Linear()
+    trainee = create(spec, {"batch_size": 4}, seed=0, model="m00", device=CPU)
+    placed = Placed(Way(technique="failing"), Failing(error), Alone(("cpu",)))
+    with pytest.raises(Exception) as caught:
+        placed.ready(spec, trainee)
+    assert failure_of(caught.value).kind is kind
+
+
+class Hungry(Linear):
+    """Needs memory for each row of a batch, of which there is too little; on a device for the model alone."""
+
+    most, fits_device = 3, True
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        optimizer = torch.optim.SGD(models[0].parameters(), lr=0.1)
+        for inputs, labels in dataloader:
+            learn_from((models[0](inputs)[:, 0] - labels).square().mean(), optimizer)
+        return {"loss": 0.0}
+
+    def test(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        total = sum(float(each.sum()) for each in self.predict(models, checkpoint, dataloader, hyperparams))
+        return {"mean": total / dataloader.num_rows}
+
+    def predict(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> Iterator[torch.Tensor]:
+        for inputs, _ in dataloader:
+            if len(inputs) > self.most or not (self.fits_device or inputs.device.type == "cpu"):
+                raise NO_ROOM
+            yield models[0](inputs)[:, 0]
+
+
+def trained(folder: Path, spec: SubEpochSpec) -> CheckpointRef:
+    """A model after its first unit."""
+    task = TrainTask(key="fit-1/train/m00/e1/p0", **common(), epoch=1, partition=0, unit=0, checkpoint=None)
+    write_split(volumes_in(folder), "train", 1)
+    write_split(volumes_in(folder), "valid", 1)
+    with handler_of(spec, volumes_in(folder)) as handler:
+        checkpoint = handler.handle(task, 1).checkpoint
+    assert checkpoint is not None
+    return checkpoint
+
+
+def common() -> dict[str, Any]:
+    """What all tasks have."""
+    model = {"experiment": "one", "run": "fit-1", "model": "m00", "hyperparams": {"batch_size": 40}}
+    return {**model, "code": SHA, "dataset": DATASET, "seed": 0, "hang_timeout_s": 60.0}
+
+
+def validation(checkpoint: CheckpointRef) -> EvaluateTask:
+    """Of the model."""
+    which: dict[str, Any] = {"kind": "valid", "split": "valid", "partitions": (0,)}
+    return EvaluateTask(key="fit-1/valid/m00/e1", **common(), **which, epoch=1, checkpoint=checkpoint)
+
+
+def test_an_evaluation_that_runs_out_of_memory_reads_less_at_a_time(tmp_path: Path) -> None:
+    """And measures, or predicts, the same."""
+    roomy, hungry = Hungry(), Hungry()
+    roomy.most = ROWS
+    checkpoint = trained(tmp_path, roomy)
+    volumes = volumes_in(tmp_path)
+    predictions = PredictTask(
+        key="predict-1/m00/p0",
+        **common(),
+        epoch=1,
+        split="valid",
+        partitions=(0,),
+        checkpoint=checkpoint,
+        output="found.arrow",
+    )
+    found, written = [], []
+    for spec in (roomy, hungry):
+        with handler_of(spec, volumes) as handler:
+            found.append(handler.handle(validation(checkpoint), 1))
+            handler.handle(predictions, 1)
+            written.append(pa.ipc.open_file(volumes.shared / "found.arrow").read_all())
+    assert found[0].rows == found[1].rows == ROWS
+    assert found[0].metrics["mean"] == pytest.approx(found[1].metrics["mean"], rel=1e-5)
+    assert written[0]["id"] == written[1]["id"]
+    assert written[0]["prediction"].to_pylist() == pytest.approx(written[1]["prediction"].to_pylist())
+
+
+def test_a_model_that_fits_no_device_is_evaluated_on_the_host(tmp_path: Path) -> None:
+    """It was trained by a way that spreads it, or keeps it there."""
+    spec = Hungry()
+    spec.most, spec.fits_device = ROWS, False
+    checkpoint = trained(tmp_path, spec)
+    with handler_of(spec, volumes_in(tmp_path)) as handler:
+        expected = handler.handle(validation(checkpoint), 1).metrics
+        handler._device = torch.device("meta")  # stands for a GPU
+        assert handler.handle(validation(checkpoint), 1).metrics == expected
+
+
+def test_what_no_batch_is_small_enough_for_is_told(tmp_path: Path) -> None:
+    """By the error of the smallest one; another error is told at once."""
+    spec = Hungry()
+    checkpoint = trained(tmp_path, spec)
+    spec.most = 0
+    with handler_of(spec, volumes_in(tmp_path)) as handler, pytest.raises(torch.OutOfMemoryError):
+        handler.handle(validation(checkpoint), 1)
+
+
+class Blocks(Hungry):
+    """A network of repeated blocks."""
+
+    most = ROWS
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [nn.Sequential(nn.Sequential(*(nn.Linear(3, 3) for _ in range(2))), nn.Linear(3, 1))]
+
+    def test(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        alive = sum(isinstance(each, nn.Linear) for each in gc.get_objects())
+        return {"alive": float(alive), **super().test(models, checkpoint, dataloader, hyperparams)}
+
+
+def test_what_a_way_has_trained_is_gone_before_it_is_evaluated(tmp_path: Path) -> None:
+    """Its parts refer to each other, so that its memory is not free by itself."""
+    volumes = volumes_in(tmp_path)
+    write_split(volumes, "train", 1)
+    write_split(volumes, "valid", 1)
+    way = Way(technique="checkpointing", processes="one")
+    task = TrainTask(
+        key="fit-1/train/m00/e1/p0", **common(), epoch=1, partition=0, unit=0, checkpoint=None, way=way
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(each, nn.Linear) for each in gc.get_objects())
+        with handler_of(Blocks(), volumes) as handler:
+            checkpoint = handler.handle(task, 1).checkpoint
+            assert checkpoint is not None
+            metrics = handler.handle(validation(checkpoint), 1).metrics
+    finally:
+        gc.enable()
+    assert metrics["alive"] == before + 3
