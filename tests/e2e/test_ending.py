@@ -16,8 +16,6 @@ from tests.e2e.specs import TinyETL, TinyTraining
 
 pytestmark = pytest.mark.slow
 
-pytestmark = pytest.mark.slow
-
 GRACE_S = 3.0
 """Of local workers, below the supervisor's own."""
 
@@ -35,6 +33,14 @@ def preempted(log: Log, worker: str, part: str) -> TaskFailed:
     return event
 
 
+def until_told(lab: Lab, worker: str) -> None:
+    """Wait until a worker has told that it leaves: what runs on it has been asked to leave by then. What may go on
+    before that could be over first."""
+    deadline = time.monotonic() + GRACE_S
+    while not any(status.leaving for status in lab.kvs.workers() if status.record.worker == worker):
+        assert time.monotonic() < deadline
+
+
 @pytest.mark.parametrize("reaches", [True, False], ids=["reaches a batch boundary", "never does"])
 def test_a_unit_is_left_and_done_again(lab: Lab, prepared: str, reaches: bool) -> None:
     """It costs no attempt and leaves no file; the worker is gone inside its grace; the weights are a replay's."""
@@ -47,9 +53,7 @@ def test_a_unit_is_left_and_done_again(lab: Lab, prepared: str, reaches: bool) -
     began = time.monotonic()
     old = lab.send(knock.worker, signal.SIGTERM)
     if reaches:
-        # Told to leave before it may go on: else its last batch could be over first.
-        while not any(w.leaving for w in lab.kvs.workers() if w.record.worker == knock.worker):
-            assert time.monotonic() < began + GRACE_S
+        until_told(lab, knock.worker)
         lab.gate.open()
     event = preempted(log, knock.worker, "/train/m01/")
     assert processes.wait_gone(old, GRACE_S + 10)
@@ -96,6 +100,7 @@ def test_rows_are_left_and_done_again(lab: Lab) -> None:
     etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=7), progress=False))
     knock = lab.gate.knock()
     old = lab.send(knock.worker, signal.SIGTERM)
+    until_told(lab, knock.worker)
     lab.gate.open()
     event = preempted(log, knock.worker, "/etl/train/")
     assert "between two batches" in event.failure.message
