@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import tempfile
 import traceback
@@ -99,6 +100,7 @@ def _serve(pipe: Connection) -> None:
     from cerebro.techniques.ranks import RankGroup
 
     torch.set_num_threads(1)
+    gc.freeze()  # as the processes of a worker do: to look for garbage in torch takes longer than to train
     while True:
         try:
             folder, rank, size, work, args = pipe.recv()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -21,7 +22,8 @@ from cerebro.techniques import Group, Params, Technique, resolve
 from cerebro.techniques.ddp import Ddp, _put_behind
 from cerebro.techniques.ranks import Alone
 from tests.state.stories import SHA
-from tests.techniques.cases import TOKENS, WIDE, Case, CaseSpec
+from tests.techniques.cases import TOKENS, WIDE, Case, CaseSpec, threads
+from trial_runner import clocking
 from trial_runner.trying import Trial
 
 _PLAIN = torch.autograd.backward
@@ -110,7 +112,7 @@ class Asked:
 
 
 def tried(group: Group | None, asked: Asked) -> TrialOutcome:
-    """What a trial shows, on every rank."""
+    """What a trial shows, on every rank. It times as few batches as it may: nobody asks here how long they take."""
     body = TrialTask(
         key="fit-1/trial/g00/w",
         experiment="one",
@@ -131,7 +133,8 @@ def tried(group: Group | None, asked: Asked) -> TrialOutcome:
     alone = Alone(("cpu",) * asked.way.size)
     try:
         trial = Trial(asked.spec, body, technique, group or alone, MappedRows.open((asked.partition,)))
-        return trial.run(asked.root, "trial.pt")
+        with threads(1), mock.patch.multiple(clocking, MOST=clocking.LEAST, SHORTEST_S=0.0, _BLOCK_S=0.0):
+            return trial.run(asked.root, "trial.pt")
     finally:
         alone.leave()
 
