@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     from cerebro.runtime.kvs import KvsClient
     from tests.kvs_api.real import Service
+
+# A shell without job control has what it starts in the background ignore SIGINT, and so would all that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SHARES = {"commit": 0.15, "thorough": 1.5}

@@ -246,6 +246,7 @@ class Lab:
         if find_running(self.home) is not None:
             for name in self._opened:
                 log = Log(self.kvs, name)
+                log.skip()  # runs of other tests, which may have been stopped
                 active = log.state().active_run()
                 if active is not None:
                     self.kvs.append(name, RunStopRequested(run=active.id, by="test"))
