@@ -22,8 +22,8 @@ IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 TEST_PROCESSES ?= 3
 SPREAD := -n $(TEST_PROCESSES) --dist worksteal
-# Slow tests here start whole clusters, which measure time and take all cores: one after another.
-OF_CLUSTERS := tests/compat tests/e2e tests/examples tests/local tests/notebooks
+# Slow tests that measure time or train on all cores: one after another, and nothing beside them.
+ALONE := tests/compat tests/e2e/test_ending.py tests/examples tests/local tests/notebooks
 
 # One stamp per set of dependencies installed into .venv/.
 VENV_STAMP := $(VENV)/.stamp-venv
@@ -80,8 +80,8 @@ test: $(DEV_STAMP)  ## run the tests, but for the slow ones
 
 test-slow: $(DEV_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
 	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m 'hypothesis and not slow'
-	@$(PYTEST) -n 2 --dist loadfile -m slow $(addprefix --ignore=,$(OF_CLUSTERS))
-	@$(PYTEST) -m slow $(OF_CLUSTERS)
+	@$(PYTEST) -n 2 --dist loadfile -m slow $(addprefix --ignore=,$(ALONE))
+	@$(PYTEST) -m slow $(ALONE)
 
 lint: $(DEV_STAMP)  ## check style, format, types and import layers
 	$(BIN)/ruff check .

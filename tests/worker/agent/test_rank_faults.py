@@ -296,7 +296,7 @@ def test_what_befalls_one_rank_is_told_of_it(
 
 def test_a_rank_that_stands_still_is_named(training: Training) -> None:
     """The other waits for it in an operation of both."""
-    key = training.give("still", pause_s=0.05, hang_timeout_s=3.0)
+    key = training.give("still", pause_s=0.05, hang_timeout_s=6.0)
     pids = training.pids("still")
     os.kill(pids[1], signal.SIGSTOP)
     failure = training.failure(key)
@@ -307,7 +307,7 @@ def test_a_rank_that_stands_still_is_named(training: Training) -> None:
 @pytest.mark.parametrize("rank", BOTH)
 def test_a_rank_that_hangs_within_a_batch_is_named(training: Training, rank: int) -> None:
     """Both are at the same batch; it has begun fewer operations of both."""
-    failure = training.failure(training.give("hangs", rank=rank, what="hang", hang_timeout_s=3.0))
+    failure = training.failure(training.give("hangs", rank=rank, what="hang", hang_timeout_s=6.0))
     assert (failure.kind, failure.rank) == (FailureKind.HANG, rank)
     assert f"rank {rank} of 2 (device {rank}) is behind within batch 3" in failure.message
 
