@@ -155,7 +155,7 @@ def _take_back(
             yield api.Revoke(
                 task=key,
                 attempt=task.attempt,
-                worker=worker.name,
+                worker=task.worker or worker.name,  # of a gang, the one that leads it
                 reason=f"{worker.name}: {exit.reason}",
                 force=how is Liveness.GONE,
                 loss=exit.kind,

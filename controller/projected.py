@@ -157,7 +157,7 @@ def _commit(
     parts: tuple[Values, ...]
     if key.kind == "valid":
         parts = (Values("epoch/valid", key.epoch, metrics),)
-    elif (unit + 1) % len(model.partitions):
+    elif model.visited % len(model.partitions):
         parts = (Values("unit/train", unit + 1, metrics),)
     else:
         of_epoch = Values("epoch/train", key.epoch, model.training_metrics(key.epoch))

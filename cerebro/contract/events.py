@@ -21,7 +21,7 @@ from pydantic import Field, field_validator
 from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.records import Holding, Locators
 from cerebro.contract.runs import Plan, PlannedUnit, Priority, Project, Request, TakenSpan
-from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskResult
+from cerebro.contract.tasks import Failure, FailureKind, Member, Savepoint, TaskResult
 from cerebro.contract.trials import DeviceKind, TrialOutcome
 from cerebro.contract.ways import Way
 
@@ -307,6 +307,9 @@ class TaskAssigned(_Event):
     """Of the worker, that it takes; none for a task of ETL. (Older versions had it take the worker's only one.)"""
     way: Way | None = Field(None, exclude_if=lambda way: way is None)
     """How it uses them. Absent where it runs on one as user code is written."""
+    others: tuple[Member, ...] = Field((), exclude_if=lambda others: not others)
+    """Of a unit on a set of partitions: the other workers of its gang, by ascending partition; `worker` leads, and
+    reads the first. Absent where the unit visits one partition, so that older versions can read that."""
 
 
 class TaskStarted(_Event):

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from cerebro.contract.base import Contract, Devices, Sha256, Split
+from cerebro.contract.base import Contract, Devices, Name, Sha256, Split
 from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.texts import cleaned, first_line
 from cerebro.contract.trials import DeviceKind, DevicePlace, GroupId, Inspection, TrialOutcome, WayId
@@ -47,6 +47,20 @@ class Savepoint(Contract):
     checkpoint: CheckpointRef
     batch: int = Field(ge=1)
     rows: int = Field(ge=1)
+
+
+class Member(Contract):
+    """One of the workers that train a unit together on a set of partitions, beside the worker that leads them.
+
+    Attributes:
+        worker: its name.
+        partition: of the unit, that it holds and reads.
+        devices: that it gives.
+    """
+
+    worker: Name
+    partition: int = Field(ge=0)
+    devices: Devices = (0,)
 
 
 class FailureKind(StrEnum):

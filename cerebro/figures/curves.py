@@ -100,11 +100,11 @@ def _place(run: Run, model: Model, epoch: int, axis: Axis) -> float:
     """Where an epoch ends on the axis; for one under way, where its newest unit did."""
     if axis == "epoch":
         return float(epoch)
-    visits = model.visits[: epoch * len(model.partitions)]
+    visits = model.visits[: model.visits_until(epoch)]
     if axis == "time":
         return visits[-1].ended - run.origin if visits else 0.0
     rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
-    return float(sum(visit.rows or rows.get(visit.partition, 0) for visit in visits))
+    return float(sum(v.rows or sum(rows.get(p, 0) for p in v.partitions) for v in visits))
 
 
 # --- its drawing --------------------------------------------------------------------------------

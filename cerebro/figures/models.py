@@ -72,7 +72,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         state=wording.model(model, run),
         epoch=model.epoch,
         epochs=model.epochs,
-        units_done=len(model.visits),
+        units_done=model.visited,
         units=model.epochs * len(model.partitions),
         latest=model.metric(request.metric, latest, validated=validated) if latest else None,
         latest_epoch=latest,

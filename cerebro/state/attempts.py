@@ -20,6 +20,7 @@ from cerebro.contract.events import (
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import commits, failures, invariants, ways
+from cerebro.state.invariants import Gang
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
 from cerebro.state.tasks import Task, TaskEvent, TaskState
@@ -27,12 +28,14 @@ from cerebro.state.workers import Worker
 
 
 class _Concerned(NamedTuple):
-    """Whom an event tells of; the model is the one that the task trains or validates, if any."""
+    """Whom an event tells of; the model is the one that the task trains or validates, if any. The worker leads the
+    gang, if there is one, and is in it."""
 
     run: Run
     task: Task
     worker: Worker
     model: Model | None
+    gang: Gang
 
 
 def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: Mapping[str, Dataset]) -> None:
@@ -57,21 +60,29 @@ def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Co
     """Whom an event that fits its task tells of."""
     task = run.tasks.get(event.task) or run.find(event.task)
     task.check(event)
-    worker = workers.get(event.worker)
-    if worker is None:
-        raise IllegalEventError(f"{event.type} of {event.task} at unknown worker {event.worker}")
-    return _Concerned(run, task, worker, run.models.get(task.key.model) if task.key.model else None)
+    worker = _known(workers, event, event.worker)
+    source = event if isinstance(event, TaskAssigned) else task.attempts[-1]
+    others = [(_known(workers, event, member.worker), member.devices) for member in source.others]
+    model = run.models.get(task.key.model) if task.key.model else None
+    return _Concerned(run, task, worker, model, ((worker, source.devices), *others))
+
+
+def _known(workers: Mapping[str, Worker], event: TaskEvent, name: str) -> Worker:
+    if name not in workers:
+        raise IllegalEventError(f"{event.type} of {event.task} at unknown worker {name}")
+    return workers[name]
 
 
 def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, Dataset]) -> None:
-    run, task, worker, model = concerned
+    run, task, worker, model, gang = concerned
     dataset = datasets.get(run.plan.dataset) if run.plan else None
-    invariants.check_assignment(event, task.key, run, worker, model=model, dataset=dataset)
+    invariants.check_assignment(event, task.key, run, gang, model=model, dataset=dataset)
     run.tasks[event.task] = run.open[event.task] = task
     run.is_fresh = False
     if task.key.kind == "etl" and run.kind != "etl":
         run.remade[event.task] = task
-    worker.open_tasks[event.task] = event.devices
+    for member, devices in gang:
+        member.open_tasks[event.task] = devices
     if model and task.key.kind == "train":
         model.busy = event.task
     task.assign(event, worker.name)
@@ -79,8 +90,8 @@ def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, D
 
 
 def _begin(event: TaskStarted, concerned: _Concerned) -> None:
-    run, task, worker, model = concerned
-    invariants.check_start(event, worker)
+    run, task, _, model, gang = concerned
+    invariants.check_start(event, gang)
     if model and task.key.kind == "train":
         run.origin = min(run.origin, event.time)
         is_saved = model.savepoint_of(event.task) is not None
@@ -90,7 +101,7 @@ def _begin(event: TaskStarted, concerned: _Concerned) -> None:
 
 
 def _go_on(event: UnitSaved | TaskAsked, concerned: _Concerned) -> None:
-    run, task, _, model = concerned
+    run, task, _, model, _ = concerned
     if isinstance(event, TaskAsked):
         task.attempts[-1].asked = event.time
         return
@@ -103,12 +114,13 @@ def _go_on(event: UnitSaved | TaskAsked, concerned: _Concerned) -> None:
 def _close(
     event: TaskCommitted | TaskFailed | TaskRevoked, concerned: _Concerned, datasets: Mapping[str, Dataset]
 ) -> None:
-    run, task, worker, model = concerned
+    run, task, worker, model, gang = concerned
     # Before the task knows: what never ran has met no savepoint.
     is_running = task.state is TaskState.RUNNING
     trainee = model if task.key.kind == "train" else None
-    del worker.open_tasks[event.task]
-    worker.left.discard(event.task)
+    for member, _ in gang:
+        del member.open_tasks[event.task]
+        member.left.discard(event.task)
     del run.open[event.task]
     if model and model.busy == event.task:
         model.busy = None

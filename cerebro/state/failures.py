@@ -81,7 +81,7 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
     """
     if task.key.kind == "valid":
         epoch = task.key.epoch or 0
-        if len(model.visits) == epoch * len(model.partitions) and not model.is_trained:
+        if model.visited == epoch * len(model.partitions) and not model.is_trained:
             model.unreadable.add(epoch)
             return
         if model.busy or epoch < model.epochs:

@@ -1,11 +1,15 @@
 """What may be assigned: the invariants of Model Hopper Parallelism (seed paper, section 3.1), checked on every event.
 
-Completeness: in each epoch a model visits every partition once. Isolation: a model is trained by one worker at a time.
-Exclusive access: a device of a worker runs one unit at a time. Non-preemption: no unit that runs is taken back for
-another one, which needs no check here, because what is open can only end. Nothing here changes anything.
+Completeness: in each epoch a model visits every partition once, alone or in a set of them. Isolation: a model is
+trained by one worker, or one gang of workers, at a time. Exclusive access: a device of a worker runs one unit at a
+time. All or nothing: the workers of a gang get, start and lose an attempt together. Non-preemption: no unit that runs
+is taken back for another one, which needs no check here, because what is open can only end. Nothing here changes
+anything.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from cerebro.contract.events import TaskAssigned, TaskStarted
 from cerebro.contract.records import QUEUE_DEPTH
@@ -16,20 +20,25 @@ from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.workers import Worker, lanes_of
 
+Gang = Sequence[tuple[Worker, tuple[int, ...]]]
+"""The workers of one attempt, and the devices that each gives: one worker, or for a unit on a set of partitions one for
+each, in their order."""
+
 
 def check_assignment(
     event: TaskAssigned,
     key: TaskKey,
     run: Run,
-    worker: Worker,
+    gang: Gang,
     *,
     model: Model | None,
     dataset: Dataset | None,
 ) -> None:
-    """Whether `worker` may be given a task.
+    """Whether a worker, or the workers of a gang, may be given a task.
 
     Args:
         key: of `event.task`.
+        gang: they, and the devices that each is to give: `event.worker` first.
         model: the one it trains or validates, if any.
         dataset: the run's, if it is known.
 
@@ -38,45 +47,59 @@ def check_assignment(
     """
     if run.state not in (RunState.RUNNING, RunState.STOPPING):
         raise IllegalEventError(f"{event.task} assigned while {run.id} is {run.state}")
-    if not worker.is_alive:
-        raise IllegalEventError(f"{event.task} assigned to {worker.name}, which is lost")
-    if max(event.devices, default=0) >= worker.devices:
+    for worker, devices in gang:
+        _check_place(event, worker, devices)
+    if key.others != tuple(member.partition for member in event.others):
         raise IllegalEventError(
-            f"{event.task} assigned to device {max(event.devices)} of {worker.name}, which has {worker.devices}"
+            f"{event.task} assigned to a gang that reads other partitions: {event.others or event.worker}"
         )
-    for lane in lanes_of(event.devices):
-        if len(found := worker.in_lane(lane)) >= QUEUE_DEPTH:
-            raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {found} there")
     if key.kind == "etl":
         _check_partition(run, key, dataset)
     elif key.kind == "train" and model is not None:
-        _check_unit(event, key, run, worker, model)
+        _check_unit(event, key, run, gang, model)
     elif key.kind == "trial":
         _check_trial(event, key, run)
 
 
-def check_start(event: TaskStarted, worker: Worker) -> None:
-    """Whether it is the worker's turn to run the task.
+def check_start(event: TaskStarted, gang: Gang) -> None:
+    """Whether it is the turn of the worker, or of each worker of the gang, to run the task.
 
     Raises:
-        IllegalEventError: it has an older one.
+        IllegalEventError: one has an older one.
     """
-    if not worker.is_next(event.task):
+    for worker, _ in gang:
+        if not worker.is_next(event.task):
+            raise IllegalEventError(
+                f"{worker.name} started {event.task} while {next(iter(worker.open_tasks))} is open there"
+            )
+
+
+def _check_place(event: TaskAssigned, worker: Worker, devices: tuple[int, ...]) -> None:
+    if not worker.is_alive:
+        raise IllegalEventError(f"{event.task} assigned to {worker.name}, which is lost")
+    if max(devices, default=0) >= worker.devices:
         raise IllegalEventError(
-            f"{worker.name} started {event.task} while {next(iter(worker.open_tasks))} is open there"
+            f"{event.task} assigned to device {max(devices)} of {worker.name}, which has {worker.devices}"
         )
+    for lane in lanes_of(devices):
+        if len(found := worker.in_lane(lane)) >= QUEUE_DEPTH:
+            raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {found} there")
 
 
-def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, worker: Worker, model: Model) -> None:
-    if event.way is not None and event.way.size != len(event.devices):
+def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, gang: Gang, model: Model) -> None:
+    if event.way is not None and any(event.way.size != len(devices) for _, devices in gang):
         raise IllegalEventError(f"{event.task} assigned to devices {event.devices} by {event.way.label}")
     if model.busy:
         raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")
-    partition = -1 if key.partition is None else key.partition
-    if not model.needs(key.epoch or 0, partition):
+    if not model.needs(key.epoch or 0, key.partitions):
         raise IllegalEventError(f"completeness: {event.task} assigned, but {model.id} does not need it now")
-    if isinstance(run.plan, FitPlan) and (run.plan.dataset, partition) not in worker.holdings:
-        raise IllegalEventError(f"{event.task} assigned to {worker.name}, which does not hold the partition")
+    if len({worker.name for worker, _ in gang}) < len(gang):
+        raise IllegalEventError(f"{event.task} assigned to a gang that names a worker twice: {event.others}")
+    for (worker, _), partition in zip(gang, key.partitions, strict=True):
+        if isinstance(run.plan, FitPlan) and (run.plan.dataset, partition) not in worker.holdings:
+            raise IllegalEventError(
+                f"{event.task} assigned to {worker.name}, which does not hold partition {partition}"
+            )
 
 
 def _check_trial(event: TaskAssigned, key: TaskKey, run: Run) -> None:

@@ -11,9 +11,9 @@ from cerebro.contract.base import Split
 class TaskKey(NamedTuple):
     """One task of a run; fields that its kind lacks are `None`.
 
-    ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1``, ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of
-    one partition, ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``,
-    ``fit-1/trial/g03/fsdp-2``.
+    ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1`` (on a set of partitions,
+    ``fit-1/train/m03/e2/p1+p4``), ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of one partition,
+    ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``, ``fit-1/trial/g03/fsdp-2``.
     """
 
     run: str
@@ -22,10 +22,18 @@ class TaskKey(NamedTuple):
     model: str | None = None
     epoch: int | None = None
     partition: int | None = None
+    """Of a unit on a set of partitions, the least."""
     group: str | None = None
     """Of models that are alike, whose way a trial measures."""
     way: str | None = None
     """Of a trial: id of a way in its group."""
+    others: tuple[int, ...] = ()
+    """Of a unit on a set of partitions: those beside `partition`, ascending."""
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """All that it is of, ascending."""
+        return () if self.partition is None else (self.partition, *self.others)
 
     def __str__(self) -> str:
         parts = [self.run, self.kind]
@@ -36,7 +44,7 @@ class TaskKey(NamedTuple):
         if self.epoch is not None:
             parts.append(f"e{self.epoch}")
         if self.partition is not None:
-            parts.append(f"p{self.partition}")
+            parts.append("+".join(f"p{partition}" for partition in self.partitions))
         if self.group is not None and self.way is not None:
             parts += [self.group, self.way]
         return "/".join(parts)
@@ -50,9 +58,15 @@ class TaskKey(NamedTuple):
             split, partition = rest
             return cls(run=run, kind=kind, split=split, partition=_number("p", partition))
         if kind == "train":
-            model, epoch, partition = rest
+            model, epoch, partitions = rest
+            first, *others = _ascending(partitions)
             return cls(
-                run=run, kind=kind, model=model, epoch=_number("e", epoch), partition=_number("p", partition)
+                run=run,
+                kind=kind,
+                model=model,
+                epoch=_number("e", epoch),
+                partition=first,
+                others=tuple(others),
             )
         if kind == "valid":
             model, epoch = rest
@@ -68,6 +82,15 @@ class TaskKey(NamedTuple):
             group, way = rest
             return cls(run=run, kind=kind, group=group, way=way)
         raise ValueError(f"{text!r} is no task key")
+
+
+@lru_cache(maxsize=4096)
+def _ascending(text: str) -> tuple[int, ...]:
+    """The partitions of a unit; each set has one name."""
+    numbers = tuple(_number("p", part) for part in text.split("+"))
+    if list(numbers) != sorted(set(numbers)):
+        raise ValueError(f"{text!r} does not name each partition once, in ascending order")
+    return numbers
 
 
 @lru_cache(maxsize=4096)

@@ -1,13 +1,16 @@
 """One model of a fit run: its visits to partitions, its metrics, the checkpoints it needs.
 
-A *visit* is a committed unit. The model's place in training is the number of its visits, so nothing can
-disagree with it: epoch and remaining partitions are derived.
+A *visit* is a committed unit, to one partition or to a set of them. The model's place in training follows from its
+visits, so nothing can disagree with it: epoch and remaining partitions are derived. Within an epoch visits overlap in
+no partition, and none goes over the epoch's end; so the number of partitions visited says how many epochs are complete.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -98,8 +101,12 @@ class Model:
     """Seconds of them in user code."""
     rows: int = 0
     """Rows of its visits."""
+    visited: int = 0
+    """Partitions that its visits were to, added up over all epochs."""
     _visited: set[int] = field(default_factory=set, repr=False, compare=False)
     """Partitions that its present epoch has visited."""
+    _ends: list[int] = field(default_factory=list, repr=False, compare=False)
+    """Of each complete epoch: how many visits there were at its end."""
     _means: dict[int, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
     """Epoch -> `training_metrics`, of complete epochs that somebody asked for."""
     _best: dict[tuple[str, str, bool], int | None] = field(default_factory=dict, repr=False, compare=False)
@@ -125,8 +132,10 @@ class Model:
         self.trained_s += visit.seconds
         self.compute_s += visit.compute_s
         self.rows += visit.rows
-        self._visited.add(visit.partition)
-        if not len(self.visits) % len(self.partitions):
+        self.visited += len(visit.partitions)
+        self._visited.update(visit.partitions)
+        if not self.visited % len(self.partitions):
+            self._ends.append(len(self.visits))
             self._visited.clear()
             self._best.clear()
 
@@ -134,8 +143,10 @@ class Model:
         """The newest unit is to be done again."""
         self.saved = None
         lost = self.visits.pop()
-        begun = len(self.visits) % len(self.partitions)
-        self._visited = {visit.partition for visit in self.visits[len(self.visits) - begun :]}
+        self.visited -= len(lost.partitions)
+        del self._ends[self.completed_epochs :]
+        begun = self.visits[self._ends[-1] if self._ends else 0 :]
+        self._visited = {partition for visit in begun for partition in visit.partitions}
         self.unreadable.discard(lost.epoch)
         self.trained_s = sum(visit.seconds for visit in self.visits)
         self.compute_s = sum(visit.compute_s for visit in self.visits)
@@ -167,22 +178,22 @@ class Model:
     @property
     def is_trained(self) -> bool:
         """Whether every unit of every epoch is committed."""
-        return len(self.visits) >= self.epochs * len(self.partitions)
+        return self.visited >= self.epochs * len(self.partitions)
 
     @property
     def is_between_epochs(self) -> bool:
         """Whether its newest unit was the last one of an epoch, or the very first."""
-        return len(self.visits) <= 1 or not len(self.visits) % len(self.partitions)
+        return len(self.visits) <= 1 or not self.visited % len(self.partitions)
 
     @property
     def epoch(self) -> int:
         """The epoch its next unit belongs to, from 1; `epochs` once trained."""
-        return min(len(self.visits) // len(self.partitions) + 1, self.epochs)
+        return min(self.completed_epochs + 1, self.epochs)
 
     @property
     def completed_epochs(self) -> int:
         """Epochs whose units are all committed."""
-        return len(self.visits) // len(self.partitions)
+        return self.visited // len(self.partitions)
 
     @property
     def remaining(self) -> tuple[int, ...]:
@@ -191,32 +202,40 @@ class Model:
             return ()
         return tuple(p for p in self.partitions if p not in self._visited)
 
+    @property
+    def due(self) -> int:
+        """Visits to partitions that are left to do, over all epochs."""
+        return self.epochs * len(self.partitions) - self.visited
+
     def visit(self, epoch: int, partition: int) -> Visit | None:
-        """The visit of a partition in an epoch, if there is one."""
+        """The visit of a partition in an epoch, if there is one: alone, or in a set."""
         if epoch > self.completed_epochs and partition not in self._visited:
             return None
         for visit in self.epoch_visits(epoch):
-            if visit.partition == partition:
+            if partition in visit.partitions:
                 return visit
         return None
 
-    def needs(self, epoch: int, partition: int) -> bool:
-        """Whether this may be its next unit."""
-        is_due = epoch == self.epoch and partition in self.partitions and not self.is_trained
-        return is_due and partition not in self._visited
+    def needs(self, epoch: int, partitions: Collection[int]) -> bool:
+        """Whether a unit on this set may be its next: it has visited none of them in this epoch."""
+        is_due = epoch == self.epoch and not self.is_trained and bool(partitions)
+        return is_due and self._visited.isdisjoint(partitions) and set(partitions).issubset(self.partitions)
+
+    def visits_until(self, epoch: int) -> int:
+        """How many visits there are of epochs up to this one."""
+        return self._ends[epoch - 1] if 0 < epoch <= len(self._ends) else len(self.visits) if epoch > 0 else 0
+
+    def epochs_before(self, unit: int) -> int:
+        """How many epochs were complete before the unit of that number, from 0."""
+        return bisect_right(self._ends, unit)
 
     def epoch_visits(self, epoch: int) -> list[Visit]:
         """The visits of one epoch, in order."""
-        size = len(self.partitions)
-        return self.visits[(epoch - 1) * size : epoch * size]
+        return self.visits[self.visits_until(epoch - 1) : self.visits_until(epoch)]
 
     def epoch_checkpoint(self, epoch: int) -> CheckpointRef | None:
         """The state at the end of an epoch, or `None` while it is not reached."""
-        return (
-            self.visits[epoch * len(self.partitions) - 1].checkpoint
-            if epoch <= self.completed_epochs
-            else None
-        )
+        return self.visits[self._ends[epoch - 1] - 1].checkpoint if epoch <= self.completed_epochs else None
 
     def may_be_validated(self, epoch: int) -> bool:
         """Whether the validation of a completed epoch may still come."""
@@ -282,5 +301,5 @@ class Model:
         waiting = [epoch for epoch in completed if validated and self.may_be_validated(epoch)]
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:
             if 0 < epoch <= self.completed_epochs:
-                names.add(self.visits[epoch * len(self.partitions) - 1].file)
+                names.add(self.visits[self._ends[epoch - 1] - 1].file)
         return names

@@ -21,12 +21,12 @@ def position_of(model: Model, rows: Mapping[int, int], unit: int) -> Position:
     size = model.hyperparams["batch_size"]
     assert isinstance(size, int)
     batches = {partition: -(-rows[partition] // size) for partition in model.partitions}
-    before, in_epoch = divmod(unit, len(model.partitions))
-    visited = model.epoch_visits(before + 1)[:in_epoch]
+    before = model.epochs_before(unit)
+    visited = [p for v in model.visits[model.visits_until(before) : unit] for p in v.partitions]
     per_epoch = sum(batches.values())
     return Position(
         epochs=model.epochs,
         units=model.epochs * len(model.partitions),
-        step=before * per_epoch + sum(batches[visit.partition] for visit in visited),
+        step=before * per_epoch + sum(batches[partition] for partition in visited),
         total_steps=model.epochs * per_epoch,
     )

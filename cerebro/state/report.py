@@ -133,7 +133,8 @@ def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
     workers = defaultdict(float, run.trained_s)
     for unit in running(run, now):
         models[unit.model] += unit.seconds
-        workers[unit.worker] += unit.seconds * len(unit.devices)
+        for worker, taken_there in unit.places:
+            workers[worker] += unit.seconds * len(taken_there)
     return taken.least_s(run, models, workers, devices)
 
 
@@ -212,7 +213,8 @@ def _lower_bound(run: Run, units: Iterable[TrainedUnit], devices: Mapping[str, i
     workers: defaultdict[str, float] = defaultdict(float)
     for unit in units:
         models[unit.model] += unit.seconds
-        workers[unit.worker] += unit.seconds * len(unit.devices)
+        for worker, taken_there in unit.places:
+            workers[worker] += unit.seconds * len(taken_there)
     return taken.least_s(run, models, workers, devices)
 
 

@@ -221,7 +221,7 @@ class Run:
     def _unlisted(self, key: TaskKey) -> Task:
         model = self.models.get(key.model or "") if key.kind == "train" else None
         visit = model.visit(key.epoch or 0, -1 if key.partition is None else key.partition) if model else None
-        if visit is None:
+        if visit is None or visit.partitions != key.partitions:
             return Task(key=key)
         return Task(key=key, state=TaskState.COMMITTED, attempts=[visit.as_attempt()])
 
@@ -230,18 +230,19 @@ class Run:
         return self.task(TaskKey(run=self.id, kind="valid", model=model.id, epoch=epoch))
 
     def progress(self) -> tuple[int, int]:
-        """(tasks committed, tasks in all). What models that failed or were stopped lack is not due, so it counts as
-        neither; but in a run that failed as a whole all counts, or it would look complete."""
+        """(tasks committed, tasks in all), where a unit on a set of partitions counts once for each. What models that
+        failed or were stopped lack is not due, so it counts as neither; but in a run that failed as a whole all counts,
+        or it would look complete."""
         if not isinstance(self.plan, FitPlan) or not isinstance(self.request, FitRequest):
             tasks = self.own_tasks()
             return sum(task.state is TaskState.COMMITTED for task in tasks), len(tasks)
-        done = sum(len(model.visits) for model in self.models.values())
+        done = sum(model.visited for model in self.models.values())
         return done, done + sum(self.due(model) for model in self.models.values())
 
     def due(self, model: Model) -> int:
-        """Units of a model that are left to do, for `progress`."""
+        """Visits to a partition that a model has left to do, for `progress`."""
         is_due = self.state is RunState.FAILED or not model.is_cut_short
-        return model.epochs * len(model.partitions) - len(model.visits) if is_due else 0
+        return model.due if is_due else 0
 
     @property
     def zero(self) -> float:
@@ -284,17 +285,17 @@ class Run:
 
     def _count(self, visit: Visit) -> None:
         self.counts.units += 1
-        self.counts.unit_devices += len(visit.devices)
-        seconds = visit.seconds * len(visit.devices)
-        self.trained_s[visit.worker] = self.trained_s.get(visit.worker, 0.0) + seconds
         self.newest_commit = max(self.newest_commit, visit.ended)
-        if visit.start_s:
-            self.starts += [(visit.worker, visit.started, visit.begun)] * len(visit.devices)
+        for worker, devices in visit.places:
+            self.counts.unit_devices += len(devices)
+            self.trained_s[worker] = self.trained_s.get(worker, 0.0) + visit.seconds * len(devices)
+            if visit.start_s:
+                self.starts += [(worker, visit.started, visit.begun)] * len(devices)
 
     def take_back(self, model: Model) -> None:
         """The newest unit of a model is to be done again, because its checkpoint is lost."""
         lost = model.take_back()
-        key = TaskKey(run=self.id, kind="train", model=model.id, epoch=lost.epoch, partition=lost.partition)
+        key = lost.key(self.id, model.id)
         task = self.tasks.setdefault(
             str(key), Task(key=key, state=TaskState.COMMITTED, attempts=[lost.as_attempt()])
         )

@@ -19,7 +19,7 @@ from cerebro.contract.events import (
     TaskStarted,
     UnitSaved,
 )
-from cerebro.contract.tasks import MEASURING, RETRYABLE, Failure, FailureKind, TaskResult
+from cerebro.contract.tasks import MEASURING, RETRYABLE, Failure, FailureKind, Member, TaskResult
 from cerebro.contract.ways import Way
 from cerebro.errors import IllegalEventError
 from cerebro.state.keys import TaskKey
@@ -98,6 +98,13 @@ class Attempt:
     """Of the worker, that it takes or took."""
     way: Way | None = None
     """How it uses them; `None`: on one, as user code is written."""
+    others: tuple[Member, ...] = ()
+    """Of a unit on a set of partitions: the other workers of its gang. They have and lose the attempt together."""
+
+    @property
+    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(worker, devices of it) that it takes or took."""
+        return ((self.worker, self.devices), *((member.worker, member.devices) for member in self.others))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -160,6 +167,7 @@ class Task:
                 assigned=event.time,
                 devices=_shared(event.devices),
                 way=_shared_way(event.way.model_dump_json()) if event.way else None,
+                others=event.others,
             )
         )
         self.state = TaskState.ASSIGNED

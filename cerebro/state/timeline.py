@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from cerebro.contract.tasks import Member
 from cerebro.errors import InstanceError
 from cerebro.scheduling.problem import Problem, Strategy
 from cerebro.scheduling.schedule import Schedule, Unit
@@ -34,11 +35,18 @@ class TrainedUnit(NamedTuple):
     ended: float
     is_running: bool = False
     devices: tuple[int, ...] = (0,)
+    others: tuple[Member, ...] = ()
+    """Of a unit on a set of partitions: the workers beside `worker`, which reads `partition`."""
 
     @property
     def seconds(self) -> float:
         """How long it took, or runs."""
         return self.ended - self.started
+
+    @property
+    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(worker, devices of it) that it takes or took."""
+        return ((self.worker, self.devices), *((member.worker, member.devices) for member in self.others))
 
 
 class Busy(NamedTuple):
@@ -71,7 +79,7 @@ def tries(run: Run, model: str = "") -> Iterator[Try]:
                 yield Try(task.key, attempt, None)
     for name in (model,) if model else run.models:
         for visit in run.models[name].visits if name in run.models else ():
-            key = TaskKey(run=run.id, kind="train", model=name, epoch=visit.epoch, partition=visit.partition)
+            key = visit.key(run.id, name)
             known = run.tasks.get(str(key))
             yield Try(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
 
@@ -79,7 +87,7 @@ def tries(run: Run, model: str = "") -> Iterator[Try]:
 def committed(run: Run, epoch: int | None = None) -> Iterator[TrainedUnit]:
     """Committed units, model by model in the order of training; only those up to `epoch` if one is given."""
     for model in run.models.values():
-        for visit in model.visits[: (epoch or model.epochs) * len(model.partitions)]:
+        for visit in model.visits[: model.visits_until(epoch or model.epochs)]:
             yield TrainedUnit(
                 model.id,
                 visit.epoch,
@@ -88,6 +96,7 @@ def committed(run: Run, epoch: int | None = None) -> Iterator[TrainedUnit]:
                 visit.begun,
                 visit.ended,
                 devices=visit.devices,
+                others=visit.others,
             )
 
 
@@ -110,6 +119,7 @@ def running(run: Run, now: float) -> Iterator[TrainedUnit]:
             end,
             is_running=True,
             devices=attempt.devices,
+            others=attempt.others,
         )
 
 
@@ -121,14 +131,16 @@ def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
         for visit in reversed(model.visits):
             if visit.ended <= since:
                 break
-            yield Busy(visit.worker, visit.started, visit.ended, visit.devices)
+            for worker, devices in visit.places:
+                yield Busy(worker, visit.started, visit.ended, devices)
 
 
 def busy_without_visits(run: Run, end: float) -> Iterator[Busy]:
     """`busy` without the visits."""
     for attempt in _unvisited(run):
         ended = attempt.ended if attempt.outcome else end
-        yield Busy(attempt.worker, attempt.started, ended, attempt.devices)
+        for worker, devices in attempt.places:
+            yield Busy(worker, attempt.started, ended, devices)
 
 
 def starts(run: Run) -> Iterator[Busy]:
@@ -136,7 +148,8 @@ def starts(run: Run) -> Iterator[Busy]:
     yield from (Busy(*start) for start in run.starts)
     for attempt in _unvisited(run):
         if attempt.start_s:
-            yield Busy(attempt.worker, attempt.started, attempt.started + attempt.start_s)
+            for worker, _ in attempt.places:
+                yield Busy(worker, attempt.started, attempt.started + attempt.start_s)
 
 
 def _unvisited(run: Run) -> Iterator[Attempt]:

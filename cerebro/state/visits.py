@@ -7,8 +7,9 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks import CheckpointRef, Member, TaskResult
 from cerebro.contract.ways import Way
+from cerebro.state.keys import TaskKey
 from cerebro.state.tasks import Attempt
 
 
@@ -48,6 +49,8 @@ class Visit(NamedTuple):
     """Most memory that its process, and torch on its GPUs, had at once; 0 if that is not known."""
     way: Way | None = None
     """How it used its devices; `None`: one, as user code is written."""
+    others: tuple[Member, ...] = ()
+    """Of a unit on a set of partitions: the workers beside `worker`, with the partition and the devices of each."""
 
     @classmethod
     def of(
@@ -78,6 +81,18 @@ class Visit(NamedTuple):
             result.peak_bytes,
             result.peak_gpu_bytes,
             attempt.way,
+            attempt.others,
+        )
+
+    def key(self, run: str, model: str) -> TaskKey:
+        """Of the unit, in a run."""
+        return TaskKey(
+            run=run,
+            kind="train",
+            model=model,
+            epoch=self.epoch,
+            partition=self.partition,
+            others=self.partitions[1:],
         )
 
     def as_attempt(self) -> Attempt:
@@ -93,7 +108,18 @@ class Visit(NamedTuple):
             start_s=self.start_s,
             devices=self.devices,
             way=self.way,
+            others=self.others,
         )
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """All that it visited, ascending: one, or those of a gang's workers."""
+        return (self.partition, *(member.partition for member in self.others))
+
+    @property
+    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(worker, devices of it) that it took."""
+        return ((self.worker, self.devices), *((member.worker, member.devices) for member in self.others))
 
     @property
     def metrics(self) -> dict[str, float]:

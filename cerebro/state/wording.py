@@ -72,7 +72,8 @@ def attempt(value: Task) -> str:
 
 def task(key: TaskKey) -> str:
     """A task as a person would say it."""
-    where = f"partition {key.partition}" if key.partition is not None else ""
+    numbers = " and ".join(map(str, key.partitions))
+    where = f"{'partitions' if key.others else 'partition'} {numbers}" if numbers else ""
     if key.kind == "etl":
         return f"preprocesses {key.split}, {where}"
     if key.kind == "train":

@@ -98,12 +98,11 @@ def _of(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
     model, request = run.models[row.id], run.request
     assert isinstance(request, FitRequest)
     needed = model.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
-    size = len(model.partitions)
     for unit in reversed(range(len(model.visits))):
         visit = model.visits[unit]
         if visit.checkpoint.name not in needed:
             continue
-        is_end = (unit + 1) % size == 0
+        is_end = unit + 1 == model.visits_until(visit.epoch) and visit.epoch <= model.completed_epochs
         value = model.metric(request.metric, visit.epoch, validated=run.is_validated) if is_end else None
         is_best = is_end and visit.epoch == row.best_epoch
         yield CheckpointRow(

@@ -151,7 +151,7 @@ class _Places:
         done = 0
         for visit in model.visits:
             self._before[visit.epoch, visit.partition] = done
-            done += rows.get(visit.partition, visit.rows)
+            done += sum(rows.get(partition, 0) for partition in visit.partitions) or visit.rows
         self._done = done
 
     def of(self, point: Reported) -> float:

@@ -221,7 +221,7 @@ def _number(found: _Try) -> int:
 def _source(found: _Try) -> Source:
     _, run, key, model, tried = found
     if isinstance(tried, Visit):
-        key = TaskKey(run=run, kind="train", model=model, epoch=tried.epoch, partition=tried.partition)
+        key = tried.key(run, model)
     assert key is not None
     return Source(
         task=str(key),

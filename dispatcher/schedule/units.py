@@ -124,14 +124,14 @@ def _visits(run: Run, asked: UnitQuery) -> Iterator[_Found]:
     for name in (asked.model,) if asked.model else run.models:
         for visit in run.models[name].visits if name in run.models else ():
             if worker in ("", visit.worker) and (
-                not told or (name, visit.epoch, visit.partition) not in told
+                not told or (name, visit.epoch, visit.partitions) not in told
             ):
                 yield visit.started, run.id, None, name, visit
 
 
-def _told(run: Run) -> set[tuple[str | None, int | None, int | None]]:
+def _told(run: Run) -> set[tuple[str | None, int | None, tuple[int, ...]]]:
     keys = (task.key for task in run.tasks.values())
-    return {(key.model, key.epoch, key.partition) for key in keys if key.kind == "train"}
+    return {(key.model, key.epoch, key.partitions) for key in keys if key.kind == "train"}
 
 
 def _row(run: Run, found: _Found) -> UnitRow:
@@ -139,7 +139,7 @@ def _row(run: Run, found: _Found) -> UnitRow:
     if task is not None:
         return _task_row(run, task)
     assert visit is not None
-    key = TaskKey(run=run.id, kind="train", model=model, epoch=visit.epoch, partition=visit.partition)
+    key = visit.key(run.id, model)
     return _unit_row(key, "committed", [visit.as_attempt()], visit=visit)
 
 
@@ -147,7 +147,7 @@ def _task_row(run: Run, task: Task) -> UnitRow:
     key = task.key
     model = run.models.get(key.model or "") if key.kind == "train" else None
     standing = (
-        v for v in (model.visits if model else ()) if (v.epoch, v.partition) == (key.epoch, key.partition)
+        v for v in (model.visits if model else ()) if (v.epoch, v.partitions) == (key.epoch, key.partitions)
     )
     return _unit_row(key, task.state.value, task.attempts, task=task, visit=next(standing, None))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 from cerebro.contract.events import (
@@ -19,7 +19,7 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, Timings
+from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, Member, TaskResult, Timings
 from cerebro.contract.ways import SINGLE, Way
 from cerebro.state import Model, ModelState, RunState, TaskKey, TaskState
 from cerebro.state.ways import left
@@ -40,8 +40,9 @@ STARTS = (0.0, 0.0, 0.5, 1e9, -1.0, float("nan"))
 
 
 class History(Story):
-    """A fit run of two workers and some models that anything may happen to; partition `p` is on worker `p`. A worker
-    has one device or several, and joins again with as many as chance has it."""
+    """A fit run of some workers and some models that anything may happen to; partition `p` is on worker `p`. A worker
+    has one device or several, and joins again with as many as chance has it. With gangs, a unit may be on any set of
+    partitions."""
 
     def __init__(
         self,
@@ -52,11 +53,16 @@ class History(Story):
         devices: int = 1,
         models: int = 3,
         has_ways: bool = False,
+        workers: int = 2,
+        has_gangs: bool = False,
     ) -> None:
-        super().__init__(devices=devices)
-        self.random, self._devices = random, devices
+        super().__init__(workers=workers, devices=devices)
+        self.random, self._devices, self._has_gangs = random, devices, has_gangs
+        self._numbers = range(workers)
         ways = WAYS if has_ways else ()
-        self.fit(models=models, epochs=epochs, validated=validated, max_attempts=2, ways=ways)
+        self.fit(
+            models=models, partitions=workers, epochs=epochs, validated=validated, max_attempts=2, ways=ways
+        )
         self._files = 0
 
     def step(self) -> None:
@@ -77,7 +83,8 @@ class History(Story):
             task = self.random.choice(self.run.open_tasks())
             worker = int((task.worker or "").removeprefix("worker-"))
             if task.state is TaskState.ASSIGNED:
-                if not self.state.workers[task.worker or ""].is_next(str(task.key)):
+                gang = (self.state.workers[name] for name, _ in task.attempts[-1].places)
+                if not all(worker.is_next(str(task.key)) for worker in gang):
                     return False
                 self.tell(TaskStarted(task=str(task.key), attempt=task.attempt, worker=task.worker or ""))
             else:
@@ -85,7 +92,7 @@ class History(Story):
             return True
         if self.run.state is not RunState.RUNNING:
             return False
-        able = [n for n in (0, 1) if self._is_free(n)]
+        able = [n for n in self._numbers if self._is_free(n)]
         keys = [
             (unit(m.epoch, p, m.id), p)
             for m in self._active()
@@ -107,8 +114,24 @@ class History(Story):
         devices = self.random.choice(self._free(number))
         found = left(self.run, self.model(key.model or "")) if key.kind == "train" else ()
         ways = [way for way in found if way.size == len(devices)]
-        self.assign(key, number, devices, self.random.choice(ways) if ways else None)
+        others: tuple[Member, ...] = ()
+        if key.kind == "train" and self._has_gangs:
+            others = tuple(self._others(key, devices, able))
+            key = key._replace(others=tuple(member.partition for member in others))
+            if self.run.task(key).state is not TaskState.PENDING:
+                return False
+        self.assign(key, number, devices, self.random.choice(ways) if ways else None, others)
         return True
+
+    def _others(self, key: TaskKey, devices: tuple[int, ...], able: list[int]) -> Iterator[Member]:
+        """Some workers above the first that could train the model on their partitions as well, on as many devices."""
+        for partition in self.model(key.model or "").remaining:
+            if partition > (key.partition or 0) and partition in able and self.random.random() < 0.5:
+                alike = [free for free in self._free(partition) if len(free) == len(devices)]
+                if alike:
+                    yield Member(
+                        worker=f"worker-{partition}", partition=partition, devices=self.random.choice(alike)
+                    )
 
     def _is_free(self, number: int) -> bool:
         return bool(self._free(number))
@@ -182,7 +205,7 @@ class History(Story):
 
     def _crew(self) -> bool:
         """A worker is lost, and what it had taken back, or is there again."""
-        number = self.random.choice((0, 1))
+        number = self.random.choice(self._numbers)
         worker = self.state.workers[f"worker-{number}"]
         if not worker.is_alive:
             devices = self.random.randint(1, self._devices)
@@ -190,10 +213,14 @@ class History(Story):
             return True
         self.tell(lost(number, incarnation=worker.incarnation))
         for key in list(worker.open_tasks):
-            attempt = self.run.tasks[key].attempt
+            task = self.run.tasks[key]
             self.tell(
                 TaskRevoked(
-                    task=key, attempt=attempt, worker=worker.name, reason="lost", loss=FailureKind.CRASH
+                    task=key,
+                    attempt=task.attempt,
+                    worker=task.worker or "",
+                    reason="lost",
+                    loss=FailureKind.CRASH,
                 )
             )
         return True

@@ -13,8 +13,13 @@ from cerebro.state import ExperimentState, ModelState, Run, TaskState
 def assert_sound(state: ExperimentState) -> None:
     """The invariants that hold after every event."""
     open_tasks = {str(t.key): t for run in state.runs.values() for t in run.open_tasks()}
-    at_workers = [key for worker in state.workers.values() for key in worker.open_tasks]
-    assert sorted(at_workers) == sorted(open_tasks), "each open task is at exactly one worker"
+    at_workers = {
+        (key, worker.name, devices)
+        for worker in state.workers.values()
+        for key, devices in worker.open_tasks.items()
+    }
+    given = {(key, *place) for key, task in open_tasks.items() for place in task.attempts[-1].places}
+    assert at_workers == given, "an open task is at all workers of its attempt, and at no other"
     for worker in state.workers.values():
         for lane in worker.lanes:
             keys = worker.in_lane(lane)
@@ -22,18 +27,22 @@ def assert_sound(state: ExperimentState) -> None:
             running = [key for key in keys if open_tasks[key].state is TaskState.RUNNING]
             assert running == keys[: len(running)], "the running task is the oldest"
             assert len(running) <= 1, "a device runs one task at a time"
-        for key, devices in worker.open_tasks.items():
-            assert open_tasks[key].attempts[-1].devices == devices
+        for devices in worker.open_tasks.values():
             assert set(devices) <= set(worker.lanes)
     for run in state.runs.values():
         assert_counted(run)
         for model in run.models.values():
             units = [k for k, t in run.open.items() if t.key.model == model.id and t.key.kind == "train"]
             assert units == ([model.busy] if model.busy else []), "isolation: one open unit per model"
-            assert len(model.visits) <= model.epochs * len(model.partitions)
+            assert [v for epoch in range(model.epochs) for v in model.epoch_visits(epoch + 1)] == model.visits
             for epoch in range(1, model.epochs + 1):
-                visited = [visit.partition for visit in model.epoch_visits(epoch)]
+                visits = model.epoch_visits(epoch)
+                assert all(visit.epoch == epoch for visit in visits)
+                visited = [partition for visit in visits for partition in visit.partitions]
                 assert len(set(visited)) == len(visited), "no partition twice in an epoch"
+                assert set(visited) <= set(model.partitions)
+                assert (epoch <= model.completed_epochs) == (len(visited) == len(model.partitions))
+                assert set(model.remaining).isdisjoint(visited) or epoch != model.epoch
 
 
 def assert_counted(run: Run) -> None:

@@ -19,7 +19,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import Holding, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
-from cerebro.contract.tasks import KINDS, CheckpointRef, Failure, FailureKind, TaskResult, Timings
+from cerebro.contract.tasks import KINDS, CheckpointRef, Failure, FailureKind, Member, TaskResult, Timings
 from cerebro.contract.ways import Way
 from cerebro.state import ExperimentState, Model, Run, TaskKey
 
@@ -184,12 +184,17 @@ class Story:
         return self.state.runs[key.run].task(key).attempt + 1
 
     def assign(
-        self, key: TaskKey, worker: int, devices: tuple[int, ...] = (0,), way: Way | None = None
+        self,
+        key: TaskKey,
+        worker: int,
+        devices: tuple[int, ...] = (0,),
+        way: Way | None = None,
+        others: tuple[Member, ...] = (),
     ) -> int:
-        """Give a task to a worker; returns the attempt."""
+        """Give a task to a worker, or to a gang that it leads; returns the attempt."""
         attempt = self.attempt(key)
         event = TaskAssigned(
-            task=str(key), attempt=attempt, worker=f"worker-{worker}", devices=devices, way=way
+            task=str(key), attempt=attempt, worker=f"worker-{worker}", devices=devices, way=way, others=others
         )
         self.tell(event)
         return attempt

@@ -79,7 +79,7 @@ def _units_done(models: Sequence[Model], epochs: int) -> list[int]:
     complete = Counter(model.completed_epochs for model in models)
     begun: Counter[int] = Counter()
     for model in models:
-        begun[model.completed_epochs] += len(model.visits) % len(model.partitions)
+        begun[model.completed_epochs] += model.visited % len(model.partitions)
     found, beyond = [], len(models)
     for place in range(epochs):
         beyond -= complete[place]
