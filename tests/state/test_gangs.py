@@ -8,6 +8,7 @@ import pytest
 
 from cerebro.contract.events import TaskAssigned, TaskRevoked, TaskStarted
 from cerebro.contract.tasks import FailureKind, Member
+from cerebro.figures.schedule.spans import spans
 from cerebro.state import TaskKey, TaskState
 from cerebro.state.positions import position_of
 from cerebro.state.wording import task as words
@@ -89,6 +90,10 @@ def test_a_visit_is_work_of_each_worker_of_the_gang() -> None:
     story.commit(gang(0, 2), 0)
     assert story.run.trained_s == {"worker-0": 1.0, "worker-2": 1.0}
     assert story.model().trained_s == 1.0
+    assert [(bar.worker, bar.partition) for bar in spans(story.run, story.time)] == [
+        ("worker-0", 0),
+        ("worker-2", 2),
+    ]
     assert words(gang(0, 2)) == "trains m00, epoch 1, partitions 0 and 2"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cerebro.contract.tasks import MEASURING
@@ -185,8 +185,16 @@ def beside_units(run: Run, now: float) -> list[Span]:
 def _spans(run: Run, now: float, kinds: Collection[str]) -> list[Span]:
     zero = run.origin if math.isfinite(run.origin) else now
     chosen = (tried for tried in tries(run) if tried.key.kind in kinds)
-    found = (_span(tried, run, zero, now) for tried in chosen)
-    return sorted((span for span in found if span is not None), key=lambda span: span.start_s)
+    found = (each for tried in chosen for each in _at_each(tried, _span(tried, run, zero, now)))
+    return sorted(found, key=lambda span: span.start_s)
+
+
+def _at_each(tried: Try, span: Span | None) -> Iterator[Span]:
+    """An attempt on a set of partitions is at each worker of its gang."""
+    if span is not None:
+        yield span
+        for member in tried.attempt.others:
+            yield replace(span, worker=member.worker, partition=member.partition, devices=member.devices)
 
 
 def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:

@@ -82,7 +82,17 @@ class Repeat:
     is_single: bool
 
     def train(self, model: Model, folder: Path) -> Trainee:
-        """All its units; `folder` is empty, and for states between units of which one has a way."""
+        """All its units; `folder` is empty, and for states between units of which one has a way.
+
+        Raises:
+            ConflictError: a unit was on a set of partitions.
+        """
+        for visit in model.visits:
+            if visit.others:
+                raise ConflictError(
+                    f"{model.id} was trained on partitions {', '.join(map(str, visit.partitions))} at once in epoch "
+                    f"{visit.epoch}: this version repeats units on one partition only; leave the model out"
+                )
         trainee = self._new(model)
         for unit, visit in enumerate(model.visits):
             if visit.way is None or self.is_single:

@@ -14,6 +14,7 @@ from torch import nn
 from cerebro import SubEpochSpec
 from cerebro.client.replay import differences
 from cerebro.contract.runs import FitRequest
+from cerebro.contract.tasks import Member
 from cerebro.contract.ways import Way
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows
@@ -56,24 +57,28 @@ def trained(folder: Path, *ways: Way | None, is_single: bool = False) -> Any:
     if not partition.exists():
         source = Source(fingerprint="f", metadata="xxh3_64:0")
         write_rows(partition, [(row, number % 2) for number, row in enumerate(rows)], source)
-    spec, place = Small(), folder / f"units-{len(list(folder.iterdir()))}"
+    place = folder / f"units-{len(list(folder.iterdir()))}"
     place.mkdir()
     model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=len(ways), partitions=(0,))
     for epoch, way in enumerate(ways, 1):
         model.add(visit(epoch, way))
-    request = FitRequest(code="0" * 64, models=({"batch_size": 4},), epochs=len(ways), metric="m", mode="min")
-    repeat = Repeat(
+    return repeat(partition, len(ways), is_single=is_single).train(model, place).state()
+
+
+def repeat(partition: Path, epochs: int, *, is_single: bool = False) -> Repeat:
+    """Of models with one partition."""
+    spec = Small()
+    return Repeat(
         technique=lambda sha256: "",
         spec=spec,
         code=encode(spec).encoded,
-        request=request,
+        request=FitRequest(code="0" * 64, models=({"batch_size": 4},), epochs=epochs, metric="m", mode="min"),
         folders={0: partition},
         rows={0: 13},
         archive="",
         cores=1,
         is_single=is_single,
     )
-    return repeat.train(model, place).state()
 
 
 @pytest.mark.slow
@@ -96,6 +101,14 @@ def test_a_way_that_cannot_be_used_here_says_what_to_do(tmp_path: Path) -> None:
         match=r"(?s)ran by mine, and cannot .*no technique 'mine'.*--tolerance",
     ):
         trained(tmp_path, Way(technique="mine", processes="one"))
+
+
+def test_a_unit_on_a_set_of_partitions_is_refused(tmp_path: Path) -> None:
+    """Rather than repeated on one of them."""
+    model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=1, partitions=(0, 1))
+    model.add(visit(1, None)._replace(others=(Member(worker="worker-1", partition=1),)))
+    with pytest.raises(ConflictError, match="m00 was trained on partitions 0, 1 at once in epoch 1"):
+        repeat(tmp_path, 1).train(model, tmp_path)
 
 
 def test_a_tolerance_is_a_share_of_the_norm() -> None:
