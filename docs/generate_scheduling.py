@@ -19,6 +19,7 @@ from statistics import fmean
 from cerebro.cli.studies import slug
 from cerebro.research.baselines import BASELINES, by_policy
 from cerebro.research.comparison import Row, compare
+from cerebro.research.gangs import Training, sub_clusters, with_gangs
 from cerebro.research.gantt import draw
 from cerebro.research.rearrangement import rearrange
 from cerebro.research.scenarios import SCENARIOS, find
@@ -28,6 +29,7 @@ from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.exact import solve_exact
 from cerebro.scheduling.planner import plan
 from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import open_shop
 from cerebro.scheduling.validator import validate
 from controller import core_simulation
 
@@ -133,6 +135,52 @@ def _hard() -> str:
     return _table(("scenario", "random", "cyclic", "lrptw", "planner", "planner, s"), cells)
 
 
+_TRAININGS = tuple(
+    Training(name=f"{model}, {gbit} Gbit/s", batch_s=s, gradient_bytes=size, bytes_per_s=gbit * 125e6)
+    for model, s, size in (("100 MB, 0.6 s", 0.6, 100e6), ("1.4 GB, 1 s", 1.0, 1.4e9))
+    for gbit in (10, 100)
+)
+_VISIT_S = 600.0
+
+
+def _gangs() -> str:
+    cells = []
+    for training in _TRAININGS:
+        speed_ups = ", ".join(f"{training.speed_up(members):.2f}" for members in (2, 4, 8))
+        for models in (1, 2, 4, 6):
+            problem = with_gangs(open_shop([[_VISIT_S] * 8] * models), training)
+            made = {f"of {size}": sub_clusters(problem, size) for size in (1, 2, 4, 8)}
+            hours = {name: validate(problem, found).check().makespan / 3600 for name, found in made.items()}
+            alone = hours.pop("of 1")
+            best = min(hours, key=hours.__getitem__)
+            idle = 1 - models * 8 * _VISIT_S / (8 * alone * 3600)
+            gain = f"{hours[best] / alone:.2f} ({best})" if hours[best] < alone else "none"
+            bound = lower_bound(problem) / 3600
+            cells.append(
+                (
+                    training.name,
+                    speed_ups,
+                    str(models),
+                    f"{alone:.2f}",
+                    f"{idle:.0%}",
+                    *(f"{each:.2f}" for each in hours.values()),
+                    f"{bound:.2f}",
+                    gain,
+                )
+            )
+    heads = (
+        "gradients, batch, network",
+        "speed-up of 2, 4, 8",
+        "models",
+        "hopping",
+        "idle",
+        *hours,
+        "bound",
+        "best",
+    )
+    return _table(heads, cells)
+
+
 def _noisy() -> str:
     cells = []
     for name in ("hard-narrow-16x16", "paper-het-16x8", "paper-het-16x16"):
@@ -204,6 +252,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "joint": _joint,
     "paper": _paper,
     "hard": _hard,
+    "gangs": _gangs,
     "noisy": _noisy,
     "online": _online,
     "core": _core,

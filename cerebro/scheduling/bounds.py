@@ -56,6 +56,8 @@ def lower_bound(problem: Problem) -> float:
     For an open shop it is max(largest row sum, largest column sum). Sums of floats: true to a relative error of some
     1e-12. Takes up to some 50 ms for a problem with a choice of workers or strategies, a few for one without.
     """
+    if any(problem.gangs):
+        return _with_gangs(problem)
     best = max((_chain(problem, model) for model in range(problem.num_models)), default=0.0)
     kinds = _kinds(problem)
     # While a GPU is not ready, a unit that needs most of them may find all it needs; only of plain shares it is known
@@ -66,6 +68,28 @@ def lower_bound(problem: Problem) -> float:
     if any(len(kind.ways) > 1 for kind in kinds):
         best = max(best, _weighed(problem, kinds, best) * (1 - _ROUNDING))
     return best
+
+
+def _with_gangs(problem: Problem) -> float:
+    """Where a unit may be on a set of partitions. The time of such a unit, and what it takes of GPUs, is shared by the
+    partitions of its set in proportion to their sizes (what is fixed: equally), so that a visit needs the least of that
+    and of what it takes alone: a model's visits follow each other, and all GPUs together do no more than they can."""
+    rows, work = [0.0], 0.0
+    for model in range(problem.num_models):
+        row = 0.0
+        for partition, size in enumerate(problem.sizes):
+            ways = [way for w in problem.places(model, partition) for way in problem.strategies[model][w]]
+            gangs = problem.gangs[model]
+            shares = [(gang.seconds * size + gang.fixed / gang.members, gang) for gang in gangs]
+            visits = _visits(problem, model, 1 << partition)
+            row += visits * min([way.unit_s(size) for way in ways] + [seconds for seconds, _ in shares])
+            work += visits * min(
+                [way.unit_s(size) * way.gpus for way in ways]
+                + [seconds * gang.members * gang.gpus for seconds, gang in shares]
+            )
+        rows.append(problem.model_ready[model] + row if row else 0.0)
+    ready = [at for gpus in problem.gpu_ready for at in gpus]
+    return max(*rows, filled_s(ready, work) if work else 0.0) * (1 - _ROUNDING)
 
 
 # --- rows ---------------------------------------------------------------------------------------

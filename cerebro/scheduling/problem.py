@@ -40,6 +40,29 @@ class Strategy:
         return self.seconds * size + self.fixed
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gang:
+    """A way to run a unit on a set of partitions: on as many workers as there are partitions, each holds one of them.
+
+    Attributes:
+        members: workers, and partitions of the set.
+        seconds: for partitions whose sizes add up to 1.
+        gpus: of each worker, all from start to end.
+        fixed: as in `Strategy`.
+        technique: name of the parallelism.
+    """
+
+    members: int
+    seconds: float
+    gpus: int = 1
+    fixed: float = 0.0
+    technique: str = ""
+
+    def unit_s(self, size: float) -> float:
+        """How long a unit takes on partitions whose sizes add up to that."""
+        return self.seconds * size + self.fixed
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """What is to be scheduled. Checked when made; immutable.
@@ -56,11 +79,13 @@ class Problem:
             done has less than all; a model that needs no unit in it has 0.
         model_ready: seconds from now before which a model is occupied.
         gpu_ready: ``gpu_ready[w]``, the same of each of the worker's GPUs, ascending: which is which does not matter.
+        gangs: ``gangs[m]``, the ways in which several workers can train model `m` together, on any of them that have
+            the GPUs. Bounds and validator know them; planner, policies and solvers choose none.
 
     Raises:
         InstanceError: sizes disagree, a time is not positive and finite, an axis is empty, a partition is held by
             nobody, a model fits nowhere where one of its partitions lies, a strategy wants more GPUs than its worker
-            has.
+            has, a gang is no several workers.
     """
 
     models: tuple[str, ...]
@@ -73,6 +98,7 @@ class Problem:
     left: tuple[int, ...] = ()
     model_ready: tuple[float, ...] = ()
     gpu_ready: tuple[tuple[float, ...], ...] = ()
+    gangs: tuple[tuple[Gang, ...], ...] = ()
 
     def __post_init__(self) -> None:
         defaults = {
@@ -80,6 +106,7 @@ class Problem:
             "left": (self.all_partitions,) * len(self.models),
             "model_ready": (0.0,) * len(self.models),
             "gpu_ready": tuple((0.0,) * count for count in self.gpus),
+            "gangs": ((),) * len(self.models),
         }
         for name, value in defaults.items():
             if not getattr(self, name):
@@ -116,9 +143,10 @@ class Problem:
     @property
     def is_open_shop(self) -> bool:
         """Whether it is the paper's plain case: one GPU per worker, one strategy, one holder per partition and one
-        partition per worker, nothing done yet, one epoch."""
+        partition per worker, nothing done yet, one epoch; no gangs."""
         return (
             self.is_single
+            and not any(self.gangs)
             and self.epochs == 1
             and all(count == 1 for count in self.gpus)
             and sorted(held for (held, *more) in self.holders if not more) == list(range(self.num_workers))
@@ -273,6 +301,9 @@ def _check(problem: Problem) -> None:
         for w, ways in enumerate(row):
             for way in ways:
                 _check_strategy(problem, m, w, way)
+    for m, gangs in enumerate(problem.gangs):
+        for gang in gangs:
+            _check_gang(problem, m, gang)
     _check_holders(problem)
 
 
@@ -302,6 +333,7 @@ def _check_lengths(problem: Problem) -> None:
         ("sizes", len(problem.sizes), problem.num_partitions),
         ("left", len(problem.left), problem.num_models),
         ("model_ready", len(problem.model_ready), problem.num_models),
+        ("gangs", len(problem.gangs), problem.num_models),
         ("gpu_ready", len(problem.gpu_ready), problem.num_workers),
         *(
             (f"gpu_ready of {name}", len(ready), count)
@@ -329,6 +361,25 @@ def _check_strategy(problem: Problem, model: int, worker: int, way: Strategy) ->
         raise InstanceError(
             f"{where} asks for {way.gpus} GPUs, but there are {problem.gpus[worker]}: ask for at least 1 and at most "
             f"{problem.gpus[worker]}"
+        )
+
+
+def _check_gang(problem: Problem, model: int, gang: Gang) -> None:
+    where = f"a gang for model {problem.models[model]!r}"
+    _check_positive(gang.seconds, f"the time of {where}")
+    if not 0 <= gang.fixed < math.inf:
+        raise InstanceError(
+            f"the fixed time of {where} is {gang.fixed}, expected a finite number of at least 0"
+        )
+    if not 2 <= gang.members <= min(problem.num_workers, problem.num_partitions):
+        raise InstanceError(
+            f"{where} has {gang.members} members, expected at least 2, and no more than there are workers "
+            f"({problem.num_workers}) and partitions ({problem.num_partitions})"
+        )
+    able = sum(count >= gang.gpus for count in problem.gpus)
+    if gang.gpus < 1 or able < gang.members:
+        raise InstanceError(
+            f"{where} asks for {gang.gpus} GPUs of {gang.members} workers, but {able} have so many"
         )
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
-    """One model on one partition in one epoch, from `start` to `end` (seconds) on `gpus` GPUs of a worker.
+    """One model on one partition in one epoch, from `start` to `end` (seconds) on `gpus` GPUs of a worker; or on a set
+    of partitions, on as many GPUs of each worker of a gang.
 
-    Indices as in `Problem`; epochs count from 1.
+    Indices as in `Problem`; epochs count from 1. `others` are the pairs (partition, worker) beside the first.
     """
 
     model: int
@@ -22,6 +23,12 @@ class Unit:
     epoch: int = 1
     gpus: int = 1
     technique: str = ""
+    others: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """(partition, worker) that it takes."""
+        return ((self.partition, self.worker), *self.others)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,8 @@ class Schedule:
         """Worker -> its units in the order of their start."""
         found: dict[int, list[Unit]] = defaultdict(list)
         for unit in self.units:
-            found[unit.worker].append(unit)
+            for _, worker in unit.places:
+                found[worker].append(unit)
         return dict(found)
 
 

@@ -4,7 +4,8 @@ Looks at nothing but the problem and the units, and shares no code with what mak
 must not be made here again. What it checks is the list of seed paper, section 5.1, and of the thesis, section 4.3:
 each model on each partition exactly once per epoch, in one place at a time, its epochs one after the other; no GPU
 twice at once, all GPUs of a unit from its start to its end (a unit is one interval: no preemption); units only where
-their partition and a strategy of their model are.
+their partition and a strategy of their model are. A unit on a set of partitions is on a worker for each of them, from
+the same start to the same end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import pairwise
 
 from cerebro.errors import ScheduleError
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import Problem, filled_s
+from cerebro.scheduling.problem import Gang, Problem, filled_s
 from cerebro.scheduling.schedule import Schedule, Unit
 
 _TOLERANCE = 1e-9
@@ -99,8 +100,8 @@ def _outside(problem: Problem, unit: Unit) -> str:
     """What makes a unit impossible to place at all, or nothing."""
     for what, index, count in (
         ("model", unit.model, problem.num_models),
-        ("partition", unit.partition, problem.num_partitions),
-        ("worker", unit.worker, problem.num_workers),
+        *(("partition", partition, problem.num_partitions) for partition, _ in unit.places),
+        *(("worker", worker, problem.num_workers) for _, worker in unit.places),
     ):
         if not 0 <= index < count:
             return f"a unit names {what} {index}, but there are {count}"
@@ -116,21 +117,28 @@ def _outside(problem: Problem, unit: Unit) -> str:
 
 
 def _place(problem: Problem, unit: Unit, slack: float, actual: bool) -> Iterator[str]:
-    """The partition is there, and a strategy of the model with these GPUs, this technique and this duration."""
-    name, where = _name(problem, unit), problem.workers[unit.worker]
-    if unit.worker not in problem.holders[unit.partition]:
-        yield f"{name} runs on {where}, which does not hold the partition"
+    """The partitions are there, each at another worker, and a way of the model with these GPUs, this technique and this
+    duration."""
+    name, where = _name(problem, unit), " and ".join(problem.workers[worker] for _, worker in unit.places)
+    for partition, worker in unit.places:
+        if worker not in problem.holders[partition]:
+            yield f"{name} runs on {problem.workers[worker]}, which does not hold partition {partition}"
+    if len({worker for _, worker in unit.places}) < len(unit.places):
+        yield f"{name} runs on {where}, expected another worker for each partition"
+    known = problem.gangs[unit.model] if unit.others else problem.strategies[unit.model][unit.worker]
     ways = [
         way
-        for way in problem.strategies[unit.model][unit.worker]
-        if way.gpus == unit.gpus and way.technique == unit.technique
+        for way in known
+        if way.gpus == unit.gpus
+        and way.technique == unit.technique
+        and (not isinstance(way, Gang) or way.members == len(unit.places))
     ]
     if not ways:
         technique = f" by {unit.technique}" if unit.technique else ""
         yield f"{name} runs on {unit.gpus} GPUs of {where}{technique}, for which the model has no strategy"
         return
-    took = unit.end - unit.start
-    planned = [way.seconds * problem.sizes[unit.partition] + way.fixed for way in ways]
+    took, size = unit.end - unit.start, sum(problem.sizes[partition] for partition, _ in unit.places)
+    planned = [way.seconds * size + way.fixed for way in ways]
     if not actual and all(abs(took - seconds) > slack for seconds in planned):
         yield f"{name} takes {took:g} s on {where}, its strategy says {planned[0]:g} s"
 
@@ -138,15 +146,16 @@ def _place(problem: Problem, unit: Unit, slack: float, actual: bool) -> Iterator
 def _readiness(problem: Problem, unit: Unit, slack: float) -> Iterator[str]:
     for what, ready in (
         ("the model", problem.model_ready[unit.model]),
-        (problem.workers[unit.worker], problem.ready(unit.worker)),
+        *((problem.workers[worker], problem.ready(worker)) for _, worker in unit.places),
     ):
         if unit.start < ready - slack:
             yield f"{_name(problem, unit)} starts at {unit.start:g} s, but {what} is ready at {ready:g} s only"
 
 
 def _visits(problem: Problem, units: Iterable[Unit]) -> Iterator[str]:
-    """Each model on each partition exactly once per epoch; in the first epoch where something is left."""
-    counts = Counter((unit.model, unit.epoch, unit.partition) for unit in units)
+    """Each model on each partition exactly once per epoch, alone or in a set; in the first epoch where something is
+    left."""
+    counts = Counter((unit.model, unit.epoch, partition) for unit in units for partition, _ in unit.places)
     for model in range(problem.num_models):
         for epoch in range(1, problem.epochs + 1):
             for partition in range(problem.num_partitions):
@@ -180,15 +189,15 @@ def _capacity(problem: Problem, units: Iterable[Unit], slack: float) -> Iterator
     """At no instant are more GPUs of a worker taken than it has; one that is not ready is taken. Each unit that starts
     too much is named."""
     changes: dict[int, list[tuple[float, int, Unit]]] = defaultdict(list)
-    for unit in units:
-        if unit.worker not in changes:
+    for unit, worker in [(each, worker) for each in units for _, worker in each.places]:
+        if worker not in changes:
             # That nothing starts before the first one is ready is said of each unit (`_readiness`).
-            first, *later = problem.gpu_ready[unit.worker]
+            first, *later = problem.gpu_ready[worker]
             for ready in later:
                 if ready > first:
-                    changes[unit.worker] += [(-math.inf, 1, unit), (ready - slack, -1, unit)]
+                    changes[worker] += [(-math.inf, 1, unit), (ready - slack, -1, unit)]
         # Ended a little early, so that the next may start at what is the same instant but for rounding.
-        changes[unit.worker] += [(unit.start, unit.gpus, unit), (unit.end - slack, -unit.gpus, unit)]
+        changes[worker] += [(unit.start, unit.gpus, unit), (unit.end - slack, -unit.gpus, unit)]
     for worker, found in changes.items():
         taken = 0
         for at, change, unit in sorted(found, key=lambda entry: entry[:2]):
@@ -205,7 +214,8 @@ def _clairvoyant(problem: Problem, units: Iterable[Unit]) -> float:
     columns: dict[int, float] = defaultdict(float)
     for unit in units:
         rows[unit.model] += unit.end - unit.start
-        columns[unit.worker] += (unit.end - unit.start) * unit.gpus
+        for _, worker in unit.places:
+            columns[worker] += (unit.end - unit.start) * unit.gpus
     return max(
         [problem.model_ready[model] + seconds for model, seconds in rows.items()]
         + [filled_s(problem.gpu_ready[worker], seconds) for worker, seconds in columns.items()],
@@ -214,7 +224,8 @@ def _clairvoyant(problem: Problem, units: Iterable[Unit]) -> float:
 
 
 def _name(problem: Problem, unit: Unit) -> str:
-    return _name_of(problem, unit.model, unit.partition, unit.epoch)
+    numbers = " and ".join(str(partition) for partition, _ in unit.places)
+    return f"model {problem.models[unit.model]!r} on partition {numbers} in epoch {unit.epoch}"
 
 
 def _name_of(problem: Problem, model: int, partition: int, epoch: int) -> str:

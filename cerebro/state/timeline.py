@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cerebro.contract.tasks import Member
 from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import Problem, Strategy
+from cerebro.scheduling.problem import Gang, Problem, Strategy
 from cerebro.scheduling.schedule import Schedule, Unit
 from cerebro.state.keys import TaskKey
 from cerebro.state.runs import Run
@@ -181,7 +181,8 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
         raise InstanceError(
             f"no unit of {run.id} is committed yet, so there is no schedule: wait for the first unit"
         )
-    workers = {name: position for position, name in enumerate(sorted({unit.worker for unit in visits}))}
+    names = {name for unit in visits for name, _ in unit.places}
+    workers = {name: position for position, name in enumerate(sorted(names))}
     partitions = {number: position for position, number in enumerate(models[0].partitions)}
     zero = run.zero
     units = [
@@ -193,15 +194,16 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
             end=visit.ended - zero,
             epoch=visit.epoch,
             gpus=max(1, len(visit.devices)),
+            others=tuple((partitions[m.partition], workers[m.worker]) for m in visit.others),
         )
         for visit in visits
     ]
     used = dict.fromkeys(workers, 1) | dict(devices or {})
-    for visit in visits:
-        used[visit.worker] = max(used[visit.worker], *(device + 1 for device in visit.devices))
+    for name, taken in (place for visit in visits for place in visit.places):
+        used[name] = max(used[name], *(device + 1 for device in taken))
     served: dict[int, set[int]] = {position: set() for position in partitions.values()}
-    for unit in units:
-        served[unit.partition].add(unit.worker)
+    for partition, worker in (place for unit in units for place in unit.places):
+        served[partition].add(worker)
     problem = Problem(
         models=tuple(index),
         workers=tuple(workers),
@@ -209,8 +211,22 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
         strategies=_times(units, len(models), len(workers)),
         holders=tuple(tuple(sorted(found)) or tuple(workers.values()) for found in served.values()),
         epochs=models[0].epochs,
+        gangs=_gangs(units, len(models)) if any(unit.others for unit in units) else (),
     )
     return problem, Schedule.of(units)
+
+
+def _gangs(units: list[Unit], models: int) -> tuple[tuple[Gang, ...], ...]:
+    """One for each number of workers, and of GPUs of each, that trained a model together, with its mean time."""
+    measured: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for unit in units:
+        if unit.others:
+            members = len(unit.places)
+            measured[unit.model, members, unit.gpus].append((unit.end - unit.start) / members)
+    found: list[list[Gang]] = [[] for _ in range(models)]
+    for (model, members, gpus), times in measured.items():
+        found[model].append(Gang(members=members, gpus=gpus, seconds=max(sum(times) / len(times), 1e-9)))
+    return tuple(map(tuple, found))
 
 
 def _times(units: list[Unit], models: int, workers: int) -> tuple[tuple[tuple[Strategy, ...], ...], ...]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cerebro.errors import ScheduleError
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.problem import Gang, Problem, Strategy, multi_gpu, open_shop
 from cerebro.scheduling.schedule import Schedule, Unit
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
@@ -136,7 +136,7 @@ def test_a_worker_without_the_partition_is_named() -> None:
     """A unit runs where its partition is."""
     moved = replace(UNITS[0], worker=1, start=3.0, end=5.0)
     said = complaints(SQUARE, (moved, *UNITS[1:]))
-    assert said == "model 'm0' on partition 0 in epoch 1 runs on worker-1, which does not hold the partition"
+    assert said == "model 'm0' on partition 0 in epoch 1 runs on worker-1, which does not hold partition 0"
 
 
 def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
@@ -253,3 +253,84 @@ def test_nothing_to_do_has_no_gap() -> None:
     """A problem that is done takes no time."""
     report = validate(replace(SQUARE, left=(0, 0)), Schedule(())).check()
     assert (report.makespan, report.lower_bound, report.gap) == (0, 0, 0)
+
+
+GANGS = replace(
+    open_shop([[4.0] * 4] * 2),
+    gangs=((Gang(members=2, seconds=2.5), Gang(members=4, seconds=1.5)), (Gang(members=2, seconds=2.5),)),
+)
+
+
+def together(*places: int, model: int = 0, start: float = 0.0, end: float | None = None) -> Unit:
+    """Of a model on these partitions, each on the worker of its number."""
+    first, *others = places
+    return Unit(
+        model=model,
+        partition=first,
+        worker=first,
+        start=start,
+        end=start + {1: 4.0, 2: 5.0, 4: 6.0}[len(places)] if end is None else end,
+        others=tuple((place, place) for place in others),
+    )
+
+
+IN_PAIRS = (
+    together(0, 1),
+    together(2, 3, start=5.0),
+    together(2, 3, model=1),
+    together(0, model=1, start=5.0),
+    together(1, model=1, start=9.0),
+)
+
+
+def test_sets_that_cover_the_partitions_once_are_right() -> None:
+    """Alone or together, in whatever sizes; and a gang shortens a model's own time, so the bound is of the gangs."""
+    report = validate(GANGS, Schedule.of(IN_PAIRS)).check()
+    assert report.makespan == 13.0
+    assert report.lower_bound == pytest.approx(10.0)
+    alone = tuple(together(p, model=1, start=6.0 + 4 * p) for p in range(4))
+    assert validate(GANGS, Schedule.of((together(0, 1, 2, 3), *alone))).check().gap > 0
+    assert lower_bound(GANGS) < lower_bound(replace(GANGS, gangs=()))
+
+
+@pytest.mark.parametrize(
+    ("units", "said"),
+    [
+        ((together(0, 1), *IN_PAIRS[2:]), "on partition 2 in epoch 1 runs never"),
+        ((*IN_PAIRS, together(0, start=20.0)), "on partition 0 in epoch 1 runs 2 times"),
+        (
+            (together(0, 1), together(1, 2, start=5.0), *IN_PAIRS[2:]),
+            "on partition 1 in epoch 1 runs 2 times",
+        ),
+        (
+            (replace(IN_PAIRS[0], others=((1, 0),)), *IN_PAIRS[1:]),
+            "runs on worker-0 and worker-0, expected another worker for each partition",
+        ),
+        (
+            (replace(IN_PAIRS[0], others=((1, 2),)), *IN_PAIRS[1:]),
+            "runs on worker-2, which does not hold partition 1",
+        ),
+        (
+            (together(0, 1, end=4.0), *IN_PAIRS[1:]),
+            "takes 4 s on worker-0 and worker-1, its strategy says 5 s",
+        ),
+        ((together(0, 1, 2, end=5.0), together(3, start=5.0), *IN_PAIRS[2:]), "the model has no strategy"),
+        (
+            (*IN_PAIRS[:3], together(0, model=1, start=4.5), IN_PAIRS[4]),
+            "while model 'm1' on partition 2 and 3",
+        ),
+        ((IN_PAIRS[0], together(2, 3, start=4.5), *IN_PAIRS[2:]), "2 of its 1 GPUs would be taken"),
+        ((replace(IN_PAIRS[0], others=((7, 1),)), *IN_PAIRS[1:]), "names partition 7, but there are 4"),
+        ((replace(IN_PAIRS[0], others=((1, 7),)), *IN_PAIRS[1:]), "names worker 7, but there are 4"),
+    ],
+)
+def test_what_is_wrong_with_a_set_is_named(units: tuple[Unit, ...], said: str) -> None:
+    """Sets that overlap or leave something out, members that are no several workers with a partition each, GPUs that
+    are taken."""
+    assert said in complaints(GANGS, units)
+
+
+def test_a_gang_takes_its_workers_when_they_are_ready() -> None:
+    """All of them."""
+    late = replace(GANGS, gpu_ready=((0.0,), (3.0,), (0.0,), (0.0,)))
+    assert "worker-1 is ready at 3 s only" in complaints(late, IN_PAIRS)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from cerebro.errors import InstanceError
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import compact, search
 from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
@@ -36,7 +37,7 @@ def solve_exact(
     """The best schedule a solver finds in the time, on one core.
 
     Args:
-        problem: any.
+        problem: any without gangs.
         time_limit_s: for the search; writing the model down comes on top.
         hint: a valid schedule of the problem, the best one known. The result is never worse.
         solver: one of `SOLVERS`; "auto" takes CP-SAT, without it Gurobi, without that the hint, and its note says so.
@@ -45,7 +46,10 @@ def solve_exact(
         SolverUnavailableError: the solver asked for by name is not installed, or has no licence for a model of this
             size. Never raised for "auto".
         ValueError: there is no such solver.
+        InstanceError: there are gangs, which no solver chooses: what it proved would be of schedules without them.
     """
+    if any(problem.gangs):
+        raise InstanceError("exact solvers choose no gangs: leave them out")
     if solver != "auto":
         if solver not in SOLVERS:
             raise ValueError(f"there is no solver {solver!r}: choose auto, {', '.join(SOLVERS)}")

@@ -1,0 +1,111 @@
+"""What it would save to train a model on several workers at once where there are fewer models than workers.
+
+Hopping leaves a worker idle while no model is free for it (MOP paper, section 5.7). A *gang* of q workers trains one
+model by the gradients of all of them, each from its own partition. What it gains is limited by what is paid for each
+batch: the gradients are added up over the network. Here that is a formula with stated assumptions, so the figures show
+which of a cluster's numbers decide; nothing of it is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cerebro.errors import InstanceError
+from cerebro.scheduling.planner import plan
+from cerebro.scheduling.problem import Gang, Problem, open_shop
+from cerebro.scheduling.schedule import Schedule, Unit
+
+_HOP_LATENCY_S = 1e-4
+"""Of a message between two workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a model and a network are like, as far as a gang is concerned.
+
+    Attributes:
+        name: for people.
+        batch_s: seconds that one worker computes for a batch. Assumed: q workers with a share of the rows each need one
+            q-th of it, which small batches do not reach in truth.
+        gradient_bytes: that are added up for each batch. Assumed: after the backward pass, not during it.
+        bytes_per_s: that each worker sends and receives at once.
+    """
+
+    name: str
+    batch_s: float
+    gradient_bytes: float
+    bytes_per_s: float
+
+    def all_reduce_s(self, workers: int) -> float:
+        """Of a ring, which is optimal in bytes (Patarasuk and Yuan 2009): each worker sends 2 (q - 1) / q of them, in
+        2 (q - 1) messages."""
+        sent = 2 * (workers - 1) / workers * self.gradient_bytes
+        return sent / self.bytes_per_s + 2 * (workers - 1) * _HOP_LATENCY_S
+
+    def speed_up(self, workers: int) -> float:
+        """Of a gang over one worker."""
+        return self.batch_s / (self.batch_s / workers + self.all_reduce_s(workers))
+
+
+def with_gangs(problem: Problem, training: Training) -> Problem:
+    """The problem with gangs of every size for each model, as fast as its slowest worker lets them be.
+
+    Raises:
+        InstanceError: a model has several strategies on a worker, or none.
+    """
+    if any(len(ways) != 1 for row in problem.strategies for ways in row):
+        raise InstanceError("a gang's time follows from one strategy of the model on each worker: give one")
+    sizes = range(2, min(problem.num_workers, problem.num_partitions) + 1)
+    return replace(
+        problem,
+        gangs=tuple(
+            tuple(
+                Gang(
+                    members=members,
+                    seconds=max(ways[0].seconds for ways in row) / training.speed_up(members),
+                    technique="ddp",
+                )
+                for members in sizes
+            )
+            for row in problem.strategies
+        ),
+    )
+
+
+def sub_clusters(problem: Problem, members: int, *, time_limit_s: float = 1.0) -> Schedule:
+    """Workers in fixed gangs of so many (a last one of fewer, perhaps), between which models hop like between workers.
+
+    Args:
+        problem: of gangs; partition `p` on worker `p`, one GPU each.
+        time_limit_s: for the planner, which orders the visits.
+    """
+    groups = _groups(problem, members)
+    times = [[_unit_s(problem, model, group) for group in groups] for model in range(problem.num_models)]
+    found = plan(open_shop(times, epochs=problem.epochs), time_limit_s=time_limit_s).schedule
+    return Schedule.of(_on(problem, u.model, groups[u.partition], u.start, u.epoch) for u in found.units)
+
+
+def _groups(problem: Problem, members: int) -> list[tuple[int, ...]]:
+    workers = range(problem.num_workers)
+    return [tuple(workers[first : first + members]) for first in workers[::members]]
+
+
+def _on(problem: Problem, model: int, group: Sequence[int], start: float, epoch: int) -> Unit:
+    return Unit(
+        model=model,
+        partition=group[0],
+        worker=group[0],
+        start=start,
+        end=start + _unit_s(problem, model, group),
+        epoch=epoch,
+        technique="ddp" if len(group) > 1 else "",
+        others=tuple((worker, worker) for worker in group[1:]),
+    )
+
+
+def _unit_s(problem: Problem, model: int, group: Sequence[int]) -> float:
+    if len(group) == 1:
+        return problem.seconds(model, group[0], group[0])
+    (way,) = (gang for gang in problem.gangs[model] if gang.members == len(group))
+    return way.unit_s(sum(problem.sizes[worker] for worker in group))
