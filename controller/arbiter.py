@@ -11,6 +11,10 @@ balanced as well.
   nothing more to ask for: what it could not use is not owed to it later.
 - *A change of experiment costs a child process.* A device stays with its experiment for a minute, or for so many times
   what the process took to start, and is taken by another run only if that is behind by more than a unit.
+- *Little work is let in early.* A run that has no place, and all of whose work takes a quarter of a stay at most, is
+  given one place whose stay has not ended. It costs what it would cost later. The place then stays with who is there
+  next for that much longer, and lets nobody else in until it has. So over any time a place is taken from who wants it
+  no more often than once a stay, and once more.
 - *Nothing lies idle that somebody could use*: all of this orders those that want a device, and never keeps it from the
   only one.
 
@@ -20,6 +24,7 @@ behind a unit is of the same run, and its model is loaded meanwhile as ever.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -29,6 +34,9 @@ STAY_S = 60.0
 STAY_STARTS = 20
 """A device stays with an experiment for so many times what a child process took to start: then at most a twentieth of
 its time goes into starts."""
+
+_LITTLE = 4
+"""A run has little work if all of it takes no more than a stay over this."""
 
 _SLACK = 1
 """Units by which a run has to be behind another one to take a place from it: runs that are even keep what they have."""
@@ -64,6 +72,7 @@ class Claim:
         unit_s: seconds that its next task will probably hold a place.
         ahead_s: device-seconds that its open tasks will probably take from now on.
         start_s: seconds that a child process of its experiment takes to start.
+        whole_s: device-seconds that all that is left of it will probably take; infinite if that is not known.
     """
 
     ref: RunRef
@@ -75,6 +84,7 @@ class Claim:
     unit_s: float = 60.0
     ahead_s: float = 0.0
     start_s: float = 0.0
+    whole_s: float = math.inf
 
     @property
     def is_hungry(self) -> bool:
@@ -92,10 +102,17 @@ class Turn:
 
 @dataclass(kw_only=True)
 class _Stay:
-    """Which experiment's child a place has, and since when."""
+    """Which experiment's child a place has, and since when.
+
+    Attributes:
+        longer_s: it stays for so much longer than else, because another one was let in early before.
+        owed_s: it was let in early itself: so much longer the next one stays.
+    """
 
     experiment: str
     since: float
+    longer_s: float = 0.0
+    owed_s: float = 0.0
 
 
 @dataclass
@@ -127,12 +144,14 @@ class _Alike(NamedTuple):
         resident: whose child it is; empty: of none of the open runs.
         stayers: runs of that experiment which want them.
         is_short: the child has not been there for long.
+        is_open: somebody with little work may be let in all the same.
         places: in falling order.
     """
 
     resident: str
     stayers: tuple[Claim, ...]
     is_short: bool
+    is_open: bool
     places: list[Place]
 
 
@@ -143,11 +162,13 @@ class _Offer:
     Attributes:
         stayers: runs of another experiment whose child is there, and which want them.
         is_short: their child has not been there for long.
+        is_open: the run may be let in all the same.
         places: the next one last.
     """
 
     stayers: tuple[Claim, ...]
     is_short: bool
+    is_open: bool
     places: list[Place] = field(default_factory=list)
 
     def has_any(self, unserved: set[Place]) -> bool:
@@ -160,6 +181,10 @@ class _Offer:
         """Whether they stay with who is there."""
         stayers = [each for each in self.stayers if left[each.ref] > 0]
         return bool(stayers) and (self.is_short or not any(tags.is_behind(claim, each) for each in stayers))
+
+    def lets_in(self, claim: Claim, tags: _Tags) -> bool:
+        """Whether the run is let in although they stay with who is there: it has had no more than these."""
+        return self.is_open and all(tags.of(claim)[:2] <= tags.of(each)[:2] for each in self.stayers)
 
 
 @dataclass(kw_only=True)
@@ -179,6 +204,8 @@ class Arbiter:
     _claims: dict[RunRef, Claim] = field(default_factory=dict)
     """As they were last seen."""
     _stays: dict[Place, _Stay] = field(default_factory=dict)
+    _let_in: dict[Place, RunRef] = field(default_factory=dict)
+    """Who was given a place early by the newest turns."""
 
     def see(self, now: float, claims: Iterable[Claim]) -> None:
         """Take in what the open runs have now. What they had at the last call was theirs until now, so it is to be
@@ -193,11 +220,17 @@ class Arbiter:
             for place in claim.holds:
                 stay = self._stays.get(place)
                 if stay is None or stay.experiment != claim.ref.experiment:
-                    self._stays[place] = _Stay(experiment=claim.ref.experiment, since=self._now)
+                    self._stays[place] = self._begun(place, claim, stay)
 
     def order(self) -> list[Claim]:
         """The claims that were seen last, those first whose turn it is."""
         return sorted(self._claims.values(), key=self._tags().of)
+
+    def kept_s(self, claim: Claim) -> float:
+        """For how many seconds yet every place that a run could use beside its own stays with who is there; 0: one may
+        be given to it as soon as it is free."""
+        found = [self._kept_s(place) for place in claim.wants - claim.holds]
+        return min(found, default=0.0)
 
     def turns(self, free: Iterable[Place], ending: Iterable[Place] = ()) -> tuple[Turn, ...]:
         """Who may put tasks where, by the claims that were seen last: each run once, in its order.
@@ -213,20 +246,25 @@ class Arbiter:
         given: dict[RunRef, set[Place]] = {claim.ref: set() for claim in claims}
         alike = self._alike(unserved, claims)
         offers = {claim.ref: self._offers(claim, alike) for claim in claims}
+        self._let_in = {}
         while True:
             contenders = sorted((claim for claim in claims if left[claim.ref] > 0), key=tags.of)
             found = next(
                 (
-                    (claim, offer.places[-1])
+                    (claim, offer.places[-1], is_kept)
                     for claim in contenders
                     for offer in offers[claim.ref]
-                    if offer.has_any(unserved) and not offer.is_kept(claim, left, tags)
+                    if offer.has_any(unserved)
+                    for is_kept in (offer.is_kept(claim, left, tags),)
+                    if not is_kept or (left[claim.ref] == claim.most and offer.lets_in(claim, tags))
                 ),
                 None,
             )
             if found is None:
                 return tuple(Turn(ref=c.ref, places=frozenset(given[c.ref])) for c in claims)
-            claim, place = found
+            claim, place, is_early = found
+            if is_early:
+                self._let_in[place] = claim.ref
             unserved.remove(place)
             left[claim.ref] -= 1
             tags.add(claim, claim.unit_s)
@@ -275,22 +313,24 @@ class Arbiter:
         by_experiment: dict[str, list[Claim]] = {}
         for claim in claims:
             by_experiment.setdefault(claim.ref.experiment, []).append(claim)
-        found: dict[tuple[str, bool, tuple[RunRef, ...]], _Alike] = {}
+        found: dict[tuple[str, bool, bool, tuple[RunRef, ...]], _Alike] = {}
         for place in sorted(unserved, reverse=True):
             stay = self._stays.get(place)
             there = by_experiment.get(stay.experiment, []) if stay is not None else []
             stayers = tuple(claim for claim in there if place in claim.wants)
             is_short = stay is not None and any(self._is_short(stay, each) for each in stayers)
             resident = stay.experiment if stay is not None and there else ""
-            key = resident, is_short, tuple(each.ref for each in stayers)
+            is_open = stay is not None and not (is_short and (stay.longer_s or stay.owed_s))
+            key = resident, is_short, is_open, tuple(each.ref for each in stayers)
             if key not in found:
-                found[key] = _Alike(resident, stayers, is_short, [])
+                found[key] = _Alike(resident, stayers, is_short, is_open, [])
             found[key].places.append(place)
         return list(found.values())
 
     def _offers(self, claim: Claim, alike: list[_Alike]) -> list[_Offer]:
         """Places that the run wants, those first where its own child is, those last where another's child is wanted."""
-        found: dict[tuple[int, bool, tuple[RunRef, ...]], _Offer] = {}
+        found: dict[tuple[int, bool, bool, tuple[RunRef, ...]], _Offer] = {}
+        has_little = not claim.holds and claim.whole_s <= self.stay_s / _LITTLE
         for each in alike:
             places = [place for place in each.places if place in claim.wants]
             if not places:
@@ -298,13 +338,36 @@ class Arbiter:
             is_own = each.resident == claim.ref.experiment
             stayers = () if is_own else each.stayers
             is_short = each.is_short and not is_own
-            key = 0 if is_own else 2 if stayers else 1, is_short, tuple(stayer.ref for stayer in stayers)
-            offer = found.setdefault(key, _Offer(stayers=stayers, is_short=is_short))
+            is_open = has_little and each.is_open
+            rank = 0 if is_own else 2 if stayers else 1
+            key = rank, is_short, not is_open, tuple(stayer.ref for stayer in stayers)
+            offer = found.setdefault(key, _Offer(stayers=stayers, is_short=is_short, is_open=is_open))
             offer.places = sorted([*offer.places, *places], reverse=True) if offer.places else places
         return [found[key] for key in sorted(found)]
 
     def _is_short(self, stay: _Stay, stayer: Claim) -> bool:
-        return self._now - stay.since < max(self.stay_s, self.stay_starts * stayer.start_s)
+        return self._now - stay.since < self._length_s(stayer) + stay.longer_s
+
+    def _kept_s(self, place: Place) -> float:
+        stay = self._stays.get(place)
+        if stay is None:
+            return 0.0
+        there = [each for each in self._claims.values() if each.ref.experiment == stay.experiment]
+        until = (self._length_s(each) + stay.longer_s for each in there if place in each.wants)
+        return max(0.0, stay.since + max(until, default=0.0) - self._now)
+
+    def _length_s(self, claim: Claim) -> float:
+        """How long a place stays with an experiment."""
+        return max(self.stay_s, self.stay_starts * claim.start_s)
+
+    def _begun(self, place: Place, claim: Claim, before: _Stay | None) -> _Stay:
+        """A stay, after another experiment's or none. What is owed is paid by a stay that is long enough."""
+        stay = _Stay(experiment=claim.ref.experiment, since=self._now)
+        if self._let_in.get(place) == claim.ref:
+            stay.owed_s = self._length_s(claim)
+        elif before is not None and self._now - before.since < self._length_s(claim) + before.longer_s:
+            stay.longer_s = before.longer_s or before.owed_s
+        return stay
 
 
 def _lift(accounts: dict[_Key, float], present: set[_Key], old: set[_Key], hungry: set[_Key]) -> None:

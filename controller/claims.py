@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from cerebro.contract.runs import EvaluatePlan, FitPlan
 from cerebro.contract.tasks import MEASURING
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
 from cerebro.state.sharing import WEIGHTS, lanes_held, task_lanes
@@ -71,16 +73,18 @@ def claim(
     """
     unit_s = _unit_s(run)
     wants, most = _wanted(state, run, fit)
+    holds = held(state, run)
     return Claim(
         ref=RunRef(state.name, run.id),
         project=run.project,
         weight=weigh(state, run),
-        holds=held(state, run),
+        holds=holds,
         wants=wants,
         most=most,
         unit_s=unit_s,
         ahead_s=sum(_left_s(task, unit_s, now) * _width(task) for task in run.open.values()),
         start_s=_start_s(run),
+        whole_s=math.inf if holds else _whole_s(state, run),
     )
 
 
@@ -162,6 +166,25 @@ def _unit_s(run: Run) -> float:
     seconds = sum(run.trained_s.values()) if run.models else run.counts.committed_s
     count = run.counts.unit_devices if run.models else run.counts.committed
     return seconds / count if count else _UNKNOWN_S
+
+
+def _whole_s(state: ExperimentState, run: Run) -> float:
+    """Device-seconds that all that is left of a run will probably take; infinite while nothing tells."""
+    if run.models:
+        done, total = run.progress()
+        return (total - done) * _unit_s(run) if run.counts.unit_devices else math.inf
+    counts, plan = run.counts, run.plan
+    if counts.committed:
+        return counts.unfinished * _unit_s(run)
+    if not isinstance(plan, EvaluatePlan):
+        return math.inf
+    fit = state.runs[plan.fit]
+    if not fit.counts.unit_devices or not isinstance(fit.plan, FitPlan):
+        return math.inf
+    # To test a row takes no longer than to train on it.
+    trained = sum(fit.plan.partitions.values()) / len(fit.plan.partitions)
+    rows = len(plan.models) * sum(plan.partitions.values())
+    return rows * _unit_s(fit) / max(1.0, trained)
 
 
 def _width(task: Task) -> int:

@@ -6,6 +6,7 @@ for the next one.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -96,7 +97,7 @@ class Sharing:
         found = {}
         for claim in self._arbiter.order():
             if claim.ref in refs and claim.ref in runs:
-                found[claim.ref] = _told(claim, runs[claim.ref])
+                found[claim.ref] = _told(claim, runs[claim.ref], self._arbiter.kept_s(claim))
         known = {RunRef(each.experiment, each.run): each for each in before.runs}
         for ref in refs:
             if ref not in found:
@@ -265,7 +266,11 @@ def _asked(core: Core, ask: Callable[_P, _T], *given: _P.args, **named: _P.kwarg
         raise CoreFaultError(core) from error
 
 
-def _told(claim: Claim, run: Run) -> api.AttendedRun:
+_KEPT_S = 5.0
+"""What is told of a stay is rounded up to so much: pages are made anew whenever it changes."""
+
+
+def _told(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
     beside = {place.worker for place in claim.holds if place.device == NO_DEVICE}
     return api.AttendedRun(
         experiment=claim.ref.experiment,
@@ -275,6 +280,7 @@ def _told(claim: Claim, run: Run) -> api.AttendedRun:
         devices=sum(place.device != NO_DEVICE for place in claim.holds),
         without_device=len(beside),
         could_use_more=claim.is_hungry,
+        kept_s=_KEPT_S * math.ceil(kept_s / _KEPT_S) if claim.is_hungry else 0.0,
     )
 
 

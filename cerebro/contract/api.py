@@ -204,6 +204,8 @@ class AttendedRun(Contract):
     """Workers that have a task of it that takes no device."""
     could_use_more: bool = Field(default=False, validation_alias="is_hungry", serialization_alias="is_hungry")
     """Whether it could use more than it has. Not asked of a run that is alone."""
+    kept_s: float = Field(default=0.0, ge=0)
+    """If it could: so many seconds yet every device that it could use stays with the experiment that is there."""
 
 
 class Attended(Contract):

@@ -78,6 +78,7 @@ class Standing:
         without_device: workers that have a task of it that takes no device.
         ahead: runs that are before it in turn and could use more, as it could; `None`: it could use no more.
         others_have: it could use more, and other runs have devices.
+        kept_s: so many seconds yet the devices that it could use stay with the experiments that are there.
         place_reason: why it has a place in the queue.
     """
 
@@ -94,6 +95,7 @@ class Standing:
     without_device: int = 0
     ahead: int | None = None
     others_have: bool = False
+    kept_s: float = 0.0
     place_reason: str = ""
 
     @property
@@ -109,7 +111,8 @@ class Standing:
             if self.ahead
             else "it is next"
         )
-        return f"{have}, and {ahead} in turn"
+        stay = f"; they keep them for {self.kept_s:.0f} s yet" if self.kept_s else ""
+        return f"{have}, and {ahead} in turn{stay}"
 
     def as_logged(self, state: ExperimentState) -> Standing:
         """The same with what the run has by its experiment's log, which is newer than what was told of it."""
@@ -205,6 +208,7 @@ def _attended(
             without_device=told.without_device,
             ahead=ahead if told.could_use_more else None,
             others_have=told.could_use_more and taken > told.devices,
+            kept_s=told.kept_s,
         )
         ahead += told.could_use_more
     return found

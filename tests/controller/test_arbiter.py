@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +32,7 @@ class Floor:
         runs: what they claim, but for what they hold and want.
         served: seconds that each had.
         changes: (time, place, experiment) whenever a place changes hands.
+        taken: times at which a place was taken from an experiment that wanted it.
     """
 
     places: list[Place]
@@ -40,6 +42,8 @@ class Floor:
     at: dict[Place, tuple[RunRef, float]] = field(default_factory=dict)
     served: defaultdict[RunRef, float] = field(default_factory=lambda: defaultdict(float))
     changes: list[tuple[float, Place, str]] = field(default_factory=list)
+    taken: defaultdict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
+    begun: dict[RunRef, float] = field(default_factory=dict)
     _last: dict[Place, str] = field(default_factory=dict)
     _ends: list[tuple[float, Place]] = field(default_factory=list)
 
@@ -61,12 +65,34 @@ class Floor:
             self.now, place = heapq.heappop(self._ends)
             owner, since = self.at.pop(place)
             self.served[owner] += self.now - since
+            self._advance(owner)
             self._decide()
+
+    def enters(self, time: float, claim: Claim) -> None:
+        """A run of so many units, `claim.most`, is requested."""
+        self.until(time)
+        self.now = time
+        self.runs[claim.ref] = replace(claim, whole_s=claim.most * claim.unit_s)
+        self._decide()
+
+    def _advance(self, owner: RunRef) -> None:
+        """Of a run of so many units one has ended."""
+        claim = self.runs[owner]
+        if claim.whole_s < math.inf:
+            most = claim.most - 1
+            self.runs[owner] = replace(claim, most=most, whole_s=most * claim.unit_s)
+            if not most:
+                del self.runs[owner]
 
     def _decide(self) -> None:
         self.arbiter.see(self.now, self.claims())
+        wanting = {claim.ref.experiment for claim in self.claims() if claim.most > 0}
         for turn in self.arbiter.turns(set(self.places) - self.at.keys()):
             for place in turn.places:
+                last = self._last.get(place, turn.ref.experiment)
+                if last != turn.ref.experiment and last in wanting:
+                    self.taken[place].append(self.now)
+                self.begun.setdefault(turn.ref, self.now)
                 self.at[place] = turn.ref, self.now
                 heapq.heappush(self._ends, (self.now + self.runs[turn.ref].unit_s, place))
                 if self._last.get(place) != turn.ref.experiment:
@@ -107,6 +133,7 @@ def any_claims(draw: st.DrawFn) -> list[Claim]:
                 unit_s=draw(st.floats(0.1, 1000)),
                 ahead_s=draw(st.floats(0, 1000)),
                 start_s=draw(st.floats(0, 10)),
+                whole_s=draw(st.sampled_from([0.0, 10.0, math.inf])),
             )
         )
     return found
@@ -255,6 +282,78 @@ def test_a_place_stays_with_an_experiment_that_wants_it(start_s: float) -> None:
         assert time - latest.get(place, -1000.0) >= max(60.0, 20 * start_s)
         latest[place] = time
     assert {experiment for _, _, experiment in made.changes} == set(NAMES)
+
+
+def test_little_work_does_not_wait_for_the_end_of_a_stay() -> None:
+    """It has the next place whose unit ends; who was there has it again at once, and stays for that much longer."""
+    made = floor(1, Claim(ref=ref("long"), unit_s=5.0))
+    asked = {"first": 12.0, "second": 20.0, "third": 300.0}
+    for name, time in asked.items():
+        made.enters(time, Claim(ref=ref(name), unit_s=1.0, most=1))
+    made.until(400.0)
+    assert [experiment for _, _, experiment in made.changes] == [
+        "long", "first", "long", "second", "long", "third", "long",
+    ]  # fmt: skip
+    waited = {name: made.begun[ref(name)] - time for name, time in asked.items()}
+    assert waited == {"first": 3.0, "second": 116.0, "third": pytest.approx(2.5, abs=2.5)}
+
+
+def test_a_run_is_told_how_long_places_are_kept_from_it() -> None:
+    """The first of those that it could use; nothing is kept where nobody wants to stay."""
+    places = [Place("w-0", 0), Place("w-1", 0)]
+    waits = Claim(ref=ref("b"), wants=frozenset(places), most=2)
+    stays = [
+        Claim(ref=ref(name), holds=frozenset({place}), wants=frozenset(places), most=9, start_s=start_s)
+        for name, place, start_s in (("a", places[0], 0.0), ("c", places[1], 6.0))
+    ]
+    arbiter = Arbiter()
+    assert arbiter.kept_s(waits) == 0.0
+    arbiter.see(0.0, [waits, *stays])
+    arbiter.see(20.0, [waits, *stays])
+    assert arbiter.kept_s(waits) == 40.0
+    assert arbiter.kept_s(replace(waits, wants=frozenset(places[1:]))) == 100.0
+    arbiter.see(30.0, [waits, replace(stays[0], wants=frozenset()), stays[1]])
+    assert arbiter.kept_s(waits) == 0.0
+
+
+def test_much_work_waits_for_the_end_of_a_stay() -> None:
+    """As does what has a place already, and what nobody knows the length of."""
+    for claim in (Claim(ref=ref("b"), unit_s=1.0, most=60), Claim(ref=ref("b"), unit_s=20.0, most=1)):
+        made = floor(1, Claim(ref=ref("long"), unit_s=5.0))
+        made.enters(12.0, claim)
+        made.until(150.0)
+        assert 60.0 <= made.begun[ref("b")] <= 70.0
+    unknown = floor(1, Claim(ref=ref("long"), unit_s=5.0), Claim(ref=ref("x"), unit_s=1.0, most=1))
+    unknown.until(150.0)
+    assert unknown.begun[ref("x")] >= 60.0 or unknown.begun[ref("long")] >= 60.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    asked=st.lists(st.tuples(st.floats(0, 40), st.floats(1, 30), st.integers(1, 4)), max_size=12),
+    units=st.lists(st.floats(4, 40), min_size=1, max_size=3),
+    places=st.integers(1, 2),
+    start_s=st.sampled_from([0.0, 5.0]),
+)
+def test_a_place_is_taken_no_more_often_than_once_a_stay(
+    asked: list[tuple[float, float, int]], units: list[float], places: int, start_s: float
+) -> None:
+    """From who wants it, whatever runs of little work come: over any time once a stay, and once more. None starves."""
+    made = floor(
+        places,
+        *(Claim(ref=ref(name), unit_s=u, start_s=start_s) for name, u in zip(NAMES, units, strict=False)),
+    )
+    time = 0.0
+    for number, (pause, unit_s, most) in enumerate(asked):
+        time += pause
+        made.enters(time, Claim(ref=ref(f"short-{number}"), unit_s=unit_s, most=most, start_s=start_s))
+    made.until(time + 1000.0)
+    stay = max(60.0, 20 * start_s)
+    for taken in made.taken.values():
+        for first, begin in enumerate(taken):
+            for count, end in enumerate(taken[first:]):
+                assert count <= (end - begin) / stay + 1
+    assert not any(name.startswith("short") for name, _ in made.runs)
 
 
 def test_a_place_that_its_experiment_cannot_use_goes_to_another_at_once() -> None:

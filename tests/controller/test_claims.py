@@ -1,15 +1,22 @@
-"""Whether there is work everywhere, so that the loop may let news gather."""
+"""What runs have and want, and whether there is work everywhere, so that the loop may let news gather."""
 
 from __future__ import annotations
 
-from cerebro.contract.events import RunRequested, RunStarted
+import math
+from functools import partial
+
+import pytest
+
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.contract.runs import EtlRequest
+from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan
 from cerebro.state import TaskKey
-from controller import opened
+from controller import claims, opened
 from controller.core import Core
 from controller.opened import Overview
-from tests.state.stories import SHA, Story, etl_plan, unit
+from tests.state.runs import TimedStory
+from tests.state.stories import DATASET, SHA, Story, etl_plan, unit
+from tests.state.test_beside import evaluation
 
 
 def is_busy(*stories: Story) -> bool:
@@ -52,3 +59,27 @@ def test_nothing_is_busy_without_workers_or_runs() -> None:
     assert not is_busy(story)
     story.tell(RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
     assert not is_busy(story)
+
+
+def test_what_is_left_of_a_test_is_told_by_the_fit_before_its_first_task() -> None:
+    """By the time that a row took in training; by its own tasks once one has ended. Of who has a place nobody asks."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1, epochs=1)
+    assert isinstance(story.run.plan, FitPlan)
+    rows = story.run.plan.partitions[0]
+    claimed = partial(claims.claim, story.state, fit=None, now=0.0)
+    assert claimed(story.run).whole_s == math.inf, "nothing has been trained"
+    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.tell(RunFinished(run="fit-1", outcome="finished"), evaluation(1, "m00"))
+    test = story.state.runs["test-1"]
+    assert claimed(test).whole_s == math.inf, "it is not planned"
+    plan = EvaluatePlan(
+        kind="test", dataset=DATASET, fit="fit-1", models={"m00": 1}, partitions={0: rows // 2}, is_whole=True
+    )
+    story.tell(RunStarted(run="test-1", plan=plan))
+    assert claimed(test).whole_s == pytest.approx(20.0)
+    (key,) = test.counts.pending
+    story.begins(TaskKey.parse(key), 0, 50.0)
+    assert claimed(test).whole_s == math.inf
+    story.ends(TaskKey.parse(key), 0, 51.0)
+    assert claimed(test).whole_s == 0.0

@@ -137,6 +137,14 @@ def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
     assert (reasons["one"], reasons["four"]) == ("", "")
 
 
+def test_a_run_that_waits_for_devices_says_how_long_they_are_kept() -> None:
+    """As it was told; not once it has what it is due."""
+    waiting = attended("one", could_use_more=True).model_copy(update={"kept_s": 40.0})
+    found, _ = standings(queue("one two", waiting, attended("two", 4)))
+    assert found.reason == "other runs have the devices, and it is next in turn; they keep them for 40 s yet"
+    assert found.holding([("worker-0", 0), ("worker-0", 1)]).reason == ""
+
+
 def test_a_run_that_is_alone_waits_for_nobody() -> None:
     """Whatever it could use: no other run has a device. Nor is one in the way that has none itself."""
     (alone,) = standings(queue("one", attended("one", could_use_more=True)))
