@@ -191,7 +191,7 @@ class _Units:
                     # The worker is to become idle first.
                     workers.remove(choice.worker)
                 continue
-            way = self._fit.way(choice.model, choice.worker)
+            way = self._fit.ways.of(choice.model, choice.worker)
             assert way is not None
             key = self._fit.key(choice)
             dispatch_state.start(choice)
@@ -206,7 +206,7 @@ class _Units:
 
     def _reach(self, worker: int, room: int) -> int:
         """Devices that a unit of several could be given, of a worker with room for so many units of one."""
-        if self._fit.is_plain or not room:
+        if self._fit.ways.is_plain or not room:
             return room
         return max(room, len(self._assigner.places.reachable(self._fit.workers[worker], self._depth)))
 
@@ -352,7 +352,7 @@ class _Units:
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
             return False
         queued = dispatch_state.running.pop(model)
-        room = 1 if self._fit.is_plain else self._assigner.places.num_free(worker.name, 1)
+        room = 1 if self._fit.ways.is_plain else self._assigner.places.num_free(worker.name, 1)
         free, dispatch_state.free[index] = dispatch_state.free[index], room
         try:
             # The model may be bound to the holders of its interrupted unit: it would only be queued there again.

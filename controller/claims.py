@@ -137,7 +137,7 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
         left = _left(fit, {fit.model(key.model or "") for key in queued if key.kind == "train"})
         wanted = functools.reduce(operator.or_, left.values(), 0)
         able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
-        count += len(left) if fit.is_plain else sum(fit.size(model) for model in left)
+        count += len(left) if fit.ways.is_plain else sum(fit.ways.size(model) for model in left)
     makers, lost = remaking(state, run, fit)
     wants = {place for w in alive if w.name in able for place in _devices(w)}
     return frozenset(wants.union(_lane(worker) for worker in makers)), count + lost

@@ -9,7 +9,7 @@ is left and who runs what is then the same (tests/controller/test_fit_dispatch.p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar, cast
 
 from cerebro.contract.events import (
@@ -32,19 +32,16 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
-from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
+from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Worker
 from cerebro.state.tasks import ENDED
 from cerebro.state.workers import knows_ways
-from controller import ways
-from controller.trials.allotment import allotted
-from controller.trials.known import situation, totals
 from controller.unit_times import UnitTimes, technique_of
+from controller.ways import Ways, out_of_reach
 
 _Answer = TypeVar("_Answer")
 
@@ -57,6 +54,7 @@ class FitDispatch:
         models, workers, partitions: names behind the dispatch state's indices; workers that train, or did in this run.
         dispatch_state: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
         times: what is known of how long units take; somebody else has it learn.
+        ways: by which way the next unit of each model runs on each worker.
         policy: what decides; a plan is followed where there is one.
         memory_retries: model -> its units that ran out of memory and are not done yet: partition -> where it ran.
         interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran, or that have
@@ -90,19 +88,11 @@ class FitDispatch:
             epochs=run.request.epochs,
             gpus=[state.workers[name].devices for name in self.workers],
         )
-        self._knows_ways = [knows_ways(state.workers[name]) for name in self.workers]
-        """Of each worker, see `_takes`."""
-        self._ways: dict[int, tuple[Way | None, ...]] = {}
-        """Model -> its way on each worker, of those that have another one than `SINGLE` somewhere."""
-        self._options: dict[int, tuple[Way, ...]] = {}
-        """Model -> the ways that it has left."""
-        self._known: list[tuple[str, ...]] = [()] * len(self.models)
-        """Of each model, see `known_ways`: asked for at every decision, and changed for a model at a time."""
         self._doubtful: dict[str, None] = {}
         """Models with struck off ways of which `out_of_reach` is to be asked, in order."""
         self._answers: dict[str, tuple[Hashable, Any]] = {}
         """Question -> what the newest answer depends on, and the answer."""
-        self._wide = _wide(state, run, times)
+        self.ways = Ways(state, run, times, self.workers, self.mean_rows)
         for model in run.models.values():
             self._allot(run, model)
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
@@ -151,26 +141,6 @@ class FitDispatch:
         """Index of a model."""
         return self._model[name]
 
-    def way(self, model: int, worker: int) -> Way | None:
-        """By which the next unit of a model is to run on a worker; `None`: it cannot."""
-        row = self._ways.get(model)
-        return SINGLE if row is None else row[worker]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether each unit takes one device."""
-        return not self._ways
-
-    @property
-    def choosing(self) -> Iterable[str]:
-        """Models that have another way than `SINGLE` somewhere, or none."""
-        return (self.models[model] for model in self._ways)
-
-    def size(self, model: int) -> int:
-        """Devices that the next unit of a model takes at least."""
-        row = self._ways.get(model, (SINGLE,))
-        return min((way.size for way in row if way is not None), default=1)
-
     def present(self, worker: Worker, device: int) -> float | None:
         """When the task that runs on a device of the worker is expected to end, by the store's clock; `None` if it is
         no unit. Of a model that has not run before, or that has failed, and of ETL, nothing is expected: then it is
@@ -183,7 +153,7 @@ class FitDispatch:
             return None
         index = self._model[key.model or ""]
         unit = self.dispatch_state.running.get(index)
-        technique = technique_of(self.way(index, unit.worker)) if unit is not None else ""
+        technique = technique_of(self.ways.of(index, unit.worker)) if unit is not None else ""
         if unit is None or not self.times.estimates.knows(self.models[index], technique):
             return math.inf
         return unit.started + self.dispatch_state.seconds(index, unit.partition, unit.worker)
@@ -199,12 +169,12 @@ class FitDispatch:
         return cast(_Answer, known[1])
 
     def out_of_reach(self, state: ExperimentState) -> list[WaysStruckOff]:
-        """`ways.out_of_reach` of all models. Asked of a model only after its ways, the workers, or what it has left on
-        them have changed; of one that is busy, once it no longer is."""
+        """`controller.ways.out_of_reach` of all models. Asked of a model only after its ways, the workers, or what it
+        has left on them have changed; of one that is busy, once it no longer is."""
         if not self._doubtful:
             return []
         run = state.runs[self.run]
-        found = list(ways.out_of_reach(state, run, self._doubtful))
+        found = list(out_of_reach(state, run, self._doubtful))
         told = {event.model for event in found}
         for name in [n for n in self._doubtful if run.models[n].busy is None and n not in told]:
             del self._doubtful[name]
@@ -229,7 +199,7 @@ class FitDispatch:
         index = self._worker.get(event.worker)
         if index is None:
             return False
-        known = self.dispatch_state.gpus[index], self._knows_ways[index]
+        known = self.dispatch_state.gpus[index], self.ways.is_known_at(index)
         return known == (event.devices, knows_ways(event))
 
     def apply(self, state: ExperimentState, event: Event) -> None:
@@ -382,17 +352,13 @@ class FitDispatch:
 
     def _learn(self, name: str) -> None:
         """A unit of the model was committed."""
-        self._see_known(self._model[name])
+        index = self._model[name]
+        self.ways.learn(index)
         if self.times.settled != self._settled:
             self._estimate()
             return
-        for index, seconds in enumerate(self._row(self._model[name])):
-            self.dispatch_state.set_time(self._model[name], index, seconds)
-
-    def _see_known(self, model: int) -> None:
-        knows, name = self.times.estimates.knows, self.models[model]
-        techniques = map(technique_of, self._options[model])
-        self._known[model] = tuple(technique for technique in techniques if knows(name, technique))
+        for worker, seconds in enumerate(self.ways.row(index)):
+            self.dispatch_state.set_time(index, worker, seconds)
 
     def _estimate(self) -> None:
         """All estimates anew."""
@@ -401,107 +367,20 @@ class FitDispatch:
             self.dispatch_state.time = self.times.estimates.table(
                 self.models, self.workers, rows=self.mean_rows
             )
-            for model in self._ways:
-                self.dispatch_state.time[model] = self._row(model)
+            for model, seconds in self.ways.rows():
+                self.dispatch_state.time[model] = seconds
         self.dispatch_state.recount()
 
-    # --- ways ------------------------------------------------------------------------------------
-
     def _allot(self, run: Run, model: Model) -> None:
-        """See which way the model has on each worker from now on: that of a plan, if it has one, else by what trials
-        have shown."""
-        index, options = self._model[model.id], ways.options(run, model)
+        """See which way the model has on each worker from now on."""
         if model.struck:
             self._doubtful[model.id] = None
-        planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
-        wide = self._wide.get(model.id) or (None,) * len(self.workers)
-        self._options[index] = options
-        self._see_known(index)
-
-        def chosen(worker: int) -> Way | None:
-            # Both were chosen before now: a way may have been struck off since.
-            for way in (planned.get(self.workers[worker]), wide[worker]):
-                if way is not None and way in options and self._takes(worker, way):
-                    return way
-            # While nothing is measured, the order in which ways are to be tried is all there is to go by.
-            return next((way for way in options if self._takes(worker, way)), None)
-
-        row = tuple(map(chosen, range(len(self.workers))))
-        before = self._ways.get(index)
-        if row == before or (before is None and all(way is not None and way.is_single for way in row)):
-            return
-        self._ways[index] = row
-        if all(way is not None and way.is_single for way in row):
-            del self._ways[index]
-        for worker, (way, seconds) in enumerate(zip(row, self._row(index), strict=True)):
-            size = way.size if way is not None else 1
-            self.dispatch_state.set_way(index, worker, seconds, size, 0.0)
-
-    def _takes(self, worker: int, way: Way) -> bool:
-        """Whether a worker can train a unit by a way."""
-        is_known = way.is_single or self._knows_ways[worker]
-        return is_known and way.size <= self.dispatch_state.gpus[worker]
-
-    def seconds(self, model: int, worker: int, way: Way | None) -> float:
-        """Estimated seconds of a unit of mean size by that way."""
-        if way is None:
-            return NEVER
-        name, rows, estimates = self.models[model], self.mean_rows, self.times.estimates
-        return estimates.seconds(name, self.workers[worker], rows=rows, technique=self._known_as(name, way))
-
-    def _known_as(self, name: str, way: Way) -> str:
-        """What tells how long units take by a way that has not run yet: one device, or else what is typical of all
-        models."""
-        technique = technique_of(way)
-        return technique if self.times.estimates.knows(name, technique) else ""
-
-    def known_ways(self) -> tuple[tuple[str, ...], ...]:
-        """Of each model, those of the ways it has left of which the time is known: a unit ran by it, or a trial."""
-        return tuple(self._known)
-
-    def has_ways(self, model: int) -> bool:
-        """Whether the model has several ways left, or another one than `SINGLE`."""
-        return self._options[model] != (SINGLE,)
-
-    def candidates(self, model: int, worker: int) -> Iterator[Way]:
-        """The ways by which a plan may run the model there: its present one, and those of which the time is known."""
-        present = self.way(model, worker)
-        for way in self._options[model]:
-            is_known = self.times.estimates.knows(self.models[model], technique_of(way))
-            if way == present or (is_known and self._takes(worker, way)):
-                yield way
-
-    def _row(self, model: int) -> list[float]:
-        """Estimated seconds of a unit of mean size on each worker, by the way that the model has there."""
-        name, estimates = self.models[model], self.times.estimates
-        if model not in self._ways:
-            return estimates.table([name], self.workers, rows=self.mean_rows)[0]
-        if not estimates.observations:
-            return [1.0 if self.way(model, w) is not None else NEVER for w in range(len(self.workers))]
-        known = [None if way is None else self._known_as(name, way) for way in self._ways[model]]
-        tables = {
-            each: estimates.table([name], self.workers, rows=self.mean_rows, technique=each)[0]
-            for each in set(known)
-            if each is not None
-        }
-        return [NEVER if each is None else tables[each][worker] for worker, each in enumerate(known)]
-
-
-def _wide(state: ExperimentState, run: Run, times: UnitTimes) -> dict[str, tuple[Way | None, ...]]:
-    """Model -> the way on several devices that it has on each worker, by what was measured; `None`: none there."""
-    inspection = run.inspection
-    if inspection is None or not any(outcome.is_usable for outcome in run.trials.values()):
-        return {}
-    names = sorted(_training_workers(state, run))
-    alive = [worker for name in names if (worker := state.workers[name]).is_alive]
-    places = {place.device: number for number, place in enumerate(inspection.places)}
-    found: dict[str, tuple[Way | None, ...]] = {}
-    for model, by_place in allotted(situation(run, times, alive), totals(run)).items():
-        devices = (state.workers[name].device for name in names)
-        found[model] = tuple(
-            None if device is None else by_place.get(places.get(device, -1)) for device in devices
-        )
-    return found
+        index = self._model[model.id]
+        if self.ways.allot(run, model, index):
+            for worker, seconds in enumerate(self.ways.row(index)):
+                way = self.ways.of(index, worker)
+                size = way.size if way is not None else 1
+                self.dispatch_state.set_way(index, worker, seconds, size, 0.0)
 
 
 def _training_workers(state: ExperimentState, run: Run) -> set[str]:

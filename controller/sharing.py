@@ -292,7 +292,11 @@ def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], in
         return ref, [], 0
     if able := next(filter(None, memory_retries.waiting(core.state, run, fit, now)), []):
         return ref, able, 0
-    if fit is None or fit.is_plain or any(len(task.attempts[-1].devices) > 1 for task in run.open.values()):
+    if (
+        fit is None
+        or fit.ways.is_plain
+        or any(len(task.attempts[-1].devices) > 1 for task in run.open.values())
+    ):
         return ref, [], 0  # of units of several devices a run has one at a time so, and others as they come
     return (ref, *next((found for found in _wide(core.state, fit) if found[0]), ([], 0)))
 
@@ -300,9 +304,9 @@ def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], in
 def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worker], int]]:
     """Of each idle model whose next unit takes several devices: the workers that could take it, and how many."""
     dispatch_state = fit.dispatch_state
-    for name in fit.choosing:
+    for name in fit.ways.choosing:
         model = fit.model(name)
-        size, left = fit.size(model), dispatch_state.open[model]
+        size, left = fit.ways.size(model), dispatch_state.open[model]
         if size > 1 and left and model not in dispatch_state.running:
             held = dispatch_state.held
             yield (

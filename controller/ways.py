@@ -6,13 +6,18 @@ Ways are chosen between units, where a model's state goes through its checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from cerebro.contract.events import WaysStruckOff
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.ways import Way
+from cerebro.contract.ways import SINGLE, Way
+from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.ways import left
+from cerebro.state.workers import knows_ways
+from controller.trials.allotment import allotted
+from controller.trials.known import situation, totals
+from controller.unit_times import UnitTimes, technique_of
 
 
 def options(run: Run, model: Model) -> tuple[Way, ...]:
@@ -32,6 +37,161 @@ def _measured(run: Run, model: Model, listed: set[str]) -> Iterator[Way]:
         if is_right and known.way.label not in model.struck and known.way.label not in listed:
             listed.add(known.way.label)
             yield known.way
+
+
+class Ways:
+    """By which way the next unit of each model of a fit runs on each worker, how long it takes, and by which other ways
+    it could run there. Models and workers by their numbers in the dispatch state.
+
+    *Choosing* models are those that have another way than `SINGLE` somewhere, or none.
+    """
+
+    def __init__(
+        self, state: ExperimentState, run: Run, times: UnitTimes, workers: Sequence[str], mean_rows: float
+    ) -> None:
+        self._models, self._workers = list(run.models), list(workers)
+        self._times, self._mean_rows = times, mean_rows
+        self._devices = [state.workers[name].devices for name in workers]
+        self._knows_ways = [knows_ways(state.workers[name]) for name in workers]
+        self._chosen: dict[int, tuple[Way | None, ...]] = {}
+        """Model -> its way on each worker, of those that are choosing."""
+        self._options: dict[int, tuple[Way, ...]] = {}
+        """Model -> the ways that it has left."""
+        self._known: list[tuple[str, ...]] = [()] * len(self._models)
+        """Of each model, see `known`: asked for at every decision, and changed for a model at a time."""
+        self._wide = _wide(state, run, times, workers)
+
+    def of(self, model: int, worker: int) -> Way | None:
+        """By which the next unit of a model is to run on a worker; `None`: it cannot."""
+        row = self._chosen.get(model)
+        return SINGLE if row is None else row[worker]
+
+    def is_known_at(self, worker: int) -> bool:
+        """Whether the worker's version knows ways."""
+        return self._knows_ways[worker]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each unit takes one device."""
+        return not self._chosen
+
+    @property
+    def choosing(self) -> Iterable[str]:
+        """Their names."""
+        return (self._models[model] for model in self._chosen)
+
+    def rows(self) -> Iterator[tuple[int, list[float]]]:
+        """Each of them, and its `row`."""
+        return ((model, self.row(model)) for model in self._chosen)
+
+    def size(self, model: int) -> int:
+        """Devices that the next unit of a model takes at least."""
+        row = self._chosen.get(model, (SINGLE,))
+        return min((way.size for way in row if way is not None), default=1)
+
+    def allot(self, run: Run, model: Model, index: int) -> bool:
+        """See which way the model has on each worker from now on: that of a plan, if it has one, else by what trials
+        have shown. Returns whether that is another one than before."""
+        found = options(run, model)
+        planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
+        wide = self._wide.get(model.id) or (None,) * len(self._workers)
+        self._options[index] = found
+        self.learn(index)
+
+        def chosen(worker: int) -> Way | None:
+            # Both were chosen before now: a way may have been struck off since.
+            for way in (planned.get(self._workers[worker]), wide[worker]):
+                if way is not None and way in found and self._takes(worker, way):
+                    return way
+            # While nothing is measured, the order in which ways are to be tried is all there is to go by.
+            return next((way for way in found if self._takes(worker, way)), None)
+
+        row = tuple(map(chosen, range(len(self._workers))))
+        is_single = all(way is not None and way.is_single for way in row)
+        before = self._chosen.get(index)
+        if row == before or (before is None and is_single):
+            return False
+        self._chosen[index] = row
+        if is_single:
+            del self._chosen[index]
+        return True
+
+    def _takes(self, worker: int, way: Way) -> bool:
+        """Whether a worker can train a unit by a way."""
+        return (way.is_single or self._knows_ways[worker]) and way.size <= self._devices[worker]
+
+    # --- how long they take ----------------------------------------------------------------------
+
+    def seconds(self, model: int, worker: int, way: Way | None) -> float:
+        """Estimated seconds of a unit of mean size by that way."""
+        if way is None:
+            return NEVER
+        name, rows, estimates = self._models[model], self._mean_rows, self._times.estimates
+        return estimates.seconds(name, self._workers[worker], rows=rows, technique=self._known_as(name, way))
+
+    def row(self, model: int) -> list[float]:
+        """Estimated seconds of a unit of mean size on each worker, by the way that the model has there."""
+        name, rows, estimates = self._models[model], self._mean_rows, self._times.estimates
+        chosen = self._chosen.get(model)
+        if chosen is None:
+            return estimates.table([name], self._workers, rows=rows)[0]
+        if not estimates.observations:
+            return [NEVER if way is None else 1.0 for way in chosen]
+        known = [None if way is None else self._known_as(name, way) for way in chosen]
+        tables = {
+            each: estimates.table([name], self._workers, rows=rows, technique=each)[0]
+            for each in set(known)
+            if each is not None
+        }
+        return [NEVER if each is None else tables[each][worker] for worker, each in enumerate(known)]
+
+    def _known_as(self, name: str, way: Way) -> str:
+        """What tells how long units take by a way that has not run yet: one device, or else what is typical of all
+        models."""
+        technique = technique_of(way)
+        return technique if self._times.estimates.knows(name, technique) else ""
+
+    # --- what a plan may choose ------------------------------------------------------------------
+
+    def learn(self, model: int) -> None:
+        """A unit of the model was committed, or it has other ways left: of other ones the time may be known."""
+        knows, name = self._times.estimates.knows, self._models[model]
+        techniques = map(technique_of, self._options[model])
+        self._known[model] = tuple(technique for technique in techniques if knows(name, technique))
+
+    def known(self) -> tuple[tuple[str, ...], ...]:
+        """Of each model, those of the ways it has left of which the time is known: a unit ran by it, or a trial."""
+        return tuple(self._known)
+
+    def has_other(self, model: int) -> bool:
+        """Whether the model has several ways left, or another one than `SINGLE`."""
+        return self._options[model] != (SINGLE,)
+
+    def candidates(self, model: int, worker: int) -> Iterator[Way]:
+        """The ways by which a plan may run the model there: its present one, and those of which the time is known."""
+        present = self.of(model, worker)
+        for way in self._options[model]:
+            is_known = self._times.estimates.knows(self._models[model], technique_of(way))
+            if way == present or (is_known and self._takes(worker, way)):
+                yield way
+
+
+def _wide(
+    state: ExperimentState, run: Run, times: UnitTimes, workers: Sequence[str]
+) -> dict[str, tuple[Way | None, ...]]:
+    """Model -> the way on several devices that it has on each worker, by what was measured; `None`: none there."""
+    inspection = run.inspection
+    if inspection is None or not any(outcome.is_usable for outcome in run.trials.values()):
+        return {}
+    alive = [worker for name in workers if (worker := state.workers[name]).is_alive]
+    places = {place.device: number for number, place in enumerate(inspection.places)}
+    found: dict[str, tuple[Way | None, ...]] = {}
+    for model, by_place in allotted(situation(run, times, alive), totals(run)).items():
+        devices = (state.workers[name].device for name in workers)
+        found[model] = tuple(
+            None if device is None else by_place.get(places.get(device, -1)) for device in devices
+        )
+    return found
 
 
 def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[WaysStruckOff]:

@@ -110,7 +110,7 @@ class _Occasion:
             given_up=given_up,
             epochs=len(run.epochs),
             knowledge=int(math.log(max(1, fit.times.estimates.observations), 1.5)),
-            ways=() if fit.is_plain else (fit.known_ways(), fit.times.estimates.surprises),
+            ways=() if fit.ways.is_plain else (fit.ways.known(), fit.times.estimates.surprises),
         )
 
 
@@ -142,7 +142,7 @@ class Advisor:
         occasion = _Occasion.of(core, fit)
         are_workers_new = self._round is None or occasion.workers != self._round.workers
         if are_workers_new or (self._stage is Stage.NONE and self._round != occasion):
-            known = fit.known_ways()
+            known = fit.ways.known()
             if all(known[m] for m, is_left in enumerate(fit.dispatch_state.open) if is_left):
                 self._round, self._found = occasion, None
                 self._ask(Stage.PLAN, fit, run)

@@ -160,18 +160,18 @@ def _strategies(
 ) -> tuple[tuple[Strategy, ...], int]:
     """Those of a model on a worker, and which of them is the present one; `NOT_HERE` if there is none. Their ways are
     added to `ways`."""
-    if not fit.has_ways(model):
+    if not fit.ways.has_other(model):
         seconds = fit.dispatch_state.time[model][worker]
         ways[""] = SINGLE
         return ((Strategy(seconds=seconds),), 0) if seconds != NEVER else ((), NOT_HERE)
     found: list[Strategy] = []
     present = NOT_HERE
-    for way in fit.candidates(model, worker):
+    for way in fit.ways.candidates(model, worker):
         technique = technique_of(way)
         ways[technique] = way
-        if way == fit.way(model, worker):
+        if way == fit.ways.of(model, worker):
             present = len(found)
-        seconds = fit.seconds(model, worker, way)
+        seconds = fit.ways.seconds(model, worker, way)
         found.append(Strategy(seconds=seconds, gpus=way.size, technique=technique))
     return tuple(found), present
 

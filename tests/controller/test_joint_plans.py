@@ -82,8 +82,8 @@ def test_a_question_carries_the_ways_of_which_the_time_is_known() -> None:
     assert fit is not None
     run = core_of(story).state.runs["fit-1"]
     assert run.plan is not None
-    fit._options = {0: (SINGLE, DDP), 1: (SINGLE, DDP)}
-    assert fit.known_ways() == ((), ())
+    fit.ways._options = {0: (SINGLE, DDP), 1: (SINGLE, DDP)}
+    assert fit.ways.known() == ((), ())
     fit.times.estimates.seed("m00", "worker-0", rows=fit.mean_rows, seconds=6.0, technique=DDP.label)
     asked = planner_query(fit)
     assert asked is not None

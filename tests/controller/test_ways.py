@@ -346,13 +346,13 @@ def test_what_was_chosen_by_measurement_is_given_up_once_it_is_struck_off() -> N
     story = Story(workers=1, devices=2)
     story.fit(models=1, partitions=1, ways=(SINGLE, DDP))
     fit = FitDispatch.of(story.state, story.run)
-    fit._wide = {"m00": (DDP,)}
+    fit.ways._wide = {"m00": (DDP,)}
     fit._allot(story.run, story.model())
-    assert fit.way(0, 0) == DDP
+    assert fit.ways.of(0, 0) == DDP
     seen = len(story.log)
     attempt = story.start(unit(1, 0), 0, (0, 1), DDP)
     for event in story.log[seen:]:
         fit.apply(story.state, event)
     story.tell(TaskFailed(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", failure=DEVICE))
     fit.apply(story.state, story.log[-1])
-    assert fit.way(0, 0) == SINGLE
+    assert fit.ways.of(0, 0) == SINGLE

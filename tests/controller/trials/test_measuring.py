@@ -261,6 +261,6 @@ def test_unverified_ways_are_not_planned_with_but_for_those_that_the_user_has_na
             break
     assert core.fit is not None
     assert run is not None
-    assert (DDP.label in core.fit.known_ways()[0]) is is_known
-    assert (DDP in core.fit.candidates(0, 0)) is is_known
-    assert FitDispatch.of(core.state, run).known_ways() == core.fit.known_ways()
+    assert (DDP.label in core.fit.ways.known()[0]) is is_known
+    assert (DDP in core.fit.ways.candidates(0, 0)) is is_known
+    assert FitDispatch.of(core.state, run).ways.known() == core.fit.ways.known()
