@@ -6,6 +6,7 @@ process: a test that looks at these starts its program anew.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -156,6 +157,7 @@ def _become(module: str, request: Mapping[str, Any], files: Sequence[int]) -> No
 if __name__ == "__main__":
     _name, (_place, _, _first) = sys.argv[1], sys.argv[2].partition(":")
     _main, _prepare = importlib.import_module(_name).main, getattr(importlib.import_module(_place), _first)
+    gc.freeze()  # what is imported stays: no child looks for garbage among it
     with socket.socket(fileno=int(sys.argv[3])) as _channel:
         _asked = _next_child(_channel)
     if _asked is not None:

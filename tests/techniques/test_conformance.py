@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 from torch import nn
 
 from cerebro.errors import SpecError
-from cerebro.techniques import Ddp, Group, Hints, ModelFacts, Params, Place, Share, Technique
+from cerebro.techniques import Ddp, Group, Hints, ModelFacts, Params, Place, Share, Technique, conformance
 from cerebro.techniques.conformance import check
 from cerebro.techniques.named import KINDS
+from tests.forking import Forked, Forks
 
-pytestmark = pytest.mark.slow  # each starts processes that import torch
+pytestmark = pytest.mark.slow  # each starts processes, some of which import torch
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """One process that has imported what ranks do, for all tests."""
+    with Forks("cerebro.worker.training.conforming") as made:
+        yield made
+
+
+@pytest.fixture
+def forked_ranks(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are forks of it."""
+
+    def start(command: Sequence[str], *, stderr: IO[bytes]) -> Forked:
+        return forks.start(command[3:], environment=os.environ, stderr=stderr)
+
+    monkeypatch.setattr(conformance, "subprocess", SimpleNamespace(Popen=start))
 
 
 class _Own(Technique):
@@ -71,6 +92,7 @@ class Waiting(Alike):
         group.barrier()
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("name", list(KINDS))
 def test_what_comes_with_cerebro_conforms(name: str) -> None:
     """On as few devices as it can use."""
@@ -82,6 +104,7 @@ def test_a_technique_of_ones_own_conforms() -> None:
     check(Alike(), size=3)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize(
     ("technique", "told"),
     [

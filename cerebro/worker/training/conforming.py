@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -273,8 +272,9 @@ def _joined(folder: Path, rank: int, ranks: int, request: Mapping[str, Any]) -> 
         group.leave()
 
 
-def main(folder: Path, rank: int, ranks: int) -> int:
+def main() -> None:
     """Do the checks, and tell of each in a file."""
+    folder, (rank, ranks) = Path(sys.argv[1]), map(int, sys.argv[2:4])
     request = cloudpickle.loads((folder / "request").read_bytes())
     torch.set_num_threads(1)
     with (folder / f"told-{rank}").open("a") as file, _joined(folder, rank, ranks, request) as group:
@@ -298,11 +298,10 @@ def main(folder: Path, rank: int, ranks: int) -> int:
                 tell(name, str(error))
             except Exception:  # noqa: BLE001 - whatever a user's technique raises
                 tell(name, traceback.format_exc(limit=-6).strip())
-                return 0
+                return
             if name != "failing rank":
                 group.barrier()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(partial(main, Path(sys.argv[1]))(*map(int, sys.argv[2:4])))
+    main()
