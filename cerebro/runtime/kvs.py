@@ -6,13 +6,11 @@ the store is away (`cerebro.runtime.transport`).
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 from urllib.parse import quote
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION, api
@@ -32,10 +30,8 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.tasks import InboxItem
 from cerebro.contract.trials import TrialRecord
+from cerebro.runtime.log_answers import readable, readable_ledger, whole
 from cerebro.runtime.transport import Transport
-
-_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
-_CLUSTER_EVENT: TypeAdapter[ClusterEvent] = TypeAdapter(ClusterEvent)
 
 
 class _AnyHealth(BaseModel):
@@ -138,8 +134,8 @@ class KvsClient(Transport):
         try:
             answer = api.EventsAnswer.model_validate_json(content)
         except ValidationError:
-            return _readable(experiment, self.send("GET", f"{path}&check=1", None, 0.0))
-        return _whole(answer.events, after, is_merged=answer.ledger)
+            return readable(experiment, self.send("GET", f"{path}&check=1", None, 0.0))
+        return whole(answer.events, after, is_merged=answer.ledger)
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
         """Live points with seq > `after`, oldest first, at most 1,000."""
@@ -162,7 +158,7 @@ class KvsClient(Transport):
             news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
             return api.WatchAnswer(events=news, cluster=cluster)
         for name, events in answer.events.items():
-            _whole(events, cursors[name], is_merged=answer.ledger)
+            whole(events, cursors[name], is_merged=answer.ledger)
         return answer
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
@@ -181,7 +177,7 @@ class KvsClient(Transport):
             while events := self.events(experiment, after):
                 after = events[-1].seq
             raise  # the events are well: it is the outcomes that are not
-        _whole(answer.events, request.after, is_merged=answer.ledger)
+        whole(answer.events, request.after, is_merged=answer.ledger)
         return answer
 
     def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
@@ -191,7 +187,7 @@ class KvsClient(Transport):
             UnreadableLedgerError: one of them cannot be read.
         """
         path = f"/v1/cluster/log?after={after}&wait_s={wait_s}"
-        return _ledger(self.send("GET", path, None, wait_s)).events
+        return readable_ledger(self.send("GET", path, None, wait_s)).events
 
     def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
         """Append the controller's events to the cluster's log, unless it has something after the request's cursor.
@@ -200,7 +196,7 @@ class KvsClient(Transport):
             ConflictError: another controller leads now.
             UnreadableLedgerError: something follows the cursor that cannot be read.
         """
-        return _ledger(self.send("POST", "/v1/cluster/log", request.model_dump_json().encode(), 0.0))
+        return readable_ledger(self.send("POST", "/v1/cluster/log", request.model_dump_json().encode(), 0.0))
 
     def quarantine(self, experiment: str, problem: Unreadable, term: int) -> None:
         """Quarantine an experiment that cannot be read: its runs leave the queue, and clients are told why.
@@ -355,62 +351,6 @@ class KvsClient(Transport):
     def archive(self, sha256: str) -> bytes:
         """A code archive's bytes; `NotFoundError` if there is none."""
         return self.send("GET", f"/v1/archives/{_quoted(sha256)}", None, 0.0)
-
-
-def _whole(events: tuple[Event, ...], after: int, *, is_merged: bool) -> tuple[Event, ...]:
-    """Events that follow `after` without a gap.
-
-    Raises:
-        StoreUnavailableError: a process of kvs_api that is older than the cluster's log has left its events out: while
-            the service is replaced by this version. It is asked again.
-    """
-    if not is_merged and events and events[-1].seq - after != len(events):
-        raise errors.StoreUnavailableError(
-            "kvs_api answers as an older version, which is about to be replaced: it leaves out what the cluster's log "
-            "tells"
-        )
-    return events
-
-
-def _readable(experiment: str, content: bytes) -> tuple[Event, ...]:
-    """The events of an answer.
-
-    Raises:
-        UnreadableError: one cannot be read.
-    """
-    found: list[Event] = []
-    for entry in json.loads(content)["events"]:
-        kind = errors.UnreadableLedgerError if entry.pop(api.OF_CLUSTER, False) else errors.UnreadableError
-        try:
-            found.append(_EVENT.validate_json(json.dumps(entry)))
-        except ValidationError as cause:
-            raise kind.of(experiment, entry.get("seq", 0), _reason(cause, entry), found) from cause
-    return tuple(found)
-
-
-def _ledger(content: bytes) -> api.LedgerAnswer:
-    """An answer with events of the cluster's log.
-
-    Raises:
-        UnreadableLedgerError: one cannot be read.
-    """
-    try:
-        return api.LedgerAnswer.model_validate_json(content)
-    except ValidationError as error:
-        for entry in json.loads(content)["events"]:
-            try:
-                _CLUSTER_EVENT.validate_json(json.dumps(entry))
-            except ValidationError as cause:
-                seq, reason = entry.get("seq", 0), _reason(cause, entry)
-                raise errors.UnreadableLedgerError.of("", seq, reason) from cause
-        raise error  # the events are well: it is the rest that is not
-
-
-def _reason(cause: ValidationError, entry: Mapping[str, Any]) -> str:
-    """What is wrong with an event."""
-    if cause.errors()[0]["type"].startswith("union_tag"):
-        return f"it is of type {str(entry.get('type'))[:60]!r}, which is not known here"
-    return errors.found_in(cause.errors())
 
 
 def _quoted(text: str) -> str:

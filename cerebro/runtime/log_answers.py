@@ -1,0 +1,73 @@
+"""Events in answers of kvs_api: which of them cannot be read, because a newer version wrote it or it is damaged, and
+whether any is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from cerebro import errors
+from cerebro.contract import api
+from cerebro.contract.events import ClusterEvent, Event
+
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+_CLUSTER_EVENT: TypeAdapter[ClusterEvent] = TypeAdapter(ClusterEvent)
+
+
+def whole(events: tuple[Event, ...], after: int, *, is_merged: bool) -> tuple[Event, ...]:
+    """Events that follow `after` without a gap.
+
+    Raises:
+        StoreUnavailableError: a process of kvs_api that is older than the cluster's log has left its events out: while
+            the service is replaced by this version. It is asked again.
+    """
+    if not is_merged and events and events[-1].seq - after != len(events):
+        raise errors.StoreUnavailableError(
+            "kvs_api answers as an older version, which is about to be replaced: it leaves out what the cluster's log "
+            "tells"
+        )
+    return events
+
+
+def readable(experiment: str, content: bytes) -> tuple[Event, ...]:
+    """The events of an answer.
+
+    Raises:
+        UnreadableError: one cannot be read.
+    """
+    found: list[Event] = []
+    for entry in json.loads(content)["events"]:
+        kind = errors.UnreadableLedgerError if entry.pop(api.OF_CLUSTER, False) else errors.UnreadableError
+        try:
+            found.append(_EVENT.validate_json(json.dumps(entry)))
+        except ValidationError as cause:
+            raise kind.of(experiment, entry.get("seq", 0), _reason(cause, entry), found) from cause
+    return tuple(found)
+
+
+def readable_ledger(content: bytes) -> api.LedgerAnswer:
+    """An answer with events of the cluster's log.
+
+    Raises:
+        UnreadableLedgerError: one cannot be read.
+    """
+    try:
+        return api.LedgerAnswer.model_validate_json(content)
+    except ValidationError as error:
+        for entry in json.loads(content)["events"]:
+            try:
+                _CLUSTER_EVENT.validate_json(json.dumps(entry))
+            except ValidationError as cause:
+                seq, reason = entry.get("seq", 0), _reason(cause, entry)
+                raise errors.UnreadableLedgerError.of("", seq, reason) from cause
+        raise error  # the events are well: it is the rest that is not
+
+
+def _reason(cause: ValidationError, entry: Mapping[str, Any]) -> str:
+    """What is wrong with an event."""
+    if cause.errors()[0]["type"].startswith("union_tag"):
+        return f"it is of type {str(entry.get('type'))[:60]!r}, which is not known here"
+    return errors.found_in(cause.errors())
