@@ -27,6 +27,11 @@ def begun(run: Run) -> float:
     return run.started + sum(until - since for since, until in run.breaks) if run.started else 0.0
 
 
+def worked_until(run: Run, at: float) -> float:
+    """The time `at` by a clock that stands still in the breaks of `run`: earlier by those before it."""
+    return at - sum(max(0.0, min(at, until) - since) for since, until in run.breaks)
+
+
 def end(run: Run, workers: Collection[Worker]) -> None:
     """A worker has come or gone: note a break that is over, if there is one."""
     there = _there(run, workers)

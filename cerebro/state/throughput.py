@@ -3,21 +3,24 @@
 Time left is work left over present throughput: rows left by rows a second over the last minutes; but no less than the
 longest model's units left by the mean time of a unit, because a model is in one place at a time. What a process takes
 to start and to import is over once and for all, so it counts neither for throughput nor for a unit's time. Validations,
-and partitions made again, are neither in the work left nor in the throughput; they slow it down. Nothing is known of
-queues ahead, of failures to come, or of models that cost more than those that ran lately.
+and partitions made again, are neither in the work left nor in the throughput; they slow it down. The clock of all this
+stands still while a run is stopped or none of its workers is there (`cerebro.state.breaks`), and while it is paused.
+Nothing is known of queues ahead, of failures to come, or of models that cost more than those that ran lately.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from cerebro.contract.events import Event, LivePoint, TaskCommitted
 from cerebro.contract.runs import EtlPlan, FitPlan
+from cerebro.state import breaks
 from cerebro.state.experiment import ExperimentState
-from cerebro.state.runs import Run
+from cerebro.state.runs import Run, RunState
 from cerebro.state.tasks import TaskState
 from cerebro.state.workers import NO_DEVICE
 
@@ -101,6 +104,10 @@ class _Span:
     ended: float
     rows: int
 
+    def by(self, clock: Callable[[float], float]) -> _Span:
+        """The same by another clock."""
+        return replace(self, started=clock(self.started), begun=clock(self.begun), ended=clock(self.ended))
+
     @property
     def places(self) -> set[tuple[str, int]]:
         """Where no other task was meanwhile."""
@@ -164,14 +171,18 @@ class ThroughputMeter:
             newest: task -> what its open attempt said last.
         """
         table = units or (_Counted(run) if run.models else None)
-        own = [commit for commit in self._commits if commit.run == run.id]
-        begin = max(run.started, now - WINDOW_S)
+        clock = partial(breaks.worked_until, run)
+        own = [commit.by(clock) for commit in self._commits if commit.run == run.id]
+        told_at, now = now, clock(now)
+        if run.state is RunState.PAUSED:
+            now = min(now, own[-1].ended if own else clock(run.started))
+        begin = max(clock(run.started), now - WINDOW_S)
         if len(self._commits) == _COMMITS:
-            begin = max(begin, self._commits[0].ended)  # what was before is not remembered, of no run
+            begin = max(begin, clock(self._commits[0].ended))  # what was before is not remembered, of no run
         if not run.started or now <= begin:
             return IDLE
         recent = [commit for commit in own if commit.ended > begin]
-        under_way = list(_under_way(run, now, newest))
+        under_way = [span.by(clock) for span in _under_way(run, told_at, newest)]
         spans = [*recent, *under_way]
         done = sum(_share(span.begun, span.ended, begin) * span.rows for span in spans)
         # Rows come from devices side by side: time that one of them lost is so much of it less.
@@ -190,7 +201,7 @@ class ThroughputMeter:
             rows_per_s=rate,
             units_per_min=60 * len(recent) / over_s,
             over_s=over_s,
-            left=TimeLeft(seconds=left_s, ends_at=now + left_s) if left_s is not None else None,
+            left=TimeLeft(seconds=left_s, ends_at=told_at + left_s) if left_s is not None else None,
         )
 
 

@@ -1,4 +1,4 @@
-"""How fast a run goes while another one of its experiment goes on beside it."""
+"""How fast a run goes while another one of its experiment goes on beside it, and after it was stopped."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.events import RunRequested
+from cerebro.contract.events import RunFinished, RunPaused, RunRequested, RunResumed
 from cerebro.contract.runs import EvaluateRequest
+from cerebro.state.experiment import ExperimentState
 from cerebro.state.throughput import ThroughputMeter
-from tests.state.stories import Story
+from tests.state.runs import TimedStory
+from tests.state.stories import Story, unit
 
 BATCH_S = 0.5
 
@@ -37,3 +39,51 @@ def test_a_run_is_told_as_fast_as_it_is_whatever_goes_on_beside_it(others: int, 
                 prediction, "predict", worker=f"worker-{each + 1}", started=now - BATCH_S, ended=now, rows=7
             )
     assert meter.throughput(fit, now).rows_per_s == pytest.approx(200, rel=0.02)
+
+
+def left_s(story: TimedStory, now: float) -> float:
+    """Of the fit, seconds after its first unit may start."""
+    meter, state = ThroughputMeter(), ExperimentState(name="one")
+    for event in story.log:
+        meter.see(state, event)
+        state.apply(event)
+    left = meter.throughput(state.runs["fit-1"], story.zero + now).left
+    assert left is not None
+    assert left.ends_at == pytest.approx(story.zero + now + left.seconds)
+    return left.seconds
+
+
+@given(
+    units=st.lists(st.floats(0.5, 200), min_size=1, max_size=8),
+    at=st.integers(0, 7),
+    stopped_s=st.floats(0, 1e6),
+    later_s=st.floats(0.1, 100),
+)
+def test_time_left_does_not_count_what_a_run_was_stopped(
+    units: list[float], at: int, stopped_s: float, later_s: float
+) -> None:
+    """Stopped after any unit, for however long, and resumed: it will take as long yet as if it never had been."""
+    told = []
+    for stopped in (0.0, stopped_s):
+        story, time = TimedStory(workers=1), 0.0
+        story.fit(models=1, partitions=1, epochs=9)
+        for number, seconds in enumerate(units):
+            story.runs(unit(number + 1, 0), 0, time, time + seconds)
+            time += seconds
+            if number == min(at, len(units) - 1):
+                story.at(time, RunFinished(run="fit-1", outcome="stopped"))
+                time += stopped
+                story.at(time, RunResumed(run="fit-1"))
+        told.append(left_s(story, time + later_s))
+    assert told[1] == pytest.approx(told[0], rel=1e-3, abs=1e-3)
+    assert told[0] >= 0
+
+
+@given(st.floats(0, 1e6))
+def test_time_left_stands_still_while_a_run_is_paused(passed: float) -> None:
+    """A full disk is no news of how fast the run is."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1, epochs=3)
+    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.at(40.0, RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    assert left_s(story, 40.0 + passed) == left_s(story, 40.0)
