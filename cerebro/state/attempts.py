@@ -62,9 +62,10 @@ def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Co
     task.check(event)
     worker = _known(workers, event, event.worker)
     source = event if isinstance(event, TaskAssigned) else task.attempts[-1]
-    others = [(_known(workers, event, member.worker), member.devices) for member in source.others]
-    model = run.models.get(task.key.model) if task.key.model else None
-    return _Concerned(run, task, worker, model, ((worker, source.devices), *others))
+    gang: Gang = ((worker, source.devices),)
+    if source.others:
+        gang = (*gang, *((_known(workers, event, each.worker), each.devices) for each in source.others))
+    return _Concerned(run, task, worker, run.models.get(task.key.model) if task.key.model else None, gang)
 
 
 def _known(workers: Mapping[str, Worker], event: TaskEvent, name: str) -> Worker:

@@ -49,7 +49,7 @@ def check_assignment(
         raise IllegalEventError(f"{event.task} assigned while {run.id} is {run.state}")
     for worker, devices in gang:
         _check_place(event, worker, devices)
-    if key.others != tuple(member.partition for member in event.others):
+    if (key.others or event.others) and key.others != tuple(m.partition for m in event.others):
         raise IllegalEventError(
             f"{event.task} assigned to a gang that reads other partitions: {event.others or event.worker}"
         )
@@ -93,7 +93,7 @@ def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, gang: Gang, model: 
         raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")
     if not model.needs(key.epoch or 0, key.partitions):
         raise IllegalEventError(f"completeness: {event.task} assigned, but {model.id} does not need it now")
-    if len({worker.name for worker, _ in gang}) < len(gang):
+    if event.others and len({worker.name for worker, _ in gang}) < len(gang):
         raise IllegalEventError(f"{event.task} assigned to a gang that names a worker twice: {event.others}")
     for (worker, _), partition in zip(gang, key.partitions, strict=True):
         if isinstance(run.plan, FitPlan) and (run.plan.dataset, partition) not in worker.holdings:

@@ -132,8 +132,9 @@ class Model:
         self.trained_s += visit.seconds
         self.compute_s += visit.compute_s
         self.rows += visit.rows
-        self.visited += len(visit.partitions)
-        self._visited.update(visit.partitions)
+        partitions = visit.partitions
+        self.visited += len(partitions)
+        self._visited.update(partitions)
         if not self.visited % len(self.partitions):
             self._ends.append(len(self.visits))
             self._visited.clear()

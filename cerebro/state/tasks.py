@@ -104,7 +104,8 @@ class Attempt:
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(worker, devices of it) that it takes or took."""
-        return ((self.worker, self.devices), *((member.worker, member.devices) for member in self.others))
+        first = ((self.worker, self.devices),)
+        return (*first, *((each.worker, each.devices) for each in self.others)) if self.others else first
 
 
 @dataclass(kw_only=True, slots=True)

@@ -114,12 +114,14 @@ class Visit(NamedTuple):
     @property
     def partitions(self) -> tuple[int, ...]:
         """All that it visited, ascending: one, or those of a gang's workers."""
-        return (self.partition, *(member.partition for member in self.others))
+        first = (self.partition,)
+        return (*first, *(member.partition for member in self.others)) if self.others else first
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(worker, devices of it) that it took."""
-        return ((self.worker, self.devices), *((member.worker, member.devices) for member in self.others))
+        first = ((self.worker, self.devices),)
+        return (*first, *((each.worker, each.devices) for each in self.others)) if self.others else first
 
     @property
     def metrics(self) -> dict[str, float]:
