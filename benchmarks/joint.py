@@ -1,8 +1,8 @@
 """Technique, devices and order chosen together: the planner against an exact solver, and against what people do.
 
 The instances are those of `cerebro.research.assumed`: their times are assumed, so the figures compare schedulers and
-say nothing of how long such training takes. The planner's seconds are those of the process; the solver's are those of
-the clock, so it needs a quiet machine.
+say nothing of how long such training takes. The seconds of both, the planner's and the solver's, are those of the
+processor, so that other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from benchmarks.figure import Figure
 from cerebro.research.baselines import BASELINES, by_policy
 from cerebro.research.replanning import worth
 from cerebro.research.scenarios import SCENARIOS
-from cerebro.scheduling.exact import solve_exact
+from cerebro.scheduling.exact import search
 from cerebro.scheduling.planner import plan
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
 
-PLAN_S, SOLVE_S, SEEDS, RUNS = 2.0, 20.0, 20, 8
+PLAN_S, PLANS, SOLVE_S, SEEDS, RUNS = 2.0, 3, 20.0, 20, 8
 HOPPING = "saturn-img-4x8-hop"
 
 
@@ -27,29 +27,31 @@ def benchmark() -> list[Figure]:
     """The ten instances against CP-SAT; one of them against current practice, and against planning once."""
     problems = {name: s.problem(0) for name, s in SCENARIOS.items() if name.startswith("saturn-")}
     planned = {name: _planned(problem) for name, problem in problems.items()}
+    longest = {name: max(found) for name, found in planned.items()}
     hopping = problems[HOPPING]
     return [
-        _against_solver(problems, planned),
-        _against_practice(hopping, planned[HOPPING]),
+        _against_solver(problems, longest),
+        _against_practice(hopping, longest[HOPPING]),
         _again(hopping),
     ]
 
 
-def _planned(problem: Problem) -> float:
-    found = plan(problem, time_limit_s=PLAN_S, clock=time.process_time)
-    return validate(problem, found.schedule).check().makespan
+def _planned(problem: Problem) -> list[float]:
+    """Makespans of plans by several seeds: a bar that holds by luck does not hold."""
+    plans = [plan(problem, time_limit_s=PLAN_S, seed=seed, clock=time.process_time) for seed in range(PLANS)]
+    return [validate(problem, found.schedule).check().makespan for found in plans]
 
 
 def _against_solver(problems: dict[str, Problem], planned: dict[str, float]) -> Figure:
     ratios = {}
     for name, problem in problems.items():
-        solved = solve_exact(problem, time_limit_s=SOLVE_S, hint=by_policy(problem), solver="cp-sat")
+        solved = search.solve(problem, time_limit_s=SOLVE_S, hint=by_policy(problem), clock=time.process_time)
         assert solved.schedule is not None, "the hint at least"
         ratios[name] = planned[name] / validate(problem, solved.schedule).check().makespan
     worst = max(ratios, key=ratios.__getitem__)
     return Figure(
-        what=f"{len(ratios)} instances with a choice of ways, planned in {PLAN_S:g} s of the processor: over CP-SAT in "
-        f"{SOLVE_S:g} s of the clock",
+        what=f"{len(ratios)} instances with a choice of ways, planned in {PLAN_S:g} s, worst of {PLANS} seeds: over "
+        f"CP-SAT in {SOLVE_S:g} s, both of the processor",
         measured=f"{statistics.fmean(ratios.values()):.3f} on average, {ratios[worst]:.3f} at most ({worst})",
         ratio=ratios[worst],
         bar=1.03,

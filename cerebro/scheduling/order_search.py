@@ -5,6 +5,10 @@ packing needs GPUs that wait for a unit which takes more of them. Here a schedul
 starts when its model and enough GPUs behind the units before it are free. Some list gives a shortest schedule
 (`exact.visits.starts` says why), and a list is decoded in a tenth of the time of a dispatch.
 
+Where the search stalls, all models whose own units take nearly as long as the best schedule get faster strategies at
+once, and it goes on from there (iterated local search, Lourenco et al., 2003). One by one they would not: of several
+models that are longest, each alone makes the schedule no shorter.
+
 Must not look at a clock, nor know of bounds.
 """
 
@@ -12,7 +16,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cerebro.scheduling.allotment import NOT_HERE, of_width, widths
@@ -21,9 +26,23 @@ from cerebro.scheduling.local_search import Candidate
 from cerebro.scheduling.problem import Problem
 
 _HISTORY = 20
-_MAX_STALLED_STEPS = 8000
+_MAX_STALLED_STEPS = 1000
+"""Decodings without improvement after which the longest models are widened."""
+_MAX_KICKS = 8
+"""Such new beginnings, one after the other, none of which leads to a better schedule, after which the search ends."""
+_WIDENED = (0.93, 0.99)
+"""Of the best makespan: as long as the units of a widened model take at most; drawn anew each time."""
+_BACK = 0.7
+"""Share of the new beginnings that begin from the best schedule; the others go on from where the search is."""
 _STEPS = 8
 """Decodings for each item that the search yields."""
+_OTHER_ROWS, _ALIKE, _SWAPS = 0.3, 0.5, 0.7
+"""Of the moves: strategies of whole models; then swaps of units of one model or worker; then swaps of any units. The
+rest moves a unit."""
+_EVERYWHERE, _EACH = 0.3, 0.6
+"""Of the changes of whole models: as wide everywhere; then on a worker. The rest changes entries."""
+_OTHER_WAY = 0.35
+"""Of the units that are moved: run by another strategy from then on."""
 _SOURCE = "local search over orders"
 
 
@@ -48,9 +67,26 @@ def search_orders(problem: Problem, start: Candidate, rng: random.Random) -> Ite
         What was found, several decodings each; `None` where nothing was better.
     """
     order = _Orders(problem, start)
+    best, kicks = order.makespan(order.items, math.inf), 0
+    kept = order.kept()
+    while order.items and kicks <= _MAX_KICKS:
+        for found in _late_acceptance(order, rng):
+            if found is not None and found.makespan < best:
+                best, kicks, kept = found.makespan, 0, order.kept()
+                yield found
+            else:
+                yield None
+        kicks += 1
+        if rng.random() < _BACK:
+            order.go_back(kept)
+        order.widen(best * rng.uniform(*_WIDENED), rng)
+
+
+def _late_acceptance(order: _Orders, rng: random.Random) -> Iterator[Candidate | None]:
+    """Until it stalls; the schedules that are better than all since it began."""
     current = best = order.makespan(order.items, math.inf)
     history, stalled, step = [current] * _HISTORY, 0, 0
-    while order.items and stalled < _MAX_STALLED_STEPS:
+    while stalled < _MAX_STALLED_STEPS:
         is_better = False
         for _ in range(_STEPS):
             step, stalled = step + 1, stalled + 1
@@ -62,11 +98,10 @@ def search_orders(problem: Problem, start: Candidate, rng: random.Random) -> Ite
                 current, order.items = makespan, items
                 if current < best:
                     best, stalled, is_better = current, 0, True
-                    found = order.candidate()
             else:
                 order.put(before)
             history[at] = current
-        yield found if is_better else None
+        yield order.candidate() if is_better else None
 
 
 class _Orders:
@@ -82,6 +117,7 @@ class _Orders:
         self._is_long = problem.epochs > 1
         self._twins = problem.twins()
         self._kind = {m: number for number, alike in enumerate(self._twins) for m in alike}
+        self._widths = [widths(problem, m) for m in range(problem.num_models)]
         self._known: dict[tuple[int, ...], list[tuple[int, list[float]]]] = {}
         visits = [[1 - (mask >> p & 1) for p in range(problem.num_partitions)] for mask in problem.left]
         self.items: list[_Item] = []
@@ -103,25 +139,65 @@ class _Orders:
             self._ways[m] = self._laid_out(m, row)
         return before
 
+    def kept(self) -> tuple[list[_Item], list[list[int]]]:
+        """The list and the rows as they are now, for `go_back`."""
+        return self.items[:], [list(row) for row in self.rows]
+
+    def go_back(self, kept: tuple[list[_Item], list[list[int]]]) -> None:
+        """To what `kept` gave."""
+        self.items = kept[0][:]
+        self.put({m: list(row) for m, row in enumerate(kept[1])})
+
+    def widen(self, limit: float, rng: random.Random) -> None:
+        """Faster strategies, anywhere, for each model whose own units take longer than `limit` seconds."""
+        visits: list[dict[int, list[int]]] = [defaultdict(list) for _ in self.rows]
+        for m, p, w, _ in self.items:
+            visits[m][w].append(p)
+        for m, mine in enumerate(visits):
+            self.put({m: self._widened(m, mine, limit, rng)})
+
+    def _widened(
+        self, model: int, visits: Mapping[int, Sequence[int]], limit: float, rng: random.Random
+    ) -> list[int]:
+        row, ready = list(self.rows[model]), self._problem.model_ready[model]
+        while visits:
+            laid = self._laid_out(model, row)
+            if ready + sum(laid[w][1][p] for w, mine in visits.items() for p in mine) <= limit:
+                break
+            steps = [(w, s) for w in visits for s in self._faster(model, w, row[w])]
+            if not steps:
+                break
+            w, s = rng.choice(steps)
+            row[w] = s
+        return row
+
+    def _faster(self, model: int, worker: int, strategy: int) -> list[int]:
+        size, ways = self._problem.mean_size, self._problem.strategies[model][worker]
+        seconds = ways[strategy].unit_s(size)
+        return [s for s, way in enumerate(ways) if way.unit_s(size) < seconds]
+
     def neighbour(self, rng: random.Random) -> tuple[list[_Item], dict[int, list[int]]]:
-        """Another list, and rows to change: a unit elsewhere in the list, or on another holder; two units swapped; a
-        model, or two, with other strategies."""
-        items, rows, what = self.items, {}, rng.random()
-        if what > 0.7:
-            for m in self._some(rng):
-                rows[m] = self._row(m, rng)
-            if rng.random() < 0.7:
-                return items, rows
+        """Another list, and rows to change: a model, or some, with other strategies; two units swapped, any or of one
+        model or worker; or a unit elsewhere in the list, perhaps on another holder or by another strategy."""
+        items, rnd, what = self.items, rng.random, rng.random()
+        if what < _OTHER_ROWS:
+            return items, self._other_rows(rng)
         items = items[:]
-        i, j = rng.randrange(len(items)), rng.randrange(len(items))
-        if 0.45 < what <= 0.7:
+        i, j = int(rnd() * len(items)), int(rnd() * len(items))
+        if what < _SWAPS:
+            if what < _ALIKE:
+                which = 0 if rnd() < 0.5 else 2  # of one model, or of one worker
+                alike = [k for k, item in enumerate(items) if item[which] == items[i][which]]
+                j = alike[int(rnd() * len(alike))]
             items[i], items[j] = items[j], items[i]
-            return items, rows
+            return items, {}
         item = items.pop(i)
-        if len(self._problem.holders[item.partition]) > 1 and rng.random() < 0.5:
+        if len(self._problem.holders[item.partition]) > 1 and rnd() < 0.5:
             item = item._replace(worker=rng.choice(self._problem.places(item.model, item.partition)))
         items.insert(j, item)
-        return items, rows
+        if rnd() < _OTHER_WAY:
+            return items, {item.model: self._other_entry(item.model, item.worker, rng)}
+        return items, {}
 
     def makespan(self, items: list[_Item], cutoff: float, starts: list[Start] | None = None) -> float:
         """Seconds until the last unit ends; infinite if that exceeds `cutoff`, or if epochs are out of order. The units
@@ -166,13 +242,26 @@ class _Orders:
             return rng.sample(twins, rng.randint(1, len(twins)))
         return rng.sample(range(len(self.rows)), min(len(self.rows), 1 if what < 0.8 else 2))
 
-    def _row(self, model: int, rng: random.Random) -> list[int]:
-        ways = self._problem.strategies[model]
-        if rng.random() < 0.7:
-            return of_width(self._problem, model, rng.choice(widths(self._problem, model)))
-        row, w = list(self.rows[model]), rng.randrange(len(ways))
-        if ways[w]:
-            row[w] = rng.randrange(len(ways[w]))
+    def _other_rows(self, rng: random.Random) -> dict[int, list[int]]:
+        """Models that have other strategies: all as wide as one another, everywhere or on a worker; or each its own."""
+        models, what = self._some(rng), rng.random()
+        if what >= _EACH:
+            return {m: self._other_entry(m, rng.randrange(len(self.rows[m])), rng) for m in models}
+        gpus, rows = rng.choice(self._widths[models[0]]), {}
+        for m in models:
+            wide = of_width(self._problem, m, gpus)
+            if what < _EVERYWHERE:
+                rows[m] = wide
+            else:
+                row, w = list(self.rows[m]), rng.randrange(len(wide))
+                row[w] = wide[w]
+                rows[m] = row
+        return rows
+
+    def _other_entry(self, model: int, worker: int, rng: random.Random) -> list[int]:
+        row, ways = list(self.rows[model]), self._problem.strategies[model][worker]
+        if ways:
+            row[worker] = rng.randrange(len(ways))
         return row
 
     def _laid_out(self, model: int, row: list[int]) -> list[tuple[int, list[float]]]:

@@ -11,8 +11,11 @@ their symbols clash.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +33,7 @@ _MAX_SIDE_BY_SIDE = 4
 """How many units of some length on one GPU, one after the other, are counted."""
 _MAX_COUNTED = 200
 """Ways to use a worker; with more, counting costs more than it proves."""
+_LOOK_S = 0.02
 
 
 class _Use(NamedTuple):
@@ -227,17 +231,21 @@ class Programme:
                     self.cp.add_hint(use.taken, use.option is option)
         self.cp.add_hint(self.makespan, self.horizon)
 
-    def solve(self, seconds: float, *, takes_turns: bool) -> tuple[list[Placed], float]:
+    def solve(
+        self, seconds: float, *, takes_turns: bool, clock: Callable[[], float] = time.perf_counter
+    ) -> tuple[list[Placed], float]:
         """Searches; returns the best order found (empty if none, or if no times were asked for) and a bound in ticks.
 
         Args:
+            seconds: by `clock`.
             takes_turns: whether all of CP-SAT's strategies are tried, instead of one.
         """
         from ortools.sat.python import cp_model
 
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
-        solver.parameters.max_time_in_seconds = seconds
+        if clock is time.perf_counter:
+            solver.parameters.max_time_in_seconds = seconds
         # Where times are at stake the linear relaxation knows no more than the loads do, and costs time.
         solver.parameters.linearization_level = 0 if self.start else 2
         solver.parameters.interleave_search = takes_turns and self.has_choice
@@ -246,7 +254,8 @@ class Programme:
         solver.parameters.use_strong_propagation_in_disjunctive = self.has_choice
         if not self.ticks.is_exact:
             solver.parameters.relative_gap_limit = TOLERANCE / 100
-        status = solver.solve(self.cp)
+        with nullcontext() if clock is time.perf_counter else _stopped(solver, seconds, clock):
+            status = solver.solve(self.cp)
         if status == cp_model.INFEASIBLE:
             return [], self.horizon
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE) or not self.start:
@@ -256,6 +265,25 @@ class Programme:
             visit: next(u.option for u in uses if solver.value(u.taken)) for visit, uses in self.uses.items()
         }
         return [Placed(visit, taken[visit]) for visit in order], solver.best_objective_bound
+
+
+@contextmanager
+def _stopped(solver: cp_model.CpSolver, seconds: float, clock: Callable[[], float]) -> Iterator[None]:
+    """Ends the search after so many seconds of a clock that CP-SAT does not have, give or take `_LOOK_S`."""
+    until, is_over = clock() + seconds, threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_LOOK_S):
+            if clock() >= until:
+                solver.stop_search()
+
+    watcher = threading.Thread(target=watch, name="cp-sat clock", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
 
 
 def is_installed() -> bool:

@@ -8,7 +8,7 @@ thread: the machine is training.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cerebro.scheduling.bounds import lower_bound
@@ -28,25 +28,32 @@ _STARTS = ((False, True, 0.15), (False, False, 0.5), (True, False, 1.0))
 choice of options (together they prove what is easy, one alone packs better); the share of the time that is left."""
 
 
-def solve(problem: Problem, *, time_limit_s: float, hint: Schedule | None = None) -> ExactResult:
+def solve(
+    problem: Problem,
+    *,
+    time_limit_s: float,
+    hint: Schedule | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> ExactResult:
     """The best schedule CP-SAT finds.
 
     Args:
         time_limit_s: for the searches; building the models comes on top.
         hint: a valid schedule of the problem, to start from.
+        clock: seconds that never go back; `time.process_time` where other work on the machine is not to count.
 
     Raises:
         SolverUnavailableError: OR-Tools is not installed.
     """
-    began = time.perf_counter()
-    search = _Search.of(problem, hint)
+    began = clock()
+    search = _Search.of(problem, hint, clock)
     note = search.run(time_limit_s)
     return ExactResult(
         schedule=search.best,
         lower_bound=min(search.bound, search.best.makespan),
         is_optimal=search.is_proven(),
         solver="cp-sat",
-        seconds=time.perf_counter() - began,
+        seconds=clock() - began,
         note=note,
     )
 
@@ -60,15 +67,16 @@ class _Search:
     ticks: Ticks
     best: Schedule
     bound: float
+    clock: Callable[[], float]
 
     @classmethod
-    def of(cls, problem: Problem, hint: Schedule | None) -> _Search:
+    def of(cls, problem: Problem, hint: Schedule | None, clock: Callable[[], float]) -> _Search:
         wanted = visits(problem)
         best = timed(problem, placed(hint, wanted) if hint else _cyclic(problem, wanted))
         times = [option.seconds for visit in wanted for option in visit.options]
         ready = [at for gpus in problem.gpu_ready for at in gpus]
         ticks = Ticks.fitting([*times, *problem.model_ready, *ready], best.makespan or 1.0)
-        return cls(problem, wanted, ticks, best, lower_bound(problem) if wanted else 0.0)
+        return cls(problem, wanted, ticks, best, lower_bound(problem) if wanted else 0.0, clock)
 
     def is_proven(self) -> bool:
         """Whether the best schedule is optimal: to the last tick if ticks are exact, else to the tolerance."""
@@ -83,12 +91,14 @@ class _Search:
             return f"{len(self.wanted)} units are too many for CP-SAT (at most {MAX_VISITS}): kept the first schedule"
         if not is_installed():
             raise SolverUnavailableError("CP-SAT needs OR-Tools, which is not installed: pip install ortools")
-        until = time.perf_counter() + time_limit_s
+        until = self.clock() + time_limit_s
         if any(len(visit.options) > 1 for visit in self.wanted):
             programme = self.programme()
-            self.raise_bound(programme.solve(_CHOICE_SHARE * time_limit_s, takes_turns=False)[1])
+            self.raise_bound(
+                programme.solve(_CHOICE_SHARE * time_limit_s, takes_turns=False, clock=self.clock)[1]
+            )
         for is_hinted, takes_turns, share in _STARTS:
-            seconds = share * (until - time.perf_counter())
+            seconds = share * (until - self.clock())
             if seconds > 0 and not self.is_proven():
                 self.attempt(seconds, is_hinted=is_hinted, takes_turns=takes_turns)
         rounding = "" if self.ticks.is_exact else f", times cut to {1 / self.ticks.per_second:.2g} s"
@@ -104,7 +114,7 @@ class _Search:
             programme.add_hint()
         else:
             programme.add_target()
-        found, bound = programme.solve(seconds, takes_turns=takes_turns)
+        found, bound = programme.solve(seconds, takes_turns=takes_turns, clock=self.clock)
         self.raise_bound(bound)
         if found:
             self.best = min(self.best, timed(self.problem, found), key=lambda schedule: schedule.makespan)
