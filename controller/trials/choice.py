@@ -11,8 +11,7 @@ at all, units find out: where one runs out of memory, the next one, by the next 
 - The makespan is asked for with optimistic times, a speed-up in proportion to the devices over the nearest way that was
   measured. If the group without its own hope makes it longer by less than `WORTH`, there is no trial.
 
-Numbers of devices are tried as they double. Between two that were measured, the time is taken to be
-``T(k) = a + b/k + c(k - 1)``: what cannot be shared, what can, and what each further device adds in traffic.
+Numbers of devices are tried as they double.
 """
 
 from __future__ import annotations

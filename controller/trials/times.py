@@ -1,4 +1,4 @@
-"""How long ways take: as measured, as hoped for, and between two that were measured."""
+"""How long ways take: as measured, and as hoped for."""
 
 from __future__ import annotations
 

@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.research.assumed import saturn
 from cerebro.research.rearrangement import rearrange
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.exact import TOLERANCE, SolverUnavailableError, solve_exact
+from cerebro.scheduling.exact import TOLERANCE, SolverUnavailableError, search, solve_exact
 from cerebro.scheduling.exact.ticks import Ticks
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
+from tests.scheduling.ticking import Ticking
 
 Square = tuple[tuple[int, ...], ...]
 
@@ -126,6 +128,17 @@ def test_interchangeable_models_do_not_lose_the_optimum() -> None:
     assert cold.schedule is not None
     assert hinted.schedule is not None
     assert cold.schedule.makespan == hinted.schedule.makespan == optimal_makespan(problem)
+
+
+def test_a_search_ends_by_the_clock_that_it_is_given() -> None:
+    """One that CP-SAT does not have, such as the processor's time: an instance that takes hours ends after a few
+    looks at it."""
+    problem = saturn("img", "8+4", is_hopping=True)
+    result = search.solve(problem, time_limit_s=8, clock=Ticking())
+    assert result.schedule is not None
+    validate(problem, result.schedule).check()
+    assert not result.is_optimal
+    assert "stopped" in result.note
 
 
 def test_times_up_keeps_the_hint_and_says_so() -> None:

@@ -1,0 +1,162 @@
+"""What makes a plan worth looking for again: each occasion by itself, and nothing else. No planner runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cerebro.contract.events import Event, ModelStopRequested, WaysStruckOff
+from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
+from cerebro.contract.ways import SINGLE, Way
+from controller.advisor import Advisor
+from controller.core import Core
+from tests.controller.test_fit_dispatch import RECORD
+from tests.state.stories import Story, joined, lost, unit
+
+DDP = Way(technique="ddp", size=2)
+
+
+class Listening:
+    """A helper that notes what it is asked, and finds nothing better; `is_mute`: it has not answered yet."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.is_mute = False
+
+    def ask(self, message: Mapping[str, Any]) -> None:
+        """Note the question."""
+        self.asked.append(message["ask"])
+
+    def answer(self) -> dict[str, Any] | None:
+        """Nothing better, and nothing better is to be found."""
+        if self.is_mute:
+            return None
+        times = {"planned_s": 10.0, "dispatch_s": 10.0, "followed_s": None, "lower_bound": 1.0}
+        return {**times, "is_last": True, "order": [], "ways": [], "source": "", "seconds": 0.0}
+
+    def rest(self) -> None:
+        """Hold nothing."""
+
+
+class Watched:
+    """A run on two workers of two devices, its core, and the advisor that is asked after each event."""
+
+    def __init__(self, *, models: int = 2, ways: tuple[Way, ...] = ()) -> None:
+        self.story = Story(workers=0)
+        self.core, self.told = Core(RECORD), 0
+        self.helper = Listening()
+        self.advisor = Advisor(self.helper)
+        self.tell(joined(0, partitions=(0, 1), devices=2), joined(1, partitions=(0, 1), devices=2))
+        self.story.fit(models=models, partitions=2, epochs=9, ways=ways)
+        self.advise()
+
+    @property
+    def plans(self) -> int:
+        """How often a plan was asked for."""
+        return self.helper.asked.count("plan")
+
+    def tell(self, *events: Event) -> None:
+        """Tell, and advise."""
+        self.story.tell(*events)
+        self.advise()
+
+    def run(
+        self, epoch: int, partition: int, model: str, *, seconds: float = 2.0, way: Way | None = None
+    ) -> None:
+        """A unit that takes so long."""
+        key = unit(epoch, partition, model)
+        self.story.start(key, partition, (0, 1) if way else (0,), way)
+        made = CheckpointRef(name=f"{key}", checksum="-", size=1)
+        result = TaskResult(
+            rows=10, metrics={"loss": 1.0}, checkpoint=made, timings=Timings(compute_s=seconds)
+        )
+        self.story.commit(key, partition, result)
+        self.advise()
+
+    def advise(self) -> None:
+        """The core takes in what is new, and the advisor goes on until it has nothing to do."""
+        for event in self.story.log[self.told :]:
+            self.core.apply(event)
+        self.told = len(self.story.log)
+        for _ in range(4):
+            self.advisor.advise(self.core)
+
+
+def begun(*, models: int = 2, ways: tuple[Way, ...] = ()) -> Watched:
+    """All models have run once, and a first plan was looked for."""
+    watched = Watched(models=models, ways=ways)
+    for model in range(models):
+        assert not watched.plans, "nothing is known of the last model"
+        watched.run(1, model % 2, f"m{model:02}")
+    assert watched.plans == 1
+    return watched
+
+
+def test_nothing_new_is_no_occasion() -> None:
+    """Asked again and again, an advisor of a run in which nothing happened asks for nothing."""
+    watched = begun()
+    watched.advise()
+    assert watched.plans == 1
+
+
+def test_a_lost_worker_is_an_occasion_even_while_a_question_is_open() -> None:
+    """What was asked was about other workers: the question is put anew."""
+    watched = begun()
+    watched.helper.is_mute = True
+    watched.tell(lost(1))
+    assert watched.plans == 2
+    watched.tell(joined(1, partitions=(0, 1), devices=2, incarnation="b"))
+    assert watched.plans == 3
+
+
+def test_a_worker_that_comes_back_with_fewer_devices_is_an_occasion() -> None:
+    """A device is gone for good: what is planned from then on counts one less."""
+    watched = begun()
+    watched.tell(lost(1))
+    watched.tell(joined(1, partitions=(0, 1), devices=1, incarnation="b"))
+    assert watched.plans == 3
+    assert watched.core.fit is not None
+    assert watched.core.fit.dispatch_state.gpus == (2, 1)
+
+
+def test_a_model_that_is_stopped_is_an_occasion() -> None:
+    """What it had left is left out."""
+    watched = begun(models=3)
+    watched.tell(ModelStopRequested(run="fit-1", model="m01"))
+    assert watched.plans == 2
+
+
+def test_half_as_many_observations_more_are_an_occasion() -> None:
+    """Rarely: a round of questions for each half more."""
+    watched = begun()
+    before = watched.plans
+    for epoch in range(2, 8):
+        for partition in (0, 1):
+            watched.run(epoch - 1, 1 - partition, f"m0{partition}")
+            watched.run(epoch, partition, f"m0{partition}")
+    assert 3 <= watched.plans - before <= 6 + 7  # rounds of knowledge, and one for each completed epoch
+
+
+def test_a_way_that_is_struck_off_is_planned_without_once_its_successor_has_run() -> None:
+    """Of the next way nothing is known: nothing is asked until a unit has shown how long it takes."""
+    watched = begun(ways=(SINGLE, DDP))
+    watched.tell(WaysStruckOff(run="fit-1", model="m00", ways=(SINGLE,), reason="made up"))
+    assert watched.plans == 1
+    watched.run(1, 1, "m00", seconds=1.5, way=DDP)
+    assert watched.plans == 2
+
+
+def test_a_unit_that_takes_far_longer_than_known_is_an_occasion() -> None:
+    """Where there is a choice of ways; one that takes what was expected is none."""
+    watched = begun(ways=(SINGLE, DDP))
+    watched.tell(WaysStruckOff(run="fit-1", model="m00", ways=(SINGLE,), reason="made up"))
+    watched.run(1, 1, "m00", seconds=2.0, way=DDP)
+    watched.run(2, 0, "m00", seconds=2.0, way=DDP)
+    watched.run(2, 1, "m00", seconds=2.0, way=DDP)
+    before, assumed = watched.plans, watched.core.fit
+    assert assumed is not None
+    known = assumed.times.estimates.surprises
+    watched.run(3, 0, "m00", seconds=40.0, way=DDP)
+    assert watched.core.fit is not None
+    assert watched.core.fit.times.estimates.surprises == known + 1
+    assert watched.plans == before + 1
