@@ -145,7 +145,7 @@ class WorkerRecord(Contract):
     memory_bytes: int | None = Field(None, ge=0, exclude_if=lambda value: value is None)
     """For its processes together: the limit of its container, or all there is. Absent: an older version registered."""
     kinds: tuple[str, ...]
-    """Task kinds it has handlers for."""
+    """Task kinds it has handlers for. Who can do a ``trial`` knows ways; who cannot is given units without one."""
     holdings: tuple[Holding, ...] = ()
     volume: Name | None = None
     """Its shard volume, if it shares that with other workers, all of which then hold the same training partitions;
