@@ -112,14 +112,19 @@ class Supervisor:
 
     def _advance(self, now: float) -> None:
         for child in self._children:
-            before = child.state
-            if child.reap(now):
+            before, ran = child.state, child.info().process
+            has_ended = child.reap(now)
+            if has_ended:
+                # Before the next one starts, which has another pid.
+                logger.warning(
+                    "service %s pid=%s %s", child.service.name, ran.pid if ran else "-", child.problem
+                )
                 self._end_orphans()
             if child.state is ProcessState.WAITING and self._is_turn_of(child):
                 child.start(now)
             child.act(time.monotonic())
             if child.state is not before:
-                self._tell(child)
+                self._tell(child, has_ended=has_ended)
         if self._state is ClusterState.STARTING:
             self._problem = self._failure_to_start()
         if all(child.state is ProcessState.READY for child in self._children if child.service.required):
@@ -181,11 +186,15 @@ class Supervisor:
                 return f"{child.service.name} {child.problem}"
         return ""
 
-    def _tell(self, child: ServiceProcess) -> None:
+    def _tell(self, child: ServiceProcess, *, has_ended: bool) -> None:
         info = child.info()
-        level = logging.WARNING if info.problem else logging.INFO
         pid = info.process.pid if info.process else "-"
-        logger.log(level, "service %s %s pid=%s %s", info.name, info.state, pid, info.problem)
+        # Of one that runs the problem was that of the process before it.
+        problem = "" if info.process or has_ended else info.problem
+        level = logging.WARNING if problem else logging.INFO
+        logger.log(
+            level, "service %s %s pid=%s%s", info.name, info.state, pid, f" {problem}" if problem else ""
+        )
 
     # --- stopping --------------------------------------------------------------------------------
 

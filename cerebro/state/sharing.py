@@ -146,6 +146,11 @@ class Standing:
         return ", ".join(filter(None, [found, tasks]))
 
     @property
+    def brief(self) -> str:
+        """What it has and is due, in few words; empty until it is worked on."""
+        return "" if self.due is None else f"{self.devices} of {self.of} devices (due {self.due:.0%})"
+
+    @property
     def line(self) -> str:
         """Position, share and what it has, in words."""
         if self.due is None:

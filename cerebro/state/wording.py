@@ -61,13 +61,23 @@ def is_at_work(value: Model, owner: Run) -> bool:
     return task is not None and task.state is TaskState.RUNNING
 
 
-def attempt(value: Task) -> str:
-    """What an open attempt does, and by which way on which devices, if there is something to say of that."""
-    newest = value.attempts[-1]
-    if newest.way is None:
-        return task(value.key)
-    devices = f" (devices {', '.join(map(str, newest.devices))})" if len(newest.devices) > 1 else ""
-    return f"{task(value.key)} by {newest.way.label}{devices}"
+def attempt(value: Task, there: int = 1) -> str:
+    """What an open attempt does, by which way, and on which of the devices that are `there` on its worker."""
+    where = on_devices(value.attempts[-1].devices, there)
+    return f"{by_way(value)} ({where})" if where else by_way(value)
+
+
+def by_way(value: Task) -> str:
+    """What an open attempt does, and by which way if that was chosen."""
+    way = value.attempts[-1].way
+    return f"{task(value.key)} by {way.label}" if way else task(value.key)
+
+
+def on_devices(taken: tuple[int, ...], there: int) -> str:
+    """``device 1`` or ``devices 0, 1``; empty of a worker that has but one, and of what takes none."""
+    if not taken or max(there, len(taken)) < 2:
+        return ""
+    return f"device{'' if len(taken) == 1 else 's'} {', '.join(map(str, taken))}"
 
 
 def task(key: TaskKey) -> str:

@@ -4,7 +4,7 @@ queue of runs, with why each waits. Pure."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import Troubles
@@ -56,7 +56,7 @@ class Summary:
     Attributes:
         runs: open ones, by id. workers: by name.
         held: what each of these runs has, by its id (`lanes_held`).
-        started: of each running task, by key.
+        started: of each running task, by key. devices: of each open one, by key, those that it has.
         busy: worker -> spans of time in which a device had a task; all in seconds since the epoch.
     """
 
@@ -64,6 +64,7 @@ class Summary:
     workers: Mapping[str, WorkerSummary]
     held: Mapping[str, frozenset[tuple[str, int]]]
     started: Mapping[str, float]
+    devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     busy: Mapping[str, tuple[tuple[float, float], ...]]
 
 
@@ -87,13 +88,18 @@ def summary(
             name: WorkerSummary(
                 lost=worker.lost,
                 since=worker.since,
-                next=tuple(doing(key) for key in worker.open_tasks if not worker.is_next(key)),
+                next=tuple(
+                    _waiting(key, devices, worker.devices)
+                    for key, devices in worker.open_tasks.items()
+                    if not worker.is_next(key)
+                ),
             )
             for name, worker in state.workers.items()
             if not worker.is_removed
         },
         held={run.id: lanes_held(state, run) for run in open_runs},
         started={key: task.attempts[-1].started for run in open_runs for key, task in run.open.items()},
+        devices={key: task.attempts[-1].devices for run in open_runs for key, task in run.open.items()},
         busy=_busy(state, begin, now),
     )
 
@@ -104,6 +110,11 @@ def doing(task: str) -> str:
         return wording.task(TaskKey.parse(task)) if task else ""
     except ValueError:
         return task
+
+
+def _waiting(task: str, devices: tuple[int, ...], there: int) -> str:
+    where = wording.on_devices(devices, there)
+    return f"{doing(task)} ({where})" if where else doing(task)
 
 
 def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:

@@ -19,7 +19,7 @@ from cerebro.contract.records import (
     WorkerUsage,
 )
 from cerebro.figures.schedule.spans import by_number
-from cerebro.state import lost_because
+from cerebro.state import lost_because, wording
 from dispatcher.cluster.summary import QueueRow, Summary, doing, queue_rows
 from dispatcher.pages.tables import page_of
 from dispatcher.tabs.workers import worker_state
@@ -63,12 +63,15 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTask:
-    """What a worker runs, in words, and for whom; the key of it, and when it began (None if unknown)."""
+    """What a worker runs, in words, and for whom; the key of it, and when it began (None if unknown). `devices`: those
+    that it has, None if unknown; `on`: these in words, empty of a worker with one."""
 
     doing: str
     experiment: str
     task: str
     since: float | None
+    devices: tuple[int, ...] | None = None
+    on: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,18 @@ class WorkerCard:
     busy: tuple[float, ...] = ()
 
     @property
+    def slots(self) -> tuple[str, ...]:
+        """Of each device, the experiment that has it; empty: none. A task whose devices are not known is taken to have
+        one that is free."""
+        found = [""] * self.devices
+        for task in sorted(self.tasks, key=lambda task: task.devices is None):
+            free = [number for number, owner in enumerate(found) if not owner]
+            for device in free[:1] if task.devices is None else task.devices:
+                if device < len(found):
+                    found[device] = task.experiment
+        return tuple(found)
+
+    @property
     def busy_share(self) -> float:
         """Of the whole time."""
         return fmean(self.busy) if self.busy else 0.0
@@ -109,7 +124,8 @@ class WorkerCard:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterView:
-    """The page. `gpus_used`: of those of workers that answer, where it is measured; None if nowhere."""
+    """The page. `devices`, `gpus`: of workers that answer. `devices_used`: that have a task; `gpus_used`: where it is
+    measured, None if nowhere."""
 
     workers: tuple[WorkerCard, ...]
     page: int
@@ -118,6 +134,8 @@ class ClusterView:
     running: int
     idle: int
     lost: int
+    devices: int
+    devices_used: int
     gpus: int
     gpus_used: float | None
     partitions: int
@@ -166,6 +184,8 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
         running=sum(card.state == "running" for card in cards),
         idle=sum(card.state == "idle" for card in cards),
         lost=len(cards) - len(there),
+        devices=sum(card.devices for card in there),
+        devices_used=sum(bool(owner) for card in there for owner in card.slots),
         gpus=sum(len(card.gpus) for card in there),
         gpus_used=sum(shares) if shares else None,
         partitions=sum(len(each) for each in held.values()),
@@ -215,16 +235,26 @@ def _card(
         partitions=len(held.get(volume, ())),
         volume=volume if volume != record.worker else "",
         devices=len(record.devices) or 1,
-        tasks=() if is_lost else tuple(_running(task, summaries) for task in status.tasks if "/" in task),
+        tasks=()
+        if is_lost
+        else tuple(_running(task, summaries, len(record.devices)) for task in status.tasks if "/" in task),
         next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),
     )
 
 
-def _running(told: str, summaries: Mapping[str, Summary]) -> RunningTask:
+def _running(told: str, summaries: Mapping[str, Summary], there: int) -> RunningTask:
     experiment, _, task = told.partition("/")
     known = summaries.get(experiment)
     since = (known.started.get(task) or None) if known else None
-    return RunningTask(doing=doing(task), experiment=experiment, task=task, since=since)
+    devices = known.devices.get(task) if known else None
+    return RunningTask(
+        doing=doing(task),
+        experiment=experiment,
+        task=task,
+        since=since,
+        devices=devices,
+        on=wording.on_devices(devices or (), there),
+    )
 
 
 def _gpus(names: tuple[str, ...], usage: WorkerUsage | None) -> Iterable[GpuCell]:

@@ -15,7 +15,7 @@ from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
 from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts
 from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores
-from dispatcher.tabs.workers import WorkerRow, worker_rows
+from dispatcher.tabs.workers import WorkerRow, device_count, worker_rows
 
 _NAMED = 20
 """Most models that a group of failures names."""
@@ -64,11 +64,13 @@ class FailureGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTask:
-    """A task with an open attempt. `rows` of `total_rows` (0: unknown) are done, as it last said, with `values`."""
+    """A task with an open attempt, on which devices of its worker (empty: it has one). `rows` of `total_rows` (0:
+    unknown) are done, as it last said, with `values`."""
 
     key: str
     what: str
     worker: str
+    devices: str
     model: str
     attempt: int
     started: float | None
@@ -173,8 +175,9 @@ def _running(read_model: ReadModel, runs: list[Run]) -> Iterator[RunningTask]:
         known = point if point and point.attempt == newest.number else None
         yield RunningTask(
             key=str(task.key),
-            what=wording.attempt(task),
+            what=wording.by_way(task),
             worker=newest.worker,
+            devices=wording.on_devices(newest.devices, device_count(read_model.state, newest.worker)),
             model=task.key.model or "",
             attempt=newest.number,
             started=newest.started or None,

@@ -14,6 +14,7 @@ from cerebro.contract.tasks import Failure
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Visit, wording
 from cerebro.state.tasks import Attempt
 from dispatcher.pages.tables import Paged, page_of
+from dispatcher.tabs.workers import device_count
 
 
 class UnitQuery(Contract):
@@ -22,7 +23,7 @@ class UnitQuery(Contract):
     run: str = Field("", max_length=60)
     model: str = Field("", max_length=100)
     worker: str = Field("", max_length=60)
-    kind: Literal["", "etl", "train", "valid", "test", "predict"] = ""
+    kind: Literal["", "etl", "train", "valid", "test", "predict", "inspect", "trial"] = ""
     state: Literal["", "pending", "assigned", "running", "committed", "failed"] = ""
     page: int = Field(1, ge=1, le=1_000_000)
     size: int = Field(100, ge=1, le=500)
@@ -36,7 +37,8 @@ those only the visit is kept. Plain, because there is one for each unit of a lon
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
     """One attempt; times are seconds since the epoch, None while unknown. `outcome` is empty while it is open. So is
-    `way` where it runs on one device as user code is written."""
+    `way` where it runs on one device as user code is written. `on`: `devices` in words, empty of a worker that has one.
+    """
 
     number: int
     worker: str
@@ -46,6 +48,7 @@ class AttemptRow:
     outcome: str
     devices: tuple[int, ...] = ()
     way: str = ""
+    on: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,7 @@ def units(state: ExperimentState, asked: UnitQuery) -> UnitsView:
     found.sort(key=itemgetter(0), reverse=True)
     page = page_of(found, asked.page, asked.size)
     return UnitsView(
-        rows=tuple(_row(state.runs[each[1]], each) for each in page.rows),
+        rows=tuple(_row(state, each) for each in page.rows),
         **page.of(_count(state)),
     )
 
@@ -134,25 +137,26 @@ def _told(run: Run) -> set[tuple[str | None, int | None, tuple[int, ...]]]:
     return {(key.model, key.epoch, key.partitions) for key in keys if key.kind == "train"}
 
 
-def _row(run: Run, found: _Found) -> UnitRow:
-    _, _, task, model, visit = found
+def _row(state: ExperimentState, found: _Found) -> UnitRow:
+    _, name, task, model, visit = found
     if task is not None:
-        return _task_row(run, task)
+        return _task_row(state, state.runs[name], task)
     assert visit is not None
-    key = visit.key(run.id, model)
-    return _unit_row(key, "committed", [visit.as_attempt()], visit=visit)
+    key = visit.key(name, model)
+    return _unit_row(state, key, "committed", [visit.as_attempt()], visit=visit)
 
 
-def _task_row(run: Run, task: Task) -> UnitRow:
+def _task_row(state: ExperimentState, run: Run, task: Task) -> UnitRow:
     key = task.key
     model = run.models.get(key.model or "") if key.kind == "train" else None
     standing = (
         v for v in (model.visits if model else ()) if (v.epoch, v.partitions) == (key.epoch, key.partitions)
     )
-    return _unit_row(key, task.state.value, task.attempts, task=task, visit=next(standing, None))
+    return _unit_row(state, key, task.state.value, task.attempts, task=task, visit=next(standing, None))
 
 
 def _unit_row(
+    experiment: ExperimentState,
     key: TaskKey,
     state: str,
     attempts: list[Attempt],
@@ -190,6 +194,7 @@ def _unit_row(
                 outcome=attempt.outcome,
                 devices=attempt.devices,
                 way=attempt.way.label if attempt.way else "",
+                on=wording.on_devices(attempt.devices, device_count(experiment, attempt.worker)),
             )
             for attempt in attempts
         ),

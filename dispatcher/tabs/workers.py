@@ -14,14 +14,14 @@ from cerebro.state.tasks import OPEN
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRow:
-    """A worker and what it does for this experiment, on all of its devices; `since` the longest time of these. Of one
+    """A worker and what it does, on all of its devices; `since` the longest time of what is for this experiment. Of one
     that does not answer, `reported` is when it last did, and `lost` why the controller gave it up."""
 
     name: str
     state: str
-    doing: str
+    doing: tuple[str, ...]
     since: float | None
-    next: str
+    next: tuple[str, ...]
     partitions: int
     reported: float | None
     lost: str
@@ -34,6 +34,12 @@ def worker_state(status: WorkerStatus, *, is_busy: bool) -> str:
     if status.leaving:
         return "stopping"
     return "running" if is_busy else "idle"
+
+
+def device_count(state: ExperimentState, worker: str) -> int:
+    """How many devices a worker has or, of one that is gone, had."""
+    known = state.workers.get(worker)
+    return known.most_devices if known else 1
 
 
 def worker_rows(
@@ -49,8 +55,9 @@ def worker_rows(
         open_tasks = [tasks[key] for key in worker.open_tasks if key in tasks] if worker else []
         running = [task for task in open_tasks if task.state is TaskState.RUNNING]
         waiting = [task for task in open_tasks if task.state in OPEN and task not in running]
-        here = (wording.attempt(task) for task in running)
-        doing = ", ".join(filter(None, [*here, _elsewhere(state.name, status)]))
+        devices = worker.devices if worker else 1
+        here = (wording.attempt(task, devices) for task in running)
+        doing = (*here, *_elsewhere(state.name, status))
         if status is not None:
             word = worker_state(status, is_busy=bool(doing))
         else:
@@ -59,18 +66,18 @@ def worker_rows(
         yield WorkerRow(
             name=name,
             state=word,
-            doing=lost or doing,
+            doing=(lost,) if lost else doing,
             since=min((task.attempts[-1].started for task in running), default=None),
-            next=", ".join(wording.attempt(task) for task in waiting),
+            next=tuple(wording.attempt(task, devices) for task in waiting),
             partitions=len(worker.holdings) if worker else 0,
             reported=now - status.silent_s if status and word == "lost" else None,
             lost=lost,
         )
 
 
-def _elsewhere(experiment: str, status: WorkerStatus | None) -> str:
+def _elsewhere(experiment: str, status: WorkerStatus | None) -> Iterable[str]:
     told = (task.partition("/") for task in (status.tasks if status else ()))
-    return ", ".join(_for_another(owner, key) for owner, _, key in told if key and owner != experiment)
+    return (_for_another(owner, key) for owner, _, key in told if key and owner != experiment)
 
 
 def _for_another(experiment: str, key: str) -> str:

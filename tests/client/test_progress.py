@@ -216,18 +216,23 @@ class Painted:
 def test_a_run_beside_others_says_its_share(
     terminal: Terminal,
 ) -> None:
-    """In a terminal when that changes, not with every device that it is given; in a notebook above the bars."""
+    """In a terminal once, and then beside the bar, as often as that changes; in a notebook above the bars."""
     story = Story()
     story.fit(models=2)
     standing = Standing(experiment="one", run="fit-1", is_attended=True, priority="normal", due=0.5, of=4)
     with Shown("fit-1") as progress:
         for devices, due in ((0, 0.5), (1, 0.5), (2, 0.2)):
             found = replace(standing, devices=devices, due=due)
-            progress.show(story.state, shown=ShownStanding(found, TimeLeft(seconds=200.0, ends_at=0.0)))
-    assert [line for line in terminal.lines if "due" in line] == [
-        "fit-1 runs now: due 50% of the cluster, has 0 of 4 devices, about 3 min left",
-        "fit-1 runs now: due 20% of the cluster, has 2 of 4 devices, about 3 min left",
+            turn = "it has fewer devices than it is due" if devices < 2 else "and it is next in turn"
+            left = TimeLeft(seconds=200.0, ends_at=0.0)
+            progress.show(story.state, turn, ShownStanding(replace(found, reason=turn), left))
+        progress.show(story.state, "waiting for worker-0", ShownStanding(found))
+    assert terminal.lines == [
+        "fit-1 waits for a device: due 50% of the cluster, has 0 of 4 devices, about 3 min left",
+        "fit-1: it has fewer devices than it is due",
+        "fit-1: waiting for worker-0",
     ]
+    assert terminal.bars["fit-1"].postfix.endswith("2 of 4 devices (due 20%)")
     html = rendered(story.state, story.state.runs["fit-1"], {}, "", ShownStanding(standing))
     assert "<p>runs now: due 50% of the cluster, has 0 of 4 devices</p>" in html
 

@@ -228,3 +228,12 @@ def story_with_ways() -> Story:
     )
     story.tell(TaskCommitted(task=key, attempt=2, worker="worker-0", result=result))
     return story
+
+
+def story_on_two_devices() -> tuple[Story, str]:
+    """The same, with a unit that runs on both devices, and its key."""
+    story, key = story_with_ways(), "fit-1/train/m01/e1/p0"
+    way = Way(technique="ddp", size=2)
+    story.tell(TaskAssigned(task=key, attempt=1, worker="worker-0", devices=(0, 1), way=way))
+    story.tell(TaskStarted(task=key, attempt=1, worker="worker-0"))
+    return story, key

@@ -43,10 +43,18 @@ def test_a_killed_service_is_restarted(make_cluster: MakeCluster) -> None:
     fake = make_cluster(Fake(name="one"), Fake(name="two"))
     fake.start()
     other = fake.process("two")
+    killed = fake.process("one")
     after = fake.restarted("one", fake.kill("one"))
     assert after.restarts == 1
     assert fake.process("two") == other
-    assert "was ended by SIGKILL" in fake.home.log("supervisor").read_text()
+    log = fake.home.log("supervisor").read_text()
+    assert killed is not None
+    assert after.process is not None
+    assert f"service one pid={killed.pid} was ended by SIGKILL" in log
+    (started,) = [
+        line for line in log.splitlines() if f"service one starting pid={after.process.pid}" in line
+    ]
+    assert "SIGKILL" not in started
 
 
 def test_a_service_can_be_killed_again_and_again(make_cluster: MakeCluster) -> None:

@@ -18,6 +18,9 @@ client looked, or there was nothing to do."""
 class TerminalScreen:
     """One of tqdm's bars per bar, and a line whenever the run waits for something else.
 
+    What a run has of the cluster beside others changes with every unit: it is said once, and then beside the bar.
+    Why it waits for its turn is said once, too.
+
     Args:
         clock: seconds, monotonic.
     """
@@ -27,7 +30,8 @@ class TerminalScreen:
         self._begun: dict[str, float] = {}
         self._bars: dict[str, Any] = {}
         self._said = ""
-        self._due: tuple[str, float | None] | None = None
+        self._place: tuple[bool, int, bool] | None = None
+        self._has_told_of_turns = False
 
     def draw(
         self,
@@ -40,26 +44,29 @@ class TerminalScreen:
         """Draw a planned run, or one that waits."""
         import tqdm
 
-        for bar in bars(state, run, rows):
-            self._draw(bar)
-        if reason != self._said:
-            self._said = reason
-            if reason:
-                tqdm.tqdm.write(f"{run.id}: {reason}", file=sys.stderr)
         standing = shown.standing
-        # What it has changes with every unit: that is no news.
-        due = (standing.position, standing.due) if standing is not None else None
-        if due != self._due:
-            self._due = due
+        for bar in bars(state, run, rows):
+            self._draw(bar, standing.brief if standing is not None else "")
+        place = None if standing is None else (standing.is_attended, standing.place, standing.has_to_wait)
+        if place != self._place:
+            self._place = place
             if standing is not None:
                 tqdm.tqdm.write(f"{run.id} {shown.line}", file=sys.stderr)
+        if reason != self._said:
+            is_turn = standing is not None and standing.is_attended and reason == standing.reason
+            if reason and not (is_turn and self._has_told_of_turns):
+                tqdm.tqdm.write(f"{run.id}: {reason}", file=sys.stderr)
+            self._said, self._has_told_of_turns = (
+                reason,
+                self._has_told_of_turns or (is_turn and bool(reason)),
+            )
 
     def close(self) -> None:
         """Nothing more will be drawn."""
         for drawn in self._bars.values():
             drawn.close()
 
-    def _draw(self, bar: ProgressBar) -> None:
+    def _draw(self, bar: ProgressBar, share: str) -> None:
         import tqdm
 
         drawn = self._bars.get(bar.name)
@@ -76,7 +83,8 @@ class TerminalScreen:
             )
         if self._clock() - self._begun[bar.name] < _STEADY_S:
             drawn.initial = bar.done
-        if (drawn.n, drawn.postfix or "") != (bar.done, bar.note):
+        note = ", ".join(filter(None, [bar.note, share]))
+        if (drawn.n, drawn.postfix or "") != (bar.done, note):
             drawn.n = bar.done
-            drawn.set_postfix_str(bar.note, refresh=False)
+            drawn.set_postfix_str(note, refresh=False)
             drawn.refresh()

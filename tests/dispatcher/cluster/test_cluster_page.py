@@ -22,7 +22,8 @@ from cerebro.contract.tasks import CheckpointRef, TaskResult
 from dispatcher.cluster.summary import summary
 from dispatcher.cluster.view import SLOTS, Told, cluster, slots
 from tests.dispatcher.fakes import Bench
-from tests.dispatcher.stories import NOW, Story, running_story, status
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import NOW, Story, running_story, status, story_on_two_devices
 
 GIB = 1 << 30
 
@@ -135,6 +136,26 @@ def test_a_worker_with_several_devices_does_several_things() -> None:
         ("whales", "fit-2/valid/m01/e3"),
     ]
     assert two.busy_share == pytest.approx(one.busy_share / 2)
+    # Which devices the task of whales has is not known: it has a free one.
+    assert (one.slots, two.slots) == (("digits",), ("digits", "whales"))
+    assert (two.tasks[0].on, two.tasks[1].on, one.tasks[0].on) == ("device 0", "", "")
+
+
+def test_devices_and_what_has_them_are_shown() -> None:
+    """How many have a task, and which device runs what; a lost worker's count for nothing."""
+    bench = Bench()
+    story, key = story_on_two_devices()
+    bench.store.add(story)
+    bench.store.statuses = [
+        worker("worker-0", devices=2, running=f"digits/{key}"),
+        worker("worker-1", devices=4),
+        worker("worker-2", devices=8, silent_s=99.0),
+    ]
+    page = text_of(bench.signed_in().get("/cluster").text)
+    assert "Devices 2 of 6 have a task" in page
+    assert "for digits on devices 0, 1" in page
+    assert "2 of 2 busy" in page
+    assert "0 of 4 busy" in page
 
 
 def test_partitions_of_a_shared_volume_count_once() -> None:

@@ -141,6 +141,6 @@ def test_the_page_of_a_model_tells_its_ways(bench: Bench, browser: Browser) -> N
     assert "single 1 0 \u2013 \u2013 struck off : out of memory of the device: CUDA out of memory" in words
     assert re.search(r"ddp-2 2 1 \S+ s? ?\u2013 in use", words)
     assert "fsdp-2 2 0 \u2013 \u2013 not used" in words
-    assert "worker-0 ddp-2" in words
+    assert "worker-0 devices 0, 1 by ddp-2" in words
     assert "by ddp-2 (devices 0, 1): committed" in words
     assert "Ways to train it" not in text_of(browser.get("/experiments/digits/models/m01").text)

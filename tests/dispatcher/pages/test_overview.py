@@ -8,7 +8,7 @@ from cerebro.contract.events import RunFinished, RunRequested, RunStopRequested
 from cerebro.contract.runs import EvaluateRequest
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
-from tests.dispatcher.stories import Story, running_story, status
+from tests.dispatcher.stories import Story, running_story, status, story_on_two_devices
 
 
 def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None:
@@ -157,6 +157,18 @@ def test_workers_stand_in_the_order_of_their_numbers(bench: Bench, browser: Brow
         assert rows == ["worker-0", "worker-1", "worker-2", "worker-10"], path
 
 
+def test_what_runs_says_on_which_devices(bench: Bench, browser: Browser) -> None:
+    """In the list of what runs, of workers, and of units; of a worker with one device there is nothing to say."""
+    bench.store.add(story_on_two_devices()[0])
+    bench.store.statuses = [status("worker-0")]
+    page = text_of(browser.get("/experiments/digits").text)
+    assert "worker-0 devices 0, 1" in page
+    assert "(devices 0, 1)" in page
+    assert "worker-0 devices 0, 1 by ddp-2" in text_of(browser.get("/experiments/digits/schedule").text)
+    bench.store.add(running_story("whales"))
+    assert " device" not in text_of(browser.get("/experiments/whales").text.split("Running now")[1])
+
+
 def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
     """It says for which experiment."""
     bench.store.add(Story("digits"))
@@ -167,7 +179,7 @@ def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
     ]
     page = text_of(browser.get("/experiments/digits").text)
     assert "trains m01, epoch 2, partition 0 for experiment whales" in page
-    assert "trains m02, epoch 1, partition 0 for experiment whales, " in page
+    assert "trains m02, epoch 1, partition 0 for experiment whales preprocesses" in page
     assert "for experiment orcas" in page
 
 
