@@ -121,6 +121,8 @@ $(VENV_STAMP):
 # torch goes first and alone: its pin is exact, and pip then resolves the rest around it in one pass.
 $(LOCAL_STAMP): $(PINS) | $(VENV_STAMP)
 	@echo "Installing the platform into $(VENV)/ (some minutes the first time) ..."
+	@command -v nvidia-smi >/dev/null || echo "No GPU here: if pip fetches CUDA libraries (gigabytes), interrupt it and" \
+		"point pip at a CPU build of torch first (CONTRIBUTING.md, torch)."
 	@$(PIP) install -qq -c constraints.txt '$(TORCH)'
 	@$(PIP) install -qq -c constraints.txt -e '.[local]'
 	@touch $@

@@ -241,7 +241,7 @@ def _joint() -> str:
                 title = f"{name}: {kind.replace('-', ' ')}"
                 drawing = draw(problem, schedule, lower_bound=bound, title=title)
                 (PICTURES / f"{name}-{kind}.svg").write_text(drawing)
-    ends = ("plan, 2 s", "`cp-sat`, 20 s", "bound", "plan / current", "plan / `cp-sat`")
+    ends = ("plan, 2 s", "`cp-sat`", "bound", "plan / current", "plan / `cp-sat`")
     return _table(("scenario", *BASELINES, *ends), cells)
 
 

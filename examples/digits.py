@@ -1,8 +1,7 @@
 """The main job of `make run`: scans of handwritten digits, from PNG files to a ranked grid of models.
 
-The data come with scikit-learn (1,797 scans of 8 x 8 pixels), so nothing is downloaded. They are laid out as
-any data set
-would be: one PNG object per scan and a CSV table per split, in a folder or in an S3 bucket.
+The data come with scikit-learn (1,797 scans of 8 x 8 pixels), so nothing is downloaded. They are laid out as any data
+set would be: one PNG object per scan and a CSV table per split, in a folder or in an S3 bucket.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Row:
         models: ids of the group's models.
         state: ``measured``, ``struck off``, ``not applicable``, ``running``, or ``not tried``.
         batch_s: seconds of a batch; `None` where it was not measured.
-        device_bytes, host_bytes: most memory that was seen or, where nothing was, the least that it takes.
+        device_bytes, host_bytes: most memory that was seen or, unless `is_seen`, the least that it takes.
         reason: why it is struck off, not applicable or not verified.
     """
 
@@ -100,6 +100,7 @@ class Row:
     sigma: float | None = None
     device_bytes: int | None = None
     host_bytes: int | None = None
+    is_seen: bool = False
     is_verified: bool = False
     is_recalled: bool = False
     reason: str = ""
@@ -150,6 +151,7 @@ def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownWay) -
         sigma=outcome.sigma if outcome is not None and is_measured else None,
         device_bytes=(outcome.device_bytes if outcome is not None else 0) or known.device_bytes,
         host_bytes=(outcome.host_bytes if outcome is not None else 0) or known.host_bytes,
+        is_seen=outcome is not None and bool(outcome.device_bytes or outcome.host_bytes),
         is_verified=outcome is not None and outcome.is_verified,
         is_recalled=outcome is not None and outcome.is_recalled,
         reason=reason,
@@ -163,26 +165,36 @@ def lines(run: Run) -> list[str]:
         return [f"The models of {run.id} were not inspected: {why}."]
     if run.inspection.problem:
         return [f"The models of {run.id} could not be inspected: {run.inspection.problem}"]
-    found = [f"{run.id}:"]
+    found = [
+        f"Ways to train the models of {run.id}. Models of a group are alike: a trial of one holds for all.",
+        "",
+    ]
     for group in run.inspection.groups:
         more = f" and {len(group.models) - _NAMED} more" if len(group.models) > _NAMED else ""
-        found.append(f"{group.id}: {', '.join(group.models[:_NAMED])}{more} ({group.name or 'unknown'})")
+        kind = f" ({group.name})" if group.name else ""
+        found.append(f"  {group.id}: {', '.join(group.models[:_NAMED])}{more}{kind}")
         if group.problem:
-            found.append(f"  {group.problem}")
-    heads = ("GROUP", "WAY", "DEVICES", "BATCH", "DEVICE", "HOST", "VERIFIED", "STATE")
-    found += table(heads, [_cells(row) for row in rows(run)])
+            found.append(f"    {group.problem}")
+    heads = ("GROUP", "WAY", "DEVICES", "A BATCH", "DEVICE MEMORY", "HOST MEMORY", "GRADIENT", "STATE")
+    told = rows(run)
+    head, *lines = table(heads, [_cells(row) for row in told]) or [""]
+    found += ["", head] if head else []
+    for row, line in zip(told, lines, strict=True):
+        found.append(line)
+        if row.reason:
+            found.append(f"           {row.reason}")
     return found
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    told = f"{row.state}{' in an earlier run' if row.is_recalled else ''}"
+    least = "" if row.is_seen else "from "
     return (
         row.group,
         row.way,
         f"{row.devices} x {row.device}",
         "-" if row.batch_s is None else f"{row.batch_s * 1000:.3g} ms",
-        "-" if not row.device_bytes else size(row.device_bytes),
-        "-" if not row.host_bytes else size(row.host_bytes),
-        "yes" if row.is_verified else "no" if row.state == "measured" else "-",
-        f"{told}: {row.reason}" if row.reason else told,
+        "-" if not row.device_bytes else f"{least}{size(row.device_bytes)}",
+        "-" if not row.host_bytes else f"{least}{size(row.host_bytes)}",
+        "verified" if row.is_verified else "not verified" if row.state == "measured" else "-",
+        f"{row.state}{' in an earlier run' if row.is_recalled else ''}",
     )

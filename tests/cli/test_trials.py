@@ -20,14 +20,17 @@ def test_each_way_is_told_with_what_was_measured_or_the_reason() -> None:
     outcome = MEASURED.model_copy(update={"device_bytes": 3_000_000_000, "sigma": 0.03})
     told = lines(inspected(outcome).run)
     assert told == [
-        "fit-1:",
-        "g00: m00, m01 (unknown)",
-        "  GROUP  WAY     DEVICES     BATCH   DEVICE  HOST  VERIFIED  STATE",
-        "  g00    single  1 x 1 core  -       -       -     -         not tried",
-        "  g00    ddp-2   2 x 1 core  500 ms  3.0 GB  -     yes       measured",
+        "Ways to train the models of fit-1. Models of a group are alike: a trial of one holds for all.",
+        "",
+        "  g00: m00, m01",
+        "",
+        "  GROUP  WAY     DEVICES     A BATCH  DEVICE MEMORY  HOST MEMORY  GRADIENT  STATE",
+        "  g00    single  1 x 1 core  -        -              -            -         not tried",
+        "  g00    ddp-2   2 x 1 core  500 ms   3.0 GB         -            verified  measured",
     ]
     wrong = MEASURED.model_copy(update={"reason": "another gradient", "cause": "gradient", "batch_s": 0.0})
-    assert lines(inspected(wrong).run)[-1].endswith("struck off: another gradient")
+    *_, line, reason = lines(inspected(wrong).run)
+    assert (line.split()[-2:], reason.strip()) == (["struck", "off"], "another gradient")
 
 
 def test_a_way_that_does_not_apply_says_why() -> None:

@@ -185,6 +185,8 @@ def test_a_worker_that_was_lost_and_came_back_is_marked() -> None:
     assert shades["x"] == [3.0, 3.0, 1.0, pytest.approx(1.0)]
     lost, came = bars(figure, "worker lost"), bars(figure, "worker came")
     assert lost["x"] == [2.0, end - 1.0]
+    assert [round(place) for place in lost["y"]] == [0, 2]
+    assert [round(place) for place in came["y"]] == [1, 2]
     assert "silent &lt;b&gt;" in lost["hovertext"][0]
     assert came["x"] == [5.0, 1.0]
     assert [words.split("<br>")[0] for words in came["hovertext"]] == [

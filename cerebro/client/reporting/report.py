@@ -166,16 +166,24 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
 def _ways(run: Run) -> _Table:
     """By which ways each model was trained, and why others are struck off; without rows if all ran as they are
     written."""
-    columns = ("model", "way", "devices", "units", "seconds a unit", "struck off")
+    columns = ("model", "way", "devices", "units", "seconds a unit", "trial: seconds a batch", "struck off")
     told = (
         (model.id, each)
         for model in run.models.values()
         if ways.has_more_than_one(run, model)
         for each in ways.told(run, model)
-        if each.units or each.struck_off
+        if each.units or each.struck_off or each.batch_s
     )
     rows = [
-        (name, each.way.label, each.way.size, each.units, each.seconds, each.struck_off)
+        (
+            name,
+            each.way.label,
+            each.way.size,
+            each.units,
+            each.seconds,
+            each.batch_s or None,
+            each.struck_off,
+        )
         for name, each in told
     ]
     note = f"the first {_MOST_MODELS:,} of {len(rows):,}" if len(rows) > _MOST_MODELS else ""

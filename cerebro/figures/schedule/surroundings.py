@@ -108,8 +108,8 @@ def taken_bars(found: Sequence[TakenBar], canvas: Canvas) -> Iterator[dict[str, 
 def away_bars(
     absences: Sequence[Absence], lanes: Mapping[str, Sequence[str]], end_s: float, canvas: Canvas
 ) -> Iterator[dict[str, Any]]:
-    """Shades on all rows of a worker while it was not there, and a mark on the first where it was lost and where it
-    came. The newest, if there are many.
+    """Shades on all rows of a worker while it was not there, a mark above them where it was lost, and one below them
+    where it came: one does not hide the other. The newest, if there are many.
 
     Args:
         lanes: worker -> its rows. end_s: of the time that is drawn.
@@ -129,6 +129,9 @@ def away_bars(
             "hovertext": [_away(away, length) for away, _, length in shades],
             "showlegend": True,
         }
+    rows = {
+        worker: [canvas.rows[lane] for lane in lanes[worker]] for worker in {away.worker for away in here}
+    }
     lost = [(away.worker, away.start_s, f"lost: {away.lost}") for away in here if away.lost]
     came = [
         (away.worker, away.end_s, f"{'came back' if away.lost else 'joined'}")
@@ -136,15 +139,20 @@ def away_bars(
         if away.end_s is not None
     ]
     bad, good = canvas.colors.bad, canvas.colors.good
-    marks = (("worker lost", lost, "triangle-down", bad), ("worker came", came, "triangle-up", good))
-    for name, found, symbol, tint in marks:
+    above = {worker: min(places) - _EDGE for worker, places in rows.items()}
+    below = {worker: max(places) + _EDGE for worker, places in rows.items()}
+    marks = (
+        ("worker lost", lost, "triangle-down", bad, above),
+        ("worker came", came, "triangle-up", good, below),
+    )
+    for name, found, symbol, tint, places in marks:
         if found:
             yield {
                 "type": "scatter",
                 "mode": "markers",
                 "name": name,
                 "x": [canvas.unit.of(at) for _, at, _ in found],
-                "y": [canvas.rows[lanes[worker][0]] - _EDGE for worker, _, _ in found],
+                "y": [places[worker] for worker, _, _ in found],
                 "marker": {
                     "symbol": symbol,
                     "size": 9,
