@@ -222,14 +222,13 @@ def test_a_run_beside_others_says_its_share(
     standing = Standing(experiment="one", run="fit-1", is_attended=True, priority="normal", due=0.5, of=4)
     with Shown("fit-1") as progress:
         for devices, due in ((0, 0.5), (1, 0.5), (2, 0.2)):
-            found = replace(standing, devices=devices, due=due)
-            turn = "it has fewer devices than it is due" if devices < 2 else "and it is next in turn"
+            found = replace(standing, devices=devices, due=due, others_have=True, ahead=0)
             left = TimeLeft(seconds=200.0, ends_at=0.0)
-            progress.show(story.state, turn, ShownStanding(replace(found, reason=turn), left))
+            progress.show(story.state, found.reason, ShownStanding(found, left))
         progress.show(story.state, "waiting for worker-0", ShownStanding(found))
     assert terminal.lines == [
         "fit-1 waits for a device: due 50% of the cluster, has 0 of 4 devices, about 3 min left",
-        "fit-1: it has fewer devices than it is due",
+        "fit-1: other runs have the devices, and it is next in turn",
         "fit-1: waiting for worker-0",
     ]
     assert terminal.bars["fit-1"].postfix.endswith("2 of 4 devices (due 20%)")
