@@ -96,13 +96,16 @@ def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) 
     story.tell(RunFinished(run="etl-1", outcome="failed", error="2 of the 10 rows failed"))
     wrote(volumes, "train", 0, [1, 2])
     kvs = SimpleNamespace(
-        events=lambda name, after, **_: tuple(story.log[after:]), live=lambda name, after: ()
+        events=lambda name, after, **_: tuple(story.log[after:]),
+        live=lambda name, after: (),
+        append=lambda name, event: None,
     )
     connection: Any = SimpleNamespace(kvs=kvs, files=MountedFiles(volumes))
     session = Session(
         connection, ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
     )
-    session.request = lambda request, **options: "etl-1"  # type: ignore[method-assign]
+    asked = RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA))
+    session.requested = lambda request, **options: asked  # type: ignore[method-assign]
     left = "etl-1 ended before 2 of its 2 partitions were complete: more of their rows may fail"
     with pytest.raises(
         RunFailedError, match=rf"2 of the 10 rows failed\n{left}.\n.*_rows\(\), or `cerebro failed-rows one`"
