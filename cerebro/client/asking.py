@@ -14,7 +14,7 @@ from cerebro.data.locators import known_columns
 from cerebro.errors import DataError, MetricError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.usercode.checks import check_features, check_spec
+from cerebro.usercode.checks import check_features, check_spec, returned_names
 
 
 def check_etl(
@@ -55,6 +55,7 @@ def check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: 
         )
     if not settings["metric"]:
         raise MetricError("no metric: name the metric that ranks models, such as metric='accuracy'")
+    _check_metric(spec, settings["metric"], "test" if is_validated else "train")
     for name in ("epochs", "hang_timeout_s", "max_attempts"):
         if not 0 < (value := settings[name]) < math.inf:
             raise DataError(f"{name} is {value}, expected a finite number above 0")
@@ -62,6 +63,17 @@ def check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: 
         raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
     if not isinstance(planner, bool):
         raise DataError(f"planner is {planner!r}, expected True or False")
+
+
+def _check_metric(spec: SubEpochSpec, metric: str, method: str) -> None:
+    """What a method computes names for is known only once it has returned: after the first epoch, by the controller."""
+    names = returned_names(getattr(spec, method))
+    if names is not None and metric not in names:
+        told = ", ".join(sorted(names))
+        raise MetricError(
+            f"metric {metric!r} is not returned by {type(spec).__name__}.{method}(), which returns: {told}. Choose one "
+            f"of them as `metric`, or return {metric!r}"
+        )
 
 
 def trained_by(*, is_validated: bool) -> set[str]:

@@ -6,9 +6,12 @@ the user's code is called here.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from types import CodeType
 from typing import Any, Protocol, cast
 
 from cerebro.errors import SpecError
@@ -95,6 +98,50 @@ def named_columns(given: object) -> Sequence[str]:
     if not all(isinstance(name, str) for name in names):
         raise SpecError(f"ETLSpec.is_feature_download is {given!r}, expected a list of column names")
     return cast("tuple[str, ...]", names)
+
+
+def returned_names(method: Callable[..., Any]) -> frozenset[str] | None:
+    """The keys of the dictionaries that a method returns, if its source writes all of them out; `None`: that is not
+    known. Nothing is called.
+
+    Only what is certain is told: no decorator, no key that is computed, and the source is that of the code in memory.
+    """
+    function = getattr(method, "__func__", method)
+    code = getattr(function, "__code__", None)
+    if code is None or hasattr(function, "__wrapped__"):
+        return None
+    try:
+        (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    if not isinstance(parsed, ast.FunctionDef) or parsed.decorator_list or parsed.name != code.co_name:
+        return None
+    names: set[str] = set()
+    for each in _returns(parsed):
+        keys = each.keys if isinstance(each, ast.Dict) else [None]
+        found = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        if len(found) < len(keys):
+            return None
+        names.update(found)
+    # A file may have been edited since it was imported.
+    return frozenset(names) if names and names <= _texts(code) else None
+
+
+def _returns(function: ast.FunctionDef) -> Iterator[ast.expr | None]:
+    """What a function returns, without the functions in it."""
+    left: list[ast.AST] = [*function.body]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Return):
+            yield node.value
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            left.extend(ast.iter_child_nodes(node))
+
+
+def _texts(code: CodeType) -> set[str]:
+    """Texts among the constants of a function."""
+    flat = [each for found in code.co_consts for each in (found if isinstance(found, tuple) else (found,))]
+    return {each for each in flat if isinstance(each, str)}
 
 
 # --- methods -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from cerebro.client.files import MountedFiles
 from cerebro.contract import api
 from cerebro.contract.events import ControllerEvent, RunFinished, RunRequested, RunStarted, WorkerJoined
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.errors import ConflictError, DataError, LocatorError, NotFoundError, SpecError
+from cerebro.errors import ConflictError, DataError, LocatorError, MetricError, NotFoundError, SpecError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from tests.kvs_api.bench import LONG_S, note
@@ -102,6 +102,15 @@ class Training(SubEpochSpec):
         return {}
 
 
+class Scored(Training):
+    """Writes out the names of its metrics."""
+
+    def train(
+        self, models: object, checkpoint: object, dataloader: object, hyperparams: object
+    ) -> dict[str, float]:
+        return {"loss": 1.0, "accuracy": 0.5}
+
+
 class Pictures(ETLSpec):
     """Names a column that is not there."""
 
@@ -124,3 +133,16 @@ def test_what_cannot_run_is_not_requested(kvs: KvsClient, tmp_path: Path) -> Non
         experiment.run_etl(Pictures())
     assert kvs.events("one") == ()
     assert kvs.queue() == ()
+
+
+def test_a_metric_that_the_spec_does_not_return_is_not_requested(kvs: KvsClient, tmp_path: Path) -> None:
+    """Where its names are written out, nobody has to train an epoch to be told of a slip of the finger."""
+    experiment = Experiment("one", locators=table(tmp_path))
+    with pytest.raises(
+        MetricError,
+        match=r"'acuracy' is not returned by Scored\.train\(\), which returns: accuracy, loss\. Choose one",
+    ):
+        experiment.run_fit(Scored(), {"batch_size": 1}, metric="acuracy", mode="max")
+    with pytest.raises(DataError, match="no preprocessed data"):
+        experiment.run_fit(Scored(), {"batch_size": 1}, metric="accuracy", mode="max")
+    assert kvs.events("one") == ()

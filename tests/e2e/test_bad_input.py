@@ -102,6 +102,14 @@ class Holder(TinyTraining):
         self.lock = threading.Lock()
 
 
+class Computing(TinyTraining):
+    """Nobody knows the names of its metrics before it has returned them."""
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        return dict(super().test(models, checkpoint, dataloader, hyperparams))
+
+
 GOOD: dict[str, Any] = {"lr": [0.01], "batch_size": [5]}
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an empty space": ({"space": {}}, SearchSpaceError, "the search space is empty"),
@@ -122,6 +130,11 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no metric": ({"metric": None}, MetricError, "no metric"),
     "an unknown metric": (
         {"metric": "acuracy"},
+        MetricError,
+        r"'acuracy' is not returned by TinyTraining\.test\(\), which returns: accuracy, loss",
+    ),
+    "an unknown metric of names that are computed": (
+        {"metric": "acuracy", "spec": Computing()},
         RunFailedError,
         r"'acuracy' was not returned by SubEpochSpec\.test.* returned: accuracy, loss",
     ),

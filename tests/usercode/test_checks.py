@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import linecache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cerebro import ETLSpec, SubEpochSpec
 from cerebro.errors import SpecError
-from cerebro.usercode.checks import check_features, check_spec
+from cerebro.usercode.checks import check_features, check_spec, returned_names
 
 
 class Good(SubEpochSpec):
@@ -137,3 +140,59 @@ def test_columns_that_are_not_there_are_told() -> None:
         check_features(Pictures(["pic"]), "valid", ["id", "image"], has_objects=True)
     with pytest.raises(SpecError, match=r"names image, but the locator of 'valid' has no object root"):
         check_features(Pictures(["image"]), "valid", ["id", "image"], has_objects=False)
+
+
+class Returning:
+    """Methods whose names of metrics are known, or not."""
+
+    def known(self, rows: int) -> dict[str, float]:
+        """Written out, in each return."""
+
+        def other() -> str:
+            return "no metric"
+
+        if rows:
+            return {"loss": 1.0, "accuracy": float(len(other()))}
+        return {"loss": 0.0}
+
+    def computed(self, rows: int) -> dict[str, float]:
+        """One key is not written out."""
+        return {"loss": 1.0, f"at_{rows}": 2.0}
+
+    def merged(self, rows: int) -> dict[str, float]:
+        """Who knows what the other one returns."""
+        return {**self.known(rows), "f1": 1.0}
+
+    def named(self, rows: int) -> dict[str, float]:
+        """Nor what a variable holds."""
+        found = {"loss": float(rows)}
+        return found  # noqa: RET504
+
+    def nothing(self, rows: int) -> dict[str, float]:
+        """A bare return is no dictionary."""
+        return {}
+
+    @functools.cache  # noqa: B019
+    def decorated(self, rows: int) -> dict[str, float]:
+        """A decorator may return what it likes."""
+        return {"loss": float(rows)}
+
+
+def test_names_of_metrics_are_told_where_they_are_written_out() -> None:
+    """And only there: a metric is refused by them, so a doubt is no answer."""
+    spec = Returning()
+    assert returned_names(spec.known) == frozenset({"loss", "accuracy"})
+    for method in (spec.computed, spec.merged, spec.named, spec.nothing, spec.decorated, len):
+        assert returned_names(method) is None
+
+
+def test_names_are_those_of_the_code_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file was edited since it was imported."""
+    path = tmp_path / "edited_spec.py"
+    path.write_text("def test():\n    return {'accuracy': 1.0}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("edited_spec")
+    assert returned_names(module.test) == frozenset({"accuracy"})
+    path.write_text("def test():\n    return {'loss': 1.00}\n")
+    linecache.checkcache()
+    assert returned_names(module.test) is None
