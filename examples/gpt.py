@@ -1,9 +1,12 @@
 """A GPT on synthetic tokens, also one that is larger than a device: which technique trains it is the platform's choice.
 
 Nothing is downloaded: each row is a text that a small Markov chain writes. Without arguments the network has the shape
-of GPT-2 XL (1.56 billion parameters: 25 GB with gradients and Adam's state); ``--small`` is for a laptop. With
-``--memory-mib`` each process may take only so much memory of its device for models: where the way user code is written
-does not fit, the run goes on by ways that need less.
+of GPT-2 XL (1.56 billion parameters: 25 GB with gradients and Adam's state); ``--small`` is for a laptop. Where the way
+user code is written does not fit the memory of a device, the run goes on by ways that need less. To see that, give each
+process only a part of its GPU by ``--memory-mib``. Without GPUs, tell the workers how much a device has::
+
+    CEREBRO_DEVICE_MEMORY=400MiB cerebro up --workers 1 --devices 2
+    python examples/gpt.py --small --layers 12 --width 128 --context 512 --texts 32
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -124,23 +126,17 @@ class GptTraining(SubEpochSpec):
     """AdamW and clipped gradients; nothing here names a device, a rank or a technique.
 
     Args:
-        memory_mib: of its device that each process may take for models; 0: all of it.
+        memory_mib: of its GPU that each process may take; 0: all of it.
     """
 
     def __init__(self, shape: Shape, memory_mib: int = 0) -> None:
         self.shape, self.memory_mib = shape, memory_mib
 
     def initialize_worker(self) -> None:
-        """Make the device as small as it was asked for."""
-        if not self.memory_mib:
-            return
-        wanted = self.memory_mib << 20
-        if torch.cuda.is_available():
+        """Make the GPU as small as it was asked for."""
+        if self.memory_mib and torch.cuda.is_available():
             _, total = torch.cuda.mem_get_info()
-            torch.cuda.set_per_process_memory_fraction(wanted / total)
-        else:
-            limit = _private_bytes() + wanted
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+            torch.cuda.set_per_process_memory_fraction((self.memory_mib << 20) / total)
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         """One network."""
@@ -181,14 +177,6 @@ def _loss(network: nn.Module, tokens: Tensor, following: Tensor) -> Tensor:
     return functional.cross_entropy(network(tokens).flatten(0, 1), following.flatten())
 
 
-def _private_bytes() -> int:
-    """Private memory of this process that can be written, as ``RLIMIT_DATA`` counts it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmData:"):
-            return int(line.split()[1]) << 10
-    raise OSError("/proc/self/status does not say how large this process is")
-
-
 def lay_out(folder: Path, shape: Shape) -> dict[str, dict[str, str]]:
     """Write a table of seeds for each split.
 
@@ -213,16 +201,19 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="a network for a laptop")
     parser.add_argument("--layers", type=int, help="another number of blocks")
     parser.add_argument("--width", type=int, help="another width")
+    parser.add_argument("--context", type=int, help="another length of texts, in tokens")
     parser.add_argument("--texts", type=int, help="another number of texts to train on")
     parser.add_argument(
-        "--memory-mib", type=int, default=0, help="of its device that a process may take (default: all)"
+        "--memory-mib", type=int, default=0, help="of its GPU that a process may take (default: all)"
     )
     parser.add_argument("--epochs", type=int, default=1, help="passes over the data (default: 1)")
     parser.add_argument("--models", type=int, default=6, help="configurations to train (default: 6)")
     parser.add_argument("--name", default="gpt", help="name of the experiment")
     arguments = parser.parse_args()
     base = SMALL if arguments.small else XL
-    changes = {name: value for name in ("layers", "width", "texts") if (value := getattr(arguments, name))}
+    changes = {
+        name: value for name in ("layers", "width", "context", "texts") if (value := getattr(arguments, name))
+    }
     shape = Shape(**{**vars(base), **changes})
     sizes = [8, 16] if arguments.small else [4, 8]
     space = [{"lr": lr, "batch_size": size} for size in sizes for lr in (1e-3, 3e-4, 1e-4)]
@@ -241,7 +232,9 @@ def main() -> int:
     except CerebroError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"\n{result.leaderboard().to_string()}\n\n{result.visits().to_string()}\n")
+    print(
+        f"\n{result.leaderboard().to_string()}\n\n{result.ways().to_string()}\n\n{result.visits().to_string()}\n"
+    )
     print(f"done in {time.monotonic() - began:.0f} s; no model has a loss below {np.log(SUCCESSORS):.3f}")
     return 0
 

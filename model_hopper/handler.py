@@ -154,6 +154,7 @@ class Handler:
             placed = membership.placed(body.way, body.hang_timeout_s)
         if not isinstance(body, TrainTask):
             return self._evaluate_in_reach(spec, body, timings)
+        self._context.device_memory.begin()
         trainee, resumed = self._trainee(spec, body, placed)
         timings = timings.model_copy(update={"load_s": time.monotonic() - began})
         return self._train(spec, body, attempt, trainee, resumed=resumed, timings=timings)
@@ -227,6 +228,7 @@ class Handler:
             partition=body.partition,
         )
         self._context.raise_if_ended()
+        self._context.device_memory.check()
         trained = time.monotonic()
         if values := feed.values():
             total = loader.num_rows
@@ -272,6 +274,7 @@ class Handler:
         self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings, reach: _Reach
     ) -> TaskResult:
         loading = time.monotonic()
+        self._context.device_memory.begin()
         trainee, _ = self._trainee(spec, body, None, reach.device)
         began = time.monotonic()
         timings = timings.model_copy(update={"load_s": began - loading})
@@ -287,6 +290,7 @@ class Handler:
             with evaluating(trainee, seed=seed):
                 returned = spec.predict(trainee.modules, trainee.checkpoint, feed, dict(body.hyperparams))
                 write_predictions(self._volumes.shared / body.output, loader.stored_ids(), returned)
+        self._context.device_memory.check()
         return TaskResult(
             rows=feed.num_rows,
             metrics=metrics,

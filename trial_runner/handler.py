@@ -77,7 +77,8 @@ class Handler:
         group = self._joined(body)
         start_s = time.monotonic() - began
         try:
-            outcome = Trial(spec, body, technique, group, rows).run(folder, name)
+            memory = self._context.device_memory
+            outcome = Trial(spec, body, technique, group, rows, device_memory=memory).run(folder, name)
         finally:
             group.leave()
         timings = timings.model_copy(update={"compute_s": outcome.seconds})

@@ -28,6 +28,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, Technique
 from cerebro.techniques.named import KINDS
 from cerebro.techniques.ranks import Alone
+from cerebro.worker.agent.device_memory import DeviceMemory
 from cerebro.worker.agent.memory_errors import whose_memory
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checkpoint import State, state_bytes
@@ -77,12 +78,20 @@ class Trial:
 
     Args:
         rows: of a partition.
-        folder: of the checkpoint volume, for a file that is removed again.
+        device_memory: where that of the device is counted.
     """
 
     def __init__(
-        self, spec: SubEpochSpec, body: TrialTask, technique: Technique, group: Group, rows: MappedRows
+        self,
+        spec: SubEpochSpec,
+        body: TrialTask,
+        technique: Technique,
+        group: Group,
+        rows: MappedRows,
+        *,
+        device_memory: DeviceMemory | None = None,
     ) -> None:
+        self._device_memory = device_memory or DeviceMemory()
         self._spec, self._body, self._technique, self._group, self._rows = spec, body, technique, group, rows
         given = body.hyperparams["batch_size"]
         assert isinstance(given, int)
@@ -102,7 +111,7 @@ class Trial:
         is_single = self._technique.name == "single"
         reference: _Reference | str = "" if is_single or self._group.rank else self._reference()
         self._group.barrier()
-        _settle_memory(self._group)
+        self._settle_memory()
         trainee = self._trainee(self._technique, self._group)
         verdict = Verdict(is_verified=True)
         if not is_single:
@@ -113,7 +122,7 @@ class Trial:
                 reason=verdict.reason, cause="gradient", error=verdict.error, seconds=time.monotonic() - began
             )
         stopwatch = self._timed(trainee)
-        device_bytes, reserved, host = _peaks(self._group)
+        device_bytes, reserved, host = self._peaks()
         trainee.checkpoint.settle()
         files = self._files(trainee, root, name)
         pace = stopwatch.pace()
@@ -147,7 +156,7 @@ class Trial:
                 log.info("one device holds no reference by %s: %s", technique.name, line_of(error))
             finally:
                 alone.leave()
-                _settle_memory(self._group)
+                self._settle_memory()
         return "no single device holds the model, so there is nothing to compare its gradient with"
 
     def _reference_by(self, technique: Technique, alone: Group) -> _Reference | str:
@@ -199,7 +208,7 @@ class Trial:
     def _timed(self, trainee: Trainee) -> Stopwatch:
         group = self._group
         device = torch.device(group.device)
-        _reset_peaks(group)
+        self._reset_peaks()
         stopwatch = Stopwatch(
             synchronize=lambda: torch.cuda.synchronize(device) if device.type == "cuda" else None,
             together=lambda value: int(group.gathered(value)[0]),
@@ -287,6 +296,34 @@ class Trial:
         except Exception:
             if not loader.has_ended:
                 raise
+        self._device_memory.check()
+
+    # --- memory ----------------------------------------------------------------------------------------
+
+    def _settle_memory(self) -> None:
+        gc.collect()
+        if self._group.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        self._reset_peaks()
+        self._device_memory.begin()
+
+    def _reset_peaks(self) -> None:
+        memory.reset_peak()
+        self._device_memory.count_peak_anew()
+        if self._group.device.startswith("cuda"):
+            for device in self._group.devices:
+                torch.cuda.reset_peak_memory_stats(device)
+
+    def _peaks(self) -> tuple[int, int, int]:
+        """Most bytes of a device that were in use, and were reserved, at once, over all devices; and of the host, over
+        all ranks together. Collective."""
+        group = self._group
+        used = reserved = self._device_memory.taken()
+        if group.device.startswith("cuda"):
+            used = max(torch.cuda.max_memory_allocated(device) for device in group.devices)
+            reserved = max(torch.cuda.max_memory_reserved(device) for device in group.devices)
+        found = group.gathered((used, reserved, memory.peak_bytes()))
+        return max(each[0] for each in found), max(each[1] for each in found), sum(each[2] for each in found)
 
 
 def _from(goes_on: Callable[[int], bool], before: int, batches: int) -> bool:
@@ -328,28 +365,3 @@ def _part(state: State, limit: int) -> State:
         return value
 
     return {"models": kept(state["models"]), "checkpoint": kept(state["checkpoint"])}
-
-
-def _settle_memory(group: Group) -> None:
-    gc.collect()
-    if group.device.startswith("cuda"):
-        torch.cuda.empty_cache()
-    _reset_peaks(group)
-
-
-def _reset_peaks(group: Group) -> None:
-    memory.reset_peak()
-    if group.device.startswith("cuda"):
-        for device in group.devices:
-            torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peaks(group: Group) -> tuple[int, int, int]:
-    """Most bytes of a device that were in use, and were reserved, at once, over all devices; and of the host, over all
-    ranks together. Collective."""
-    used = reserved = 0
-    if group.device.startswith("cuda"):
-        used = max(torch.cuda.max_memory_allocated(device) for device in group.devices)
-        reserved = max(torch.cuda.max_memory_reserved(device) for device in group.devices)
-    found = group.gathered((used, reserved, memory.peak_bytes()))
-    return max(each[0] for each in found), max(each[1] for each in found), sum(each[2] for each in found)

@@ -121,6 +121,12 @@ def peak_bytes(process: Path = _PROCESS) -> int:
     return fields(process / "status").get("VmHWM:", 0) * 1024
 
 
+def own_resident(process: Path = _PROCESS) -> tuple[int, int]:
+    """Bytes of this process that are in memory now; and those of them that are of files, or shared."""
+    found = fields(process / "status")
+    return found.get("VmRSS:", 0) * 1024, (found.get("RssFile:", 0) + found.get("RssShmem:", 0)) * 1024
+
+
 def _folder(mount: Path, path: str, file: str) -> Path:
     # In a container the mount may begin at its own group, while the path is told from the machine's root.
     inner = mount / path.strip().lstrip("/")

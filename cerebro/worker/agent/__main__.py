@@ -44,7 +44,7 @@ def main() -> None:
         if settings.pod is not None:
             process_hardening.hide_process()
         gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        devices = WorkerDevices(settings.cores, settings.devices, gpus.found)
+        devices = WorkerDevices(settings.cores, settings.devices, gpus.found, settings.device_memory)
     except CerebroError as error:
         sys.exit(f"worker: {error}")
     handlers: dict[str, str] = {}

@@ -191,6 +191,7 @@ def main() -> None:
     parser.add_argument("--handler", required=True)
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--savepoint-s", type=float)
+    parser.add_argument("--memory-bytes", type=int)
     arguments = parser.parse_args()
     end = socket.socket(fileno=arguments.channel)
     # Uploaded files are importable; a notebook's own modules come after the standard library's.
@@ -202,7 +203,8 @@ def main() -> None:
     def work(unread: bytes) -> bytes:
         channel = Channel(end, unread)
         volumes = Volumes.from_environment(os.environ)
-        context = Context(channel, volumes, arguments.cores, arguments.savepoint_s)
+        memory_bytes = arguments.memory_bytes
+        context = Context(channel, volumes, arguments.cores, arguments.savepoint_s, memory_bytes)
         return Child(channel, context, module.Handler(context)).serve()
 
     forking.serve(work)

@@ -15,6 +15,7 @@ from cerebro.errors import PreemptedError, SpecError
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.encoding import decode
 from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.device_memory import DeviceMemory
 from cerebro.worker.agent.rank_page import PAGE, Action, RankPage
 
 PROGRESS_S = 1.0
@@ -44,13 +45,20 @@ class Context:
         savepoint_s: seconds between two savepoints of a unit, 0 for none; `None`: as it is best.
         has_raised: whether the task was left in its middle: whatever user code made of that, there is no result.
         is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
+        device_memory: what the task may take of its device, where that is counted; `listen` looks at it.
         ranks: with whom the task is done together; `None`: alone.
     """
 
     def __init__(
-        self, channel: Channel, volumes: Volumes, cores: int, savepoint_s: float | None = None
+        self,
+        channel: Channel,
+        volumes: Volumes,
+        cores: int,
+        savepoint_s: float | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         self.volumes, self.cores, self.savepoint_s = volumes, cores, savepoint_s
+        self.device_memory = DeviceMemory(memory_bytes)
         self._channel = channel
         self._codes: dict[str, str] = {}
         self._specs: dict[tuple[str, tuple[str, ...]], Any] = {}
@@ -175,7 +183,12 @@ class Context:
         return self._start_s
 
     def listen(self) -> None:
-        """Take in what the agent said meanwhile; called once at each batch boundary."""
+        """Take in what the agent said meanwhile; called once at each batch boundary.
+
+        Raises:
+            OutOfMemoryError: the task takes more of its device than there is.
+        """
+        self.device_memory.check()
         self._batch += 1
         if self._page is not None and self.ranks is not None:
             self._page.reach(self.ranks.rank, self._batch)

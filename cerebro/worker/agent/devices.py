@@ -23,11 +23,13 @@ class Share:
         devices: of the worker; none for a task that needs no device.
         threads: to compute with.
         visible_gpus: ``CUDA_VISIBLE_DEVICES``; `None`: as the worker itself has it.
+        memory_bytes: of the devices together, where they are shares of cores that were told to have so much.
     """
 
     devices: tuple[int, ...] = (0,)
     threads: int
     visible_gpus: str | None = None
+    memory_bytes: int | None = None
 
 
 class WorkerDevices:
@@ -37,6 +39,7 @@ class WorkerDevices:
         cores: of the worker.
         wanted: how many devices; `None`: all GPUs, or one where there are none.
         gpus: that the worker may use.
+        memory_bytes: that a share of cores is to have; `None`: as much as there is. A GPU has its own.
 
     Attributes:
         devices: as they are registered.
@@ -46,7 +49,13 @@ class WorkerDevices:
         ClusterError: there are not as many.
     """
 
-    def __init__(self, cores: int, wanted: int | None = None, gpus: Sequence[Gpu] = ()) -> None:
+    def __init__(
+        self,
+        cores: int,
+        wanted: int | None = None,
+        gpus: Sequence[Gpu] = (),
+        memory_bytes: int | None = None,
+    ) -> None:
         most, of_what = (len(gpus), "GPUs") if gpus else (cores, "cores")
         number = wanted or (len(gpus) or 1)
         if number > min(most, MAX_DEVICES):
@@ -64,7 +73,9 @@ class WorkerDevices:
             )
         else:
             name = f"{threads} core{'s' if threads > 1 else ''}"
-            self.devices = (Device(kind="cpu", name=name, threads=threads),) * number
+            self.devices = (
+                Device(kind="cpu", name=name, threads=threads, memory_bytes=memory_bytes),
+            ) * number
 
     def share(self, devices: tuple[int, ...]) -> Share:
         """What a task of these devices may use. One of none has all cores, and no GPU.
@@ -76,4 +87,5 @@ class WorkerDevices:
             raise LookupError(f"device {devices[-1]} is asked for, but this worker has {len(self.devices)}")
         threads = sum(self.devices[number].threads for number in devices) if devices else self._cores
         visible = ",".join(self._gpus[number].uuid for number in devices) if self._gpus else None
-        return Share(devices=devices, threads=threads, visible_gpus=visible)
+        memory = None if self._gpus else sum(self.devices[number].memory_bytes or 0 for number in devices)
+        return Share(devices=devices, threads=threads, visible_gpus=visible, memory_bytes=memory or None)

@@ -140,6 +140,8 @@ class ChildProcess:
             str(theirs.fileno()),
         ]
         command += ["--handler", setting.handler, "--cores", str(share.threads)]
+        if share.memory_bytes is not None:
+            command += ["--memory-bytes", str(share.memory_bytes)]
         if settings.savepoint_s is not None:
             command += ["--savepoint-s", str(settings.savepoint_s)]
         with log.open("ab") as output:

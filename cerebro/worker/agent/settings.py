@@ -19,6 +19,7 @@ from cerebro.runtime.numeric_settings import (
 )
 from cerebro.runtime.usage import cores
 from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent.device_memory import size_of
 
 SECRETS = ("CEREBRO_TOKEN",)
 """Variables that children, which run user code, never see."""
@@ -39,6 +40,8 @@ class Settings:
             ``CEREBRO_CONTAINER``; all or none). Workers of one pod share its shard volume.
         devices: how many devices, on each of which a task may run beside the others (``CEREBRO_DEVICES``, default all
             GPUs that it may use, or one where there are none).
+        device_memory: bytes that a device which is a share of cores is to have (``CEREBRO_DEVICE_MEMORY``, such as
+            ``512MiB``); `None`: it takes what the machine has.
         weight: share of the data (``CEREBRO_WEIGHT``, default its number of devices).
         lease_s: a task is taken back when its worker is silent for longer (``CEREBRO_LEASE_S``). 10 s.
         report_s: longest pause between two reports; a fifth of the lease, so that four may be lost.
@@ -58,6 +61,7 @@ class Settings:
     node: str = ""
     pod: PodRef | None = None
     devices: int | None = None
+    device_memory: int | None = None
     weight: float | None = None
     lease_s: float = 10.0
     grace_s: float = 20.0
@@ -88,6 +92,7 @@ class Settings:
             node=environment.get("CEREBRO_NODE", ""),
             pod=pod,
             devices=whole(DEVICES, environment, 0) or None,
+            device_memory=size_of(environment.get("CEREBRO_DEVICE_MEMORY", ""), "CEREBRO_DEVICE_MEMORY"),
             weight=WEIGHT.of(environment),
             lease_s=real(LEASE_S, environment, 10.0),
             grace_s=real(GRACE_S, environment, 20.0),

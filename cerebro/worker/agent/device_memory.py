@@ -1,0 +1,110 @@
+"""The memory of a device that is a share of a machine's cores: so many bytes as its worker was told.
+
+It has none of its own, so what an attempt takes is counted: by how much the resident memory of its process exceeded at
+its peak what was resident when the attempt began to make its model. The kernel keeps that peak (``VmHWM``, proc(5)),
+and what is mapped from files is not counted. It is looked at between batches. So nothing is refused in the middle of a
+computation, as a GPU does: the batch that takes too much is computed, and its attempt ends before the next one.
+
+Not by ``RLIMIT_DATA``: that limit counts what is reserved, such as stacks of threads, and libraries that meet it end
+the process as often as they raise an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+from contextlib import suppress
+from typing import NoReturn
+
+from cerebro.errors import ClusterError
+from cerebro.runtime.usage import memory
+from cerebro.runtime.usage.memory import own_resident
+
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
+
+
+def size_of(text: str, name: str) -> int | None:
+    """Bytes as a user writes them, such as ``1.5GiB``; `None` for nothing.
+
+    Args:
+        name: of the setting.
+
+    Raises:
+        ClusterError: it is no size.
+    """
+    if not text:
+        return None
+    found = _SIZE.fullmatch(text)
+    size = round(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    if size < 1:
+        raise ClusterError(f"{name} is {text!r}, expected a size such as 512MiB or 1.5GiB, or nothing")
+    return size
+
+
+class OutOfMemoryError(RuntimeError):
+    """An attempt took more than its device has; named like torch's, which is told of a GPU.
+
+    Attributes:
+        peak_gpu_bytes: that it took.
+    """
+
+    def __init__(self, message: str, peak_gpu_bytes: int) -> None:
+        super().__init__(message)
+        self.peak_gpu_bytes = peak_gpu_bytes
+
+
+class DeviceMemory:
+    """What one process may take for its attempt. Used by the thread that does the task.
+
+    Args:
+        limit: bytes; `None`: nothing is counted.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
+        self._before = self._files = self._peak = 0
+
+    def begin(self) -> None:
+        """The model of an attempt is made next: count from here. What earlier attempts left behind, and what was
+        imported, is not the attempt's."""
+        self._peak = 0
+        if self._limit is None:
+            return
+        gc.collect()
+        with suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
+        if not memory.reset_peak():
+            self._limit = None  # the kernel does not count
+            return
+        self._before, self._files = own_resident()
+
+    def count_peak_anew(self) -> None:
+        """What the attempt has stays counted; what it had at most until now does not."""
+        self._peak = 0
+        if self._limit is not None:
+            memory.reset_peak()
+
+    def taken(self) -> int:
+        """The most bytes that the attempt had at once until now; 0 where nothing is counted."""
+        if self._limit is not None:
+            _, files = own_resident()
+            self._peak = max(self._peak, memory.peak_bytes() - self._before - max(0, files - self._files))
+        return self._peak
+
+    def check(self) -> None:
+        """Called between batches, and after the last.
+
+        Raises:
+            OutOfMemoryError: the attempt has taken more than there is.
+        """
+        if self._limit is not None and self.taken() > self._limit:
+            self._refuse(self._limit)
+
+    def _refuse(self, limit: int) -> NoReturn:
+        raise OutOfMemoryError(
+            f"the attempt took {self._peak / 2**20:.0f} MiB of its device, which has {limit / 2**20:.0f} MiB "
+            "(CEREBRO_DEVICE_MEMORY)",
+            self._peak,
+        )

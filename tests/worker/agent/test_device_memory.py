@@ -1,0 +1,73 @@
+"""Devices that are shares of cores, and were told how much memory they have: what an attempt takes is counted."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import ClusterError
+from cerebro.worker.agent.child import failure_of
+from cerebro.worker.agent.device_memory import DeviceMemory, OutOfMemoryError, size_of
+from cerebro.worker.agent.devices import WorkerDevices
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("", None), ("1024", 1024), ("512MiB", 512 * MIB), ("1.5GiB", 1536 * MIB), ("2 KiB", 2048)],
+)
+def test_a_size_is_written_as_people_do(text: str, size: int | None) -> None:
+    """With a unit or without."""
+    assert size_of(text, "X") == size
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5 GB", "much", "0.1"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """With the setting's name, and what is expected."""
+    with pytest.raises(ClusterError, match=r"X is .* expected a size such as 512MiB"):
+        size_of(text, "X")
+
+
+def test_what_an_attempt_takes_counts_and_no_more() -> None:
+    """Also what it has let go of by the time that is looked at; not what was there before, nor of an attempt before."""
+    before = np.ones(128 * MIB, np.uint8)
+    counted = DeviceMemory(64 * MIB)
+    counted.begin()
+    counted.check()
+    np.ones(32 * MIB, np.uint8)
+    counted.check()
+    np.ones(128 * MIB, np.uint8)
+    with pytest.raises(OutOfMemoryError, match=r"took 1\d\d MiB of its device, which has 64 MiB") as caught:
+        counted.check()
+    failure = failure_of(caught.value)
+    assert (failure.kind, failure.place) == (FailureKind.OUT_OF_MEMORY, "device")
+    assert failure.peak_bytes >= 120 * MIB  # the kernel counts roughly
+    counted.begin()
+    counted.check()
+    assert before.sum() == 128 * MIB
+
+
+def test_files_that_are_mapped_do_not_count(tmp_path: Path) -> None:
+    """They are the page cache's: shards are read so."""
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(128 * MIB))
+    counted = DeviceMemory(64 * MIB)
+    counted.begin()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert int(np.frombuffer(mapped, np.uint8).sum()) == 0
+        counted.check()
+
+
+def test_a_task_has_the_memory_of_its_devices() -> None:
+    """A share of cores has what it was told, and without that nothing is counted."""
+    devices = WorkerDevices(4, 2, (), 64 * MIB)
+    assert [device.memory_bytes for device in devices.devices] == [64 * MIB] * 2
+    assert devices.share((1,)).memory_bytes == 64 * MIB
+    assert devices.share((0, 1)).memory_bytes == 128 * MIB
+    assert devices.share(()).memory_bytes is None
+    assert WorkerDevices(4, 2).share((1,)).memory_bytes is None
