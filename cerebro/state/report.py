@@ -22,7 +22,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.state import breaks, taken, ways
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.runs import Run
-from cerebro.state.timeline import TrainedUnit, busy, busy_without_visits, committed, running, starts
+from cerebro.state.timeline import TrainedUnit, busy, busy_without_visits, committed, lost, running, starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ class ScheduleNow:
         idle_s, device_s: time that devices had no task, of the time their workers were there.
         start_s: time of all devices that committed tasks waited for a process to start and to import.
         taken_s: time of its workers' devices that other runs had: absence, neither idle nor in `device_s`.
+        lost_s: device-seconds of attempts at units that left nothing. They are in the makespan, and not in the bound.
         is_growing: whether units remain.
     """
 
@@ -48,6 +49,7 @@ class ScheduleNow:
     device_s: float
     start_s: float
     taken_s: float
+    lost_s: float
     is_growing: bool
 
     @property
@@ -119,6 +121,9 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         ),
         start_s=_start_s(run),
         taken_s=sum(taken.taken_s(run, name, zero, end) for name in run.taken),
+        lost_s=sum(
+            len(t.devices) * taken.open_s(run, max(zero, t.started), max(zero, t.ended)) for t in lost(run)
+        ),
         is_growing=is_growing,
     )
 
@@ -180,6 +185,10 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
     if found.taken_s:
         lines.append(
             f"other runs had {found.taken_s:.1f} device-seconds of its workers, which count as absence"
+        )
+    if found.lost_s:
+        lines.append(
+            f"attempts that left nothing had {found.lost_s:.1f} device-seconds, which the best does not count"
         )
     plan = plan_line(run)
     return [*lines, *([plan] if plan else []), *ways.lines(run)]

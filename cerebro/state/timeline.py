@@ -143,6 +143,18 @@ def busy_without_visits(run: Run, end: float) -> Iterator[Busy]:
             yield Busy(worker, attempt.started, ended, devices)
 
 
+def lost(run: Run) -> Iterator[Busy]:
+    """Attempts at units that ran, without the start of their process, and left nothing: what they did was to be done
+    again."""
+    for task in run.tasks.values():
+        if task.key.kind != "train":
+            continue
+        for attempt in task.attempts[:-1] if task.state is TaskState.COMMITTED else task.attempts:
+            if attempt.has_run and attempt.outcome:
+                began = min(attempt.started + attempt.start_s, attempt.ended)
+                yield Busy(attempt.worker, began, attempt.ended, attempt.devices)
+
+
 def starts(run: Run) -> Iterator[Busy]:
     """When tasks of any kind that were then committed waited for a process to start, and to import user code."""
     yield from (Busy(*start) for start in run.starts)

@@ -67,6 +67,27 @@ def test_idle_time_of_an_epoch_begins_where_the_one_before_ended() -> None:
     assert facts(epoch_report(story.state, story.run, 2)) == (17.0, 16.0, {"worker-0": 5.0, "worker-1": 4.0})
 
 
+@settings(deadline=None)
+@given(seconds=st.lists(st.integers(1, 500), max_size=2))
+def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[int]) -> None:
+    """One model on one worker: the makespan is the bound and what failed attempts took."""
+    story = TimedStory()
+    story.fit(models=1, partitions=1, epochs=1)
+    now = 0.0
+    for each in seconds:
+        story.begins(unit(1, 0), 0, now)
+        now += each
+        story.time = story.zero + now - 1.0
+        story.break_off(unit(1, 0), 0, story.attempt(unit(1, 0)) - 1, FailureKind.CRASH)
+    story.runs(unit(1, 0), 0, now, now + 4.0)
+    found = schedule_now(story.state, story.run, now + 4.0)
+    assert found is not None
+    assert found.lower_bound_s == 4.0
+    assert found.lost_s == found.makespan_s - found.lower_bound_s == sum(seconds)
+    told = [line for line in schedule_lines(story.state, story.run, now + 4.0) if "left nothing" in line]
+    assert len(told) == bool(seconds)
+
+
 def test_validation_is_no_idle_time() -> None:
     """A worker that validates has a task; neither makespan nor bound waits for it."""
     story = TimedStory()
