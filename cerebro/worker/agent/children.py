@@ -3,8 +3,8 @@ it. A task of several devices may take several of them, one for each device, whi
 
 A run often follows another within minutes, with the same code or nearly so, and what a process has imported took
 seconds or minutes. So a child outlives its task. It is ended when it had none for long, when a task needs another
-setting, or when memory is short: what runs goes before what may come. One that waits was told to hold no model and no
-memory of a GPU.
+setting, when two more than the worker has devices are without a task, or when memory is short: what runs goes before
+what may come. One that waits was told to hold no model and no memory of a GPU.
 
 A child that is busy belongs to the devices for whose task it was taken, until `done` or until a task of other devices
 takes it: by then the one before has left the devices that both have. All others belong to the pool.
@@ -37,10 +37,15 @@ Place = tuple[tuple[int, ...], str]
 
 class ChildPool:
     """A worker's child processes: started for tasks, reused, and ended as the module says. Safe for several threads,
-    each of which has devices of its own."""
+    each of which has devices of its own.
 
-    def __init__(self, settings: Settings, memory: MemoryGroup) -> None:
-        self._settings, self._memory = settings, memory
+    Args:
+        devices: of the worker. So many children and one more may be without a task, those that had one last: after a
+            fit the one that preprocesses is there as well.
+    """
+
+    def __init__(self, settings: Settings, memory: MemoryGroup, devices: int = 1) -> None:
+        self._settings, self._memory, self._most_idle = settings, memory, devices + 1
         self._kills = KernelKills(memory)
         self._lock = threading.Lock()
         """Not held while a process is started or ended: that takes long, and another device's task must not wait."""
@@ -102,6 +107,10 @@ class ChildPool:
         """To be called again and again."""
         now = time.monotonic()
         self._end_where(lambda child: now - child.used >= IDLE_S, f"it had none for {IDLE_S:g} s")
+        with self._lock:
+            rested = [child for _, child in self._idle() if now - child.used >= REST_S]
+        oldest = sorted(rested, key=lambda child: child.used)[: max(0, len(rested) - self._most_idle)]
+        self._end_where(lambda child: child in oldest, "others had one since")
         with self._lock:
             for _, child in self._idle():
                 if now - child.used >= REST_S:

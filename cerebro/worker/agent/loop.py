@@ -75,7 +75,7 @@ class Agent:
         )
         self._reclaimer = Reclaimer(kvs, settings.volumes)
         self._housekeeping = Housekeeping(resources.meter, self._reclaimer, metrics, self._reports)
-        self._children = ChildPool(settings, own_group())
+        self._children = ChildPool(settings, own_group(), len(resources.devices.devices))
         self._shared = Shared(
             kvs=kvs,
             settings=settings,

@@ -16,7 +16,7 @@ from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.agent.children import IDLE_S, ChildPool
+from cerebro.worker.agent.children import IDLE_S, REST_S, ChildPool
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
@@ -168,6 +168,19 @@ def test_a_process_without_a_task_for_long_is_ended(kept: Kept) -> None:
     kept.children.tidy()
     assert not is_running(etl)
     assert is_running(model)
+
+
+def test_of_many_processes_without_a_task_the_newest_are_kept(kept: Kept) -> None:
+    """One for each device, and one more; a moment after their last task. What has a task does not count."""
+    busy = kept.take(MODEL)
+    pids = [kept.task(ETL, devices=(device,)) for device in (1, 2, 3, 4)]
+    kept.children.tidy()
+    assert all(is_running(pid) for pid in pids), "their next task is probably near"
+    for device in (1, 2, 3, 4):
+        kept.children._children[(device,), ETL].used -= REST_S + 5 - device
+    kept.children.tidy()
+    assert [is_running(pid) for pid in pids] == [False, False, True, True]
+    assert is_running(busy.pid)
 
 
 def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> None:
