@@ -235,7 +235,7 @@ class Handler:
         if values := feed.values():
             total = loader.num_rows
             self._context.progress(rows=total, total_rows=total, batch=len(feed), values=values, final=True)
-        reference = self._save(body, attempt, trainee)
+        reference = trainee.save(self._volumes.checkpoints, self._name(body, attempt))
         took = {"compute_s": trained - began, "save_s": time.monotonic() - trained}
         timings = timings.model_copy(update=took)
         return TaskResult(
@@ -299,13 +299,6 @@ class Handler:
             output=body.output if isinstance(body, PredictTask) else "",
             timings=timings.model_copy(update={"compute_s": time.monotonic() - began}),
         )
-
-    def _save(self, body: TrainTask, attempt: int, trainee: Trainee) -> CheckpointRef | None:
-        """Of ranks the first one writes; all help it to get the whole state."""
-        state = trainee.state()
-        if not self._is_first:
-            return None
-        return checkpoints.save(self._volumes.checkpoints, self._name(body, attempt), state)
 
     @property
     def _is_first(self) -> bool:

@@ -20,10 +20,10 @@ from cerebro.techniques import Group, Technique, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.worker.agent.context import Context
 from cerebro.worker.agent.memory_errors import whose_memory
-from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checked import CheckedFile
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.grouped import GroupTrainee, prepare
+from cerebro.worker.training.reading_together import read_together
 from cerebro.worker.training.unit import Trainee
 
 _T = TypeVar("_T")
@@ -71,13 +71,13 @@ class Placed:
             is_optional: the unit goes on without it. Then all ranks have to know of one that could not read it.
 
         Raises:
-            CheckpointCorruptError: it is not what it should be: on all ranks. Where it was found when it was read, and
-                is not optional, on the rank that found it.
+            CheckpointCorruptError: it is not what it should be: on all ranks. Where that was found when each rank read
+                the file, and it is not optional, on the rank that found it.
         """
         checked, problem = self.group.gathered(_tried(check) if self.group.rank == 0 else (None, ""))[0]
         state = None
         if not problem:
-            state, problem = _tried(lambda: checkpoints.read(checked, self.device))
+            state, problem = _tried(lambda: read_together(checked, self.group, self.device))
         if is_optional:
             problem = next(filter(None, self.group.gathered(problem)), "")
         if problem:

@@ -51,10 +51,16 @@ class DurableFile:
         self._aside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}{_LEFTOVER}")
         self._hash = xxhash.xxh3_64()
         self._num_bytes = 0
+        self._has_room = False
         with storage_full_named(path.parent):
             if makes_folder:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = self._aside.open("xb")
+
+    @property
+    def aside(self) -> Path:
+        """Where it is until it is committed: for who writes into room that was left in it."""
+        return self._aside
 
     @property
     def closed(self) -> bool:
@@ -73,8 +79,14 @@ class DurableFile:
         self._num_bytes += size
         return size
 
+    def leave(self, num_bytes: int) -> None:
+        """Leave room that others fill before `commit`, which then reads the whole file to hash it."""
+        self._file.seek(num_bytes, os.SEEK_CUR)
+        self._has_room = True
+        self._num_bytes += num_bytes
+
     def tell(self) -> int:
-        """Bytes written so far."""
+        """Bytes written so far, with room that was left."""
         return self._num_bytes
 
     def flush(self) -> None:
@@ -93,12 +105,15 @@ class DurableFile:
         """
         with storage_full_named(self._path.parent):
             self._file.flush()
+            found = f"xxh3_64:{self._hash.hexdigest()}"
+            if self._has_room:
+                found = checksum(self._aside).checksum
             os.fsync(self._file.fileno())
             self._file.close()
             self._aside.replace(self._path)
             if sync_rename:
                 sync_folder(self._path.parent)
-        return Written(num_bytes=self._num_bytes, checksum=f"xxh3_64:{self._hash.hexdigest()}")
+        return Written(num_bytes=self._num_bytes, checksum=found)
 
     def discard(self) -> None:
         """Leave no trace. Safe to call twice, and after `commit`."""

@@ -299,8 +299,7 @@ def _trained(
         metrics = train_unit(
             spec, trainee, feed, case.given, seed=1, model="m00", epoch=1, partition=unit.number
         )
-        state = trainee.state()
-        return (checkpoints.save(unit.root, unit.written, state) if group.rank == 0 else None), metrics
+        return trainee.save(unit.root, unit.written), metrics
     return (taken[0] if group.rank == 0 else None), {}
 
 

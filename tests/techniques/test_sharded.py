@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -77,14 +79,22 @@ def peak_of_gathering(group: Group, count: int, num_bytes: int) -> int:
     state = {"models": [module.state_dict()]}
     assert group.size == 1 or isinstance(group, RankGroup)
     group.barrier()
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark is what it is now
-    before = _memory("VmRSS")
+    before = memory_now()
     saved = whole(state, group)
     assert (saved is None) == (group.rank > 0)
-    return _memory("VmHWM") - before
+    return memory("VmHWM") - before
 
 
-def _memory(name: str) -> int:
+def memory_now() -> int:
+    """Of this process, in bytes; ``memory("VmHWM")`` is the most that it has from now on."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what an earlier test has freed would be taken again unseen
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
+
+
+def memory(name: str) -> int:
+    """Of this process, in bytes, as the kernel names it."""
     for line in Path(f"/proc/{os.getpid()}/status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) * 1024

@@ -100,7 +100,7 @@ class CheckedReader(io.RawIOBase):
             number, offset = divmod(self._position, BLOCK_BYTES)
             if offset == 0 and count - done >= BLOCK_BYTES:
                 # A whole block needs no copy: what is checked is what was handed out.
-                part = self._read(number, target[done : done + BLOCK_BYTES])
+                part = self.block(number, target[done : done + BLOCK_BYTES])
             else:
                 part = self._kept_block(number)[offset : offset + count - done]
                 target[done : done + len(part)] = part
@@ -111,11 +111,11 @@ class CheckedReader(io.RawIOBase):
     def _kept_block(self, number: int) -> memoryview:
         if number != self._number:
             self._number = -1
-            self._block = self._read(number, self._buffer)
+            self._block = self.block(number, self._buffer)
             self._number = number
         return self._block
 
-    def _read(self, number: int, into: memoryview) -> memoryview:
+    def block(self, number: int, into: memoryview) -> memoryview:
         """A block of the file, checked, in as much of `into` as it takes."""
         if self.problem is not None:
             raise self.problem

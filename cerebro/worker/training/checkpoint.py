@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -40,29 +40,63 @@ def save(root: Path, name: str, state: State) -> CheckpointRef:
         SpecError: the user's `checkpoint` holds something that is no tensor, number, string, or dict, list or tuple.
         StorageFullError: the volume is full; what was there before is unchanged, and nothing of this file stays.
     """
+    with opened(root, name, state) as file:
+        put(state, file)
+        return kept(file, name)
+
+
+@contextmanager
+def opened(root: Path, name: str, state: State) -> Iterator[DurableFile]:
+    """A file for a state, of which nothing stays unless it is `kept`. Raises as `save`."""
+    with needs_named(state):
+        file = DurableFile(root / name, makes_folder=False)
+        try:
+            yield file
+        finally:
+            file.discard()
+
+
+@contextmanager
+def needs_named(state: State) -> Iterator[None]:
+    """Have a full volume tell how much room the state needs."""
+    try:
+        yield
+    except StorageFullError as full:
+        full.needs_bytes = 2 * state_bytes(state) + (1 << 20)  # type: ignore[attr-defined]
+        raise
+
+
+class Sink(Protocol):
+    """What a state is written into."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append; returns how many bytes."""
+
+
+def put(state: State, into: Sink) -> None:
+    """Write a state into a file. Raises as `save`."""
     state = {**state, "checkpoint": storable(state["checkpoint"], "checkpoint")}
-    file = DurableFile(root / name, makes_folder=False)
-    sink = _Sink(file)
+    sink = _Sink(into)
     try:
         with _without_crc():
             torch.save(state, cast(Any, sink))
-        written = file.commit()
-    except (RuntimeError, StorageFullError) as error:
+    except RuntimeError:
         # torch's writer puts an error of its own, about positions, in the place of the sink's.
-        full = error if isinstance(error, StorageFullError) else sink.full
-        if full is None:
+        if sink.full is None:
             raise
-        full.needs_bytes = 2 * state_bytes(state) + (1 << 20)  # type: ignore[attr-defined]
-        raise full from None
-    finally:
-        file.discard()
+        raise sink.full from None
+
+
+def kept(file: DurableFile, name: str) -> CheckpointRef:
+    """Have the file of this name be there; what identifies it."""
+    written = file.commit()
     return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes)
 
 
 class _Sink:
     """What torch writes into: hands on to a file, and remembers that the volume was full."""
 
-    def __init__(self, file: DurableFile) -> None:
+    def __init__(self, file: Sink) -> None:
         self._file = file
         self.full: StorageFullError | None = None
 

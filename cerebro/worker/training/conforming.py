@@ -142,8 +142,7 @@ class _Rank:
 
     def saved(self, trainee: Trainee, name: str) -> CheckpointRef | None:
         """Its file, on rank 0."""
-        state = trainee.state()
-        return checkpoints.save(self.folder, name, state) if self.group.rank == 0 else None
+        return trainee.save(self.folder, name)
 
     def _count(self) -> int:
         return len(list(self.folder.glob("*-*-*")))

@@ -6,7 +6,7 @@ nobody could say what belongs into the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,36 @@ from cerebro.techniques.base import Group
 _NAMED = 3
 
 
-def whole(state: Any, group: Group, name: str = "") -> Any:
+def joined(part: DTensor, group: Group) -> torch.Tensor | None:
+    """The full tensor, on rank 0's host; nothing on others. Collective."""
+    local = part.to_local().detach()
+    if group.size > 1 and local.device.type == "cpu" and part.placements == (Shard(0),):
+        # Received where it stays: no rank needs room for more than what it has.
+        if group.rank > 0:
+            if local.numel():
+                dist.send(local.contiguous(), dst=0)
+            return None
+        whole = torch.empty(part.shape, dtype=part.dtype)
+        first, *others = whole.chunk(group.size)
+        first.copy_(local)
+        for rank, rows in enumerate(others, 1):
+            if rows.numel():
+                dist.recv(rows, src=rank)
+        return whole
+    tensor: torch.Tensor = part.full_tensor().detach()
+    if group.rank > 0:
+        return None
+    # Rows that do not divide were padded: what is saved of a tensor is its whole storage.
+    is_padded = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
+    return (tensor.clone() if is_padded else tensor).cpu()
+
+
+def whole(
+    state: Any,
+    group: Group,
+    name: str = "",
+    join: Callable[[DTensor, Group], torch.Tensor | None] = joined,
+) -> Any:
     """A tree of tensors, numbers and texts with its DTensors as full tensors. Collective.
 
     Rank 0 takes as much more host memory as the full tensors have bytes. Where parts lie on GPUs, each device takes
@@ -28,6 +57,7 @@ def whole(state: Any, group: Group, name: str = "") -> Any:
 
     Args:
         name: of the tree, for people.
+        join: makes a full tensor of a part; called on all ranks in the same order.
 
     Returns:
         On rank 0 the tree. On other ranks `None`.
@@ -44,9 +74,9 @@ def whole(state: Any, group: Group, name: str = "") -> Any:
     full: dict[str, torch.Tensor] = {}
     for path in sorted(parts):  # in the same order on all ranks
         if first[path] == path:
-            joined = _joined(parts[path], group)
-            if joined is not None:
-                full[path] = joined
+            tensor = join(parts[path], group)
+            if tensor is not None:
+                full[path] = tensor
     if group.rank == 0:
         full |= {path: full[name].detach() for path, name in first.items() if path != name}
     if group.rank > 0:
@@ -70,30 +100,6 @@ def _first_names(parts: Mapping[str, DTensor]) -> dict[str, str]:
         place = local.untyped_storage()._cdata, local.storage_offset(), tuple(parts[path].shape)
         names[path] = found.setdefault(place, path)
     return names
-
-
-def _joined(part: DTensor, group: Group) -> torch.Tensor | None:
-    """The full tensor, on rank 0's host; nothing on others."""
-    local = part.to_local().detach()
-    if group.size > 1 and local.device.type == "cpu" and part.placements == (Shard(0),):
-        # Received where it stays: no rank needs room for more than what it has.
-        if group.rank > 0:
-            if local.numel():
-                dist.send(local.contiguous(), dst=0)
-            return None
-        whole = torch.empty(part.shape, dtype=part.dtype)
-        first, *others = whole.chunk(group.size)
-        first.copy_(local)
-        for rank, rows in enumerate(others, 1):
-            if rows.numel():
-                dist.recv(rows, src=rank)
-        return whole
-    tensor: torch.Tensor = part.full_tensor().detach()
-    if group.rank > 0:
-        return None
-    # Rows that do not divide were padded: what is saved of a tensor is its whole storage.
-    is_padded = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
-    return (tensor.clone() if is_padded else tensor).cpu()
 
 
 def _require_equal(marks: Mapping[str, str], group: Group) -> None:

@@ -11,7 +11,7 @@ All that is collective happens in the same order on all ranks: `prepare`, then `
     loader = PartitionLoader(rows, ..., device=group.device, share=trainee.share)
     feed = InstrumentedLoader(loader, ...)                                   # `loader.num_rows` are the unit's rows
     metrics = train_unit(spec, trainee, feed, ...)                           # of the group: the same on every rank
-    state = trainee.state()                                                  # on every rank; of use on rank 0 only
+    reference = trainee.save(root, name)                                     # each rank its own rows; rank 0 has it
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import NotApplicableError, RanksDifferError, SpecError
 from cerebro.spec import DataLoader, Hints, SubEpochSpec
 from cerebro.techniques.base import Group, Params, Technique
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.gathering import require_same, whole
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.own_rows import save_together
 from cerebro.worker.training.seeds import rank_seed
 from cerebro.worker.training.sharded import cut, cut_named, cut_optimizer_states
 from cerebro.worker.training.unit import Trainee
@@ -72,6 +75,10 @@ class GroupTrainee(Trainee):
             RanksDifferError: ranks differ in what is kept: on all of them.
         """
         return whole(state, self.group) or {}
+
+    def save(self, root: Path, name: str) -> CheckpointRef | None:
+        """Write it, each rank its own rows; what identifies the file, on rank 0. Collective."""
+        return save_together(root, name, self.local_state(), self.group)
 
     def of_ranks(self, value: Any) -> list[Any]:
         """What each rank gave. Collective."""

@@ -235,8 +235,7 @@ def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> C
         epoch=asked.epoch,
         partition=asked.partition,
     )
-    state = trainee.state()
-    return checkpoints.save(folder, STATE, state) if group.rank == 0 else None
+    return trainee.save(folder, STATE)
 
 
 def _joined(folder: Path, way: Way, rank: int) -> Group:

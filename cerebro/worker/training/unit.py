@@ -10,15 +10,17 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from cerebro.contract.records import Hyperparameters
+from cerebro.contract.tasks import CheckpointRef
 from cerebro.contract.texts import cleaned
 from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.checkpoint import State, save
 from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
 from cerebro.worker.training.tracking import Checkpoint, changes
 from cerebro.worker.training.undrawn import Undrawn, is_written, made_undrawn
@@ -42,6 +44,10 @@ class Trainee:
     def state(self) -> State:
         """What is saved of it."""
         return self.whole(self.local_state())
+
+    def save(self, root: Path, name: str) -> CheckpointRef | None:
+        """Write it as `checkpoint.save` does; what identifies the file, where it was written."""
+        return save(root, name, self.state())
 
     def local_state(self) -> State:
         """What this process has of it."""

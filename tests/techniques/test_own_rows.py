@@ -1,0 +1,133 @@
+"""A checkpoint that ranks write together is the file that one of them writes, and is there in full or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.errors import SpecError, StorageFullError
+from cerebro.spec import Hints
+from cerebro.techniques import Fsdp, Group
+from cerebro.worker.training.checkpoint import State, load, save
+from cerebro.worker.training.gathering import whole
+from cerebro.worker.training.own_rows import save_together
+from tests.techniques.ranks import Ranks
+from tests.techniques.test_sharded import MIB, memory, memory_now
+
+SHAPES = ((640, 330), (65, 32), (7, 300), (1, 2000), (2, 3, 500), (5000,), (4, 4))
+"""Rows that ranks divide, do not divide, and of which a rank has none; a tensor that is too small to be cut."""
+
+
+def sharded_state(group: Group) -> State:
+    """As a unit leaves it: weights of which two are one, buffers, state of an optimizer, plain values."""
+    torch.manual_seed(4)
+    module = nn.Module()
+    for number, shape in enumerate(SHAPES):
+        module.register_parameter(f"p{number}", nn.Parameter(torch.rand(shape)))
+    module.register_parameter("brief", nn.Parameter(torch.rand(300, 20).bfloat16()))
+    module.again = module.p0
+    module.register_buffer("seen", torch.arange(3000))
+    holder = nn.Sequential(module)
+    Fsdp().prepare([holder], group, {}, Hints())
+    optimizer = torch.optim.SGD(holder.parameters(), lr=0.1, momentum=0.9)
+    for number, parameter in enumerate(holder.parameters(), 1):
+        parameter.grad = parameter.detach() * number
+    optimizer.step()
+    return {
+        "models": [holder.state_dict()],
+        "checkpoint": {"optimizer": optimizer.state_dict(), "n": 3, "loss": [0.5, torch.ones(2)]},
+        "hyperparams": {"lr": 0.1},
+        "made": {},
+    }
+
+
+def both(group: Group, root: Path) -> tuple[CheckpointRef | None, CheckpointRef | None]:
+    state = sharded_state(group)
+    full = whole(state, group)
+    one = save(root, "one.pt", full) if group.rank == 0 else None
+    return one, save_together(root, "together.pt", state, group)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_it_is_the_file_that_one_rank_writes(size: int, tmp_path: Path, ranks: Ranks) -> None:
+    """To the bit; what identifies it is what its bytes say."""
+    (one, together), *others = ranks.run(size, both, tmp_path)
+    assert all(found == (None, None) for found in others)
+    assert (together.checksum, together.size) == (one.checksum, one.size)
+    assert (tmp_path / "one.pt").read_bytes() == (tmp_path / "together.pt").read_bytes()
+    state = load(tmp_path, together, "cpu")
+    assert state["checkpoint"]["n"] == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.pt", "together.pt"]
+
+
+def failing(group: Group, root: Path, rank: int, number: int) -> tuple[str, int]:
+    """What a rank is told when a rank cannot write, and how much room a new attempt needs."""
+    state = sharded_state(group)
+    original = os.pwrite
+
+    def pwrite(*args: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    if group.rank == rank:
+        os.pwrite = pwrite
+    try:
+        save_together(root, "together.pt", state, group)
+    except (StorageFullError, OSError) as error:
+        return f"{type(error).__name__}: {error}", getattr(error, "needs_bytes", 0)
+    finally:
+        os.pwrite = original
+    return "", 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_volume_that_is_full_for_one_rank_is_told_by_all(rank: int, tmp_path: Path, ranks: Ranks) -> None:
+    """With what is needed; nothing of the file stays. So it is where a rank cannot write for another reason."""
+    for says, needs in ranks.run(2, failing, tmp_path, rank, errno.ENOSPC):
+        assert says.startswith("StorageFullError: no space to write in"), says
+        assert needs > 1 << 20
+    for says, _ in ranks.run(2, failing, tmp_path, rank, errno.EIO):
+        assert says.startswith("OSError: "), says
+        assert "Input/output error" in says
+    assert list(tmp_path.iterdir()) == []
+
+
+def unsaved(group: Group, root: Path, kept: Any) -> str:
+    """What a rank is told of a state that rank 0 cannot lay out."""
+    state = sharded_state(group)
+    state["checkpoint"]["odd"] = kept
+    try:
+        save_together(root, "together.pt", state, group)
+    except (SpecError, FileNotFoundError) as error:
+        return type(error).__name__
+    return ""
+
+
+def test_no_rank_waits_for_one_that_cannot_begin(tmp_path: Path, ranks: Ranks) -> None:
+    """User code keeps what cannot be saved, or the folder is gone: rank 0 tells."""
+    assert ranks.run(2, unsaved, tmp_path, {1, 2}) == ["SpecError", ""]
+    assert ranks.run(2, unsaved, tmp_path / "gone", 1) == ["FileNotFoundError", ""]
+    assert list(tmp_path.iterdir()) == []
+
+
+def peak_of_saving(group: Group, root: Path, count: int, num_bytes: int) -> int:
+    """Bytes that a rank's memory grows by, at most, while so many tensors of so many bytes are saved."""
+    module = nn.Sequential(*(nn.Linear(1024, num_bytes // 4096, bias=False) for _ in range(count)))
+    Fsdp().prepare([module], group, {}, Hints())
+    state: State = {"models": [module.state_dict()], "checkpoint": {}}
+    group.barrier()
+    before = memory_now()
+    save_together(root, "together.pt", state, group)
+    return memory("VmHWM") - before
+
+
+def test_no_rank_needs_room_for_the_rows_of_another(tmp_path: Path, ranks: Ranks) -> None:
+    """Neither rank 0 nor others take memory that grows with the state."""
+    for grown in ranks.run(2, peak_of_saving, tmp_path, 8, 16 * MIB):
+        assert grown < 8 * MIB

@@ -1,0 +1,105 @@
+"""Ranks that read a checkpoint together have what each would have read, and notice what each would have noticed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data import durable
+from cerebro.errors import CheckpointCorruptError
+from cerebro.techniques import Group
+from cerebro.worker.training import checked as checking
+from cerebro.worker.training.checkpoint import State, check, load, save
+from cerebro.worker.training.reading_together import read_together
+from tests.techniques.cases import distance
+from tests.techniques.ranks import Ranks
+from tests.techniques.test_sharded import MIB
+
+NAME = "u0.pt"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture
+def reference(root: Path) -> CheckpointRef:
+    """Of a file of 18 MB and some bytes: more blocks than ranks divide."""
+    state: State = {
+        "models": [{"w": torch.arange(4_000_000.0).reshape(4000, 1000), "few": torch.ones(3)}],
+        "checkpoint": {"m": torch.rand(500_000), "n": 3},
+        "hyperparams": {},
+        "made": {},
+    }
+    return save(root, NAME, state)
+
+
+def found(group: Group, root: Path, reference: CheckpointRef, has_memory: bool) -> tuple[State, int]:
+    """What a rank gets, and how many bytes of the file it has read for it."""
+    checked = check(root, reference)
+    count = 0
+
+    def counted(file: Any, buffer: memoryview) -> memoryview:
+        nonlocal count
+        filled = durable.fill(file, buffer)
+        count += len(filled)
+        return filled
+
+    def refused(*args: Any) -> int:
+        raise PermissionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checking, "fill", counted)
+        if not has_memory:
+            patch.setattr(os, "memfd_create", refused)
+        state = read_together(checked, group, "cpu")
+    group.barrier()
+    state["models"][0]["w"][0, 0] = group.rank + 7  # its own
+    group.barrier()
+    assert state["models"][0]["w"][0, 0] == group.rank + 7
+    state["models"][0]["w"][0, 0] = 0.0
+    return state, count
+
+
+@pytest.mark.parametrize(("size", "has_memory"), [(2, True), (3, True), (2, False)])
+def test_each_rank_has_the_state_and_reads_its_share(
+    size: int, has_memory: bool, root: Path, reference: CheckpointRef, ranks: Ranks
+) -> None:
+    """To the bit. Where memory cannot be shared, each reads the file."""
+    wanted = load(root, reference, "cpu")
+    answers = ranks.run(size, found, root, reference, has_memory)
+    assert all(distance(state, wanted) == 0 for state, _ in answers)
+    counts = [count for _, count in answers]
+    if has_memory:
+        assert sum(counts) == reference.size
+        assert max(counts) - min(counts) <= 2 * durable.BLOCK_BYTES
+    else:
+        assert min(counts) >= reference.size
+
+
+def noticed(group: Group, root: Path, reference: CheckpointRef) -> str:
+    """What a rank says of a file that was damaged after it was checked."""
+    checked = check(root, reference)
+    group.barrier()
+    if group.rank == 0:
+        with (root / NAME).open("r+b") as file:
+            file.seek(17 * MIB)
+            file.write(b"\xff" * 9)
+    group.barrier()
+    try:
+        read_together(checked, group, "cpu")
+    except CheckpointCorruptError as error:
+        return str(error)
+    return ""
+
+
+def test_damage_after_the_check_is_told_by_all(root: Path, reference: CheckpointRef, ranks: Ranks) -> None:
+    """Also by a rank that did not read the block."""
+    for says in ranks.run(2, noticed, root, reference):
+        assert "was damaged between bytes" in says
