@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -127,15 +126,13 @@ def test_where_ranks_met_is_cleared_by_the_next_process_of_their_worker(
 
 
 @pytest.mark.parametrize("rank", BOTH)
-def test_the_death_of_a_rank_is_known_within_a_second(agents: Agents, rank: int) -> None:
-    """From the kill to the failure in the log, with the processes of all ranks gone."""
+def test_the_death_of_a_rank_ends_the_attempt(agents: Agents, rank: int) -> None:
+    """Long before a batch would be missed; how soon is measured (`benchmarks techniques`)."""
     agents.start(devices=2)
     key = give(agents, 0, "wait")
     pids = [agents.begun(0, number) for number in BOTH]
-    began = time.monotonic()
     os.kill(pids[rank], signal.SIGKILL)
     failure = failure_of(agents, key)
-    assert time.monotonic() - began < 1.0
     assert (failure.kind, failure.rank) == (FailureKind.CRASH, rank)
     assert not any(map(is_running, pids))
 

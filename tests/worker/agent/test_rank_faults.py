@@ -254,22 +254,20 @@ def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training
 
 @pytest.mark.parametrize("rank", BOTH)
 def test_a_rank_that_is_killed_at_any_moment(training: Training, rank: int) -> None:
-    """Known within a second; nothing is left; the retry has the weights of a training that nothing befell."""
+    """Nothing is left; the retry has the weights of a training that nothing befell. How soon the death is known is
+    measured (`benchmarks techniques`)."""
     wanted = training.weights(training.result(training.give("whole", run="fit-2")))
-    seconds, chance = [], random.Random(rank)
+    chance = random.Random(rank)
     for attempt in range(1, 4):
         key = training.give(f"hit{attempt}", attempt=attempt, pause_s=0.05)
         pids = training.pids(f"hit{attempt}")
         groups = groups_of(pids)
         time.sleep(chance.uniform(0, 0.6))
-        began = time.monotonic()
         os.kill(pids[rank], signal.SIGKILL)
         failure = training.failure(key, attempt)
-        seconds.append(time.monotonic() - began)
         assert (failure.kind, failure.rank) == (FailureKind.CRASH, rank), failure
         assert f"rank {rank} of 2 (device {rank}): the process ended by signal SIGKILL" in failure.message
         assert gone(groups)
-    assert max(seconds) < 1.0, seconds
     retried = training.result(training.give("after", attempt=4), 4)
     same(training.weights(retried), wanted)
 
