@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from cerebro.local import cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300
+LARGE = ("--layers", "12", "--width", "128", "--context", "512")
+"""About 500 MiB as user code is written; which of the other ways needs less than 400 depends on what the allocator
+keeps."""
 
 pytestmark = pytest.mark.slow
 
@@ -22,13 +26,21 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cluster of one worker with two devices."""
-    folder = tmp_path / "home"
+    with running(tmp_path / "home", monkeypatch) as folder:
+        yield folder
+
+
+@contextmanager
+def running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Such a cluster, with the settings of this process."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(folder))
     monkeypatch.setenv("CEREBRO_DEVICES", "2")
-    cluster.start(folder, workers=1, tensorboard=False)
-    yield folder
-    cluster.stop(folder)
+    try:
+        cluster.start(folder, workers=1, tensorboard=False)
+        yield folder
+    finally:
+        cluster.stop(folder)
 
 
 def trained(name: str, *options: str) -> list[str]:
@@ -46,6 +58,26 @@ def trained(name: str, *options: str) -> list[str]:
     run = Experiment.attach(name).state().runs["fit-1"]
     assert all(model.is_trained for model in run.models.values())
     return [visit.way.label if visit.way else "single" for m in run.models.values() for visit in m.visits]
+
+
+def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`single` is struck off for memory, and says so in the table of ways; the run finishes by the next way, and the
+    models are those that one device with enough memory trains."""
+    monkeypatch.setenv("CEREBRO_DEVICE_MEMORY", "400MiB")
+    with running(tmp_path / "home", monkeypatch):
+        ways = trained("gpt", *LARGE)
+        assert "single" not in ways
+        experiment = Experiment.attach("gpt")
+        table = experiment.result().ways().set_index(["model", "way"])["struck off"]
+        for model, way in zip(("m00", "m01"), ways, strict=True):
+            assert "MiB of its device, which has 400 MiB" in table[model, "single"]
+            assert table[model, way] == ""
+        assert not any(task.failures for task in experiment.state().runs["fit-1"].tasks.values())
+        replay = [sys.executable, "-m", "cerebro.cli", "replay", "gpt", "--tolerance", "1e-4"]
+        done = subprocess.run(replay, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.usefixtures("home")
