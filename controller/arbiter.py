@@ -87,7 +87,7 @@ class Claim:
     whole_s: float = math.inf
 
     @property
-    def is_hungry(self) -> bool:
+    def could_use_more(self) -> bool:
         """Whether it could use more than it has."""
         return self.most > 0 and not self.wants <= self.holds
 
@@ -293,11 +293,11 @@ class Arbiter:
         for claim in self._claims.values():
             by_project.setdefault(claim.project, []).append(claim)
         old = {name for name, claims in by_project.items() if any(c.ref in known for c in claims)}
-        hungry = {name for name, claims in by_project.items() if any(c.is_hungry for c in claims)}
+        hungry = {name for name, claims in by_project.items() if any(c.could_use_more for c in claims)}
         _lift(self._projects, set(by_project), old, hungry)
         for claims in by_project.values():
             refs = {claim.ref for claim in claims}
-            _lift(self._runs, refs, refs & known, {claim.ref for claim in claims if claim.is_hungry})
+            _lift(self._runs, refs, refs & known, {claim.ref for claim in claims if claim.could_use_more})
         gone = self._projects.keys() - by_project.keys()
         for name in [name for name in gone if self._projects[name] < 1.0]:
             del self._projects[name]

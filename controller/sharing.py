@@ -279,8 +279,8 @@ def _told(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
         project=run.project,
         devices=sum(place.device != NO_DEVICE for place in claim.holds),
         without_device=len(beside),
-        could_use_more=claim.is_hungry,
-        kept_s=_KEPT_S * math.ceil(kept_s / _KEPT_S) if claim.is_hungry else 0.0,
+        could_use_more=claim.could_use_more,
+        kept_s=_KEPT_S * math.ceil(kept_s / _KEPT_S) if claim.could_use_more else 0.0,
     )
 
 

@@ -114,7 +114,6 @@ def _of(facts: ModelFacts, offer: Offer, at: _At, keyed_by: Mapping[str, str] | 
             if memory
             else 0.0,
             is_automatic=technique.is_exact(params) and technique.helps(place),
-            evaluates=technique.evaluates,
             cache_key=cache_key(facts.signature, way, at.device, keyed_by) if keyed_by is not None else "",
         )
 

@@ -122,7 +122,7 @@ class Trial:
                 reason=verdict.reason, cause="gradient", error=verdict.error, seconds=time.monotonic() - began
             )
         stopwatch = self._timed(trainee)
-        device_bytes, reserved, host = self._peaks()
+        device_bytes, host = self._peaks()
         trainee.checkpoint.settle()
         files = self._files(trainee, root, name)
         pace = stopwatch.pace()
@@ -133,7 +133,6 @@ class Trial:
             sigma=pace.sigma,
             batches=pace.batches,
             device_bytes=device_bytes,
-            device_reserved_bytes=reserved,
             host_bytes=host,
             is_verified=verdict.is_verified,
             unverified=verdict.unverified,
@@ -314,16 +313,15 @@ class Trial:
             for device in self._group.devices:
                 torch.cuda.reset_peak_memory_stats(device)
 
-    def _peaks(self) -> tuple[int, int, int]:
-        """Most bytes of a device that were in use, and were reserved, at once, over all devices; and of the host, over
-        all ranks together. Collective."""
+    def _peaks(self) -> tuple[int, int]:
+        """Most bytes of a device that were in use at once, over all devices; and of the host, over all ranks together.
+        Collective."""
         group = self._group
-        used = reserved = self._device_memory.taken()
+        used = self._device_memory.taken()
         if group.device.startswith("cuda"):
             used = max(torch.cuda.max_memory_allocated(device) for device in group.devices)
-            reserved = max(torch.cuda.max_memory_reserved(device) for device in group.devices)
-        found = group.gathered((used, reserved, memory.peak_bytes()))
-        return max(each[0] for each in found), max(each[1] for each in found), sum(each[2] for each in found)
+        found = group.gathered((used, memory.peak_bytes()))
+        return max(each[0] for each in found), sum(each[1] for each in found)
 
 
 def _from(goes_on: Callable[[int], bool], before: int, batches: int) -> bool:

@@ -82,7 +82,6 @@ class KnownWay(Contract):
         per_optimizer_byte, per_activation_byte: how much `device_bytes` grows with each byte of the optimizer's state,
             and of the activations on one device, once a trial has shown those.
         is_automatic: it may be chosen without being named: it keeps the numbers of one device, and may help there.
-        evaluates: `test` and `predict` need it, too.
         cache_key: what outcomes of its trials are kept under, for other runs; empty: they are not.
     """
 
@@ -95,7 +94,6 @@ class KnownWay(Contract):
     per_optimizer_byte: float = Field(default=0.0, ge=0)
     per_activation_byte: float = Field(default=0.0, ge=0)
     is_automatic: bool = True
-    evaluates: bool = False
     cache_key: Sha256 | Literal[""] = ""
 
 
@@ -164,7 +162,6 @@ class TrialOutcome(Contract):
         load_s, save_s: seconds that reading and writing the model's state take.
         start_s: seconds until a group of processes was ready to train; 0 for one process.
         device_bytes: most memory of a device that was in use at once; 0: it has none of its own, or not known.
-        device_reserved_bytes: the same with what torch's allocator kept.
         host_bytes: most memory that its processes had together.
         state_bytes: size of the model's state, as its checkpoints have it.
         is_verified: it computes the gradient of one device.
@@ -183,7 +180,6 @@ class TrialOutcome(Contract):
     save_s: float = Field(default=0.0, ge=0)
     start_s: float = Field(default=0.0, ge=0)
     device_bytes: int = Field(default=0, ge=0)
-    device_reserved_bytes: int = Field(default=0, ge=0)
     host_bytes: int = Field(default=0, ge=0)
     state_bytes: int = Field(default=0, ge=0)
     is_verified: bool = False

@@ -141,7 +141,6 @@ class Technique(ABC):
         parameters: names, each with the values that it may have; `None`: any.
         keeps_numerics: whether results are those of one device up to rounding. One that does not is never chosen
             unless the user names it.
-        evaluates: whether `test` and `predict` need it too, because the model fits no single device.
         processes: ``"ranks"``: one process for each device; ``"one"``: one process that uses all devices.
         fixed: parameters that a user has fixed.
     """
@@ -152,7 +151,6 @@ class Technique(ABC):
     most: ClassVar[int] = MAX_DEVICES
     parameters: ClassVar[Mapping[str, tuple[Any, ...]] | None] = None
     keeps_numerics: ClassVar[bool] = True
-    evaluates: ClassVar[bool] = False
     processes: ClassVar[Literal["ranks", "one"]] = "ranks"
 
     def __init__(self, **fixed: Any) -> None:

@@ -87,6 +87,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "weight": 2.5,
             "graceS": 60,
             "savepointS": 0,
+            "deviceMemory": "1.5GiB",
             "shards": {"size": "100Gi", "className": "gp3", "whenScaled": "Delete"},
             "extraEnv": [{"name": "HF_HOME", "value": "/volumes/shared/hf"}],
         },

@@ -136,7 +136,7 @@ def test_a_worker_that_cannot_be_measured_keeps_its_leases(
             "CEREBRO_TOKEN": "t",
             "CEREBRO_WORKER": "w",
             "CEREBRO_VOLUMES": str(tmp_path),
-            "CEREBRO_LEASE_S": "0.05",
+            "CEREBRO_LEASE_S": "0.1",
         }
     )
     meter: Any = SimpleNamespace(measure=hang) if what == "meter" else None

@@ -86,6 +86,10 @@
 - name: CEREBRO_SAVEPOINT_S
   value: {{ $worker.savepointS | quote }}
 {{- end }}
+{{- with $worker.deviceMemory }}
+- name: CEREBRO_DEVICE_MEMORY
+  value: {{ . | quote }}
+{{- end }}
 {{ include "cerebro.env.observed" . }}
 {{- end -}}
 
