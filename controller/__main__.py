@@ -12,7 +12,6 @@ from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
 from cerebro.runtime.kvs import KvsClient
 from controller.advisor import ChildHelper
-from controller.health import hung
 from controller.leadership import resign
 from controller.loop import Controller
 from controller.metrics import Metrics
@@ -25,6 +24,11 @@ _COLLECT_AFTER = (100_000, 50, 100)
 
 _VOLUMES = ("shared", "checkpoints", "metrics", "logs")
 """Volumes whose free space it measures, where they are mounted."""
+
+
+HUNG_S = 300.0
+"""Longest honest iteration of the loop: cutting a very large metadata table is one. Starting anew sooner would begin it
+ever again."""
 
 
 def main() -> None:
@@ -63,6 +67,13 @@ def _end(settings: Settings) -> None:
     # Nothing needs saving: what this process knows is a fold of the log.
     resign(settings.server, settings.token, settings.holder)
     os._exit(0)
+
+
+def hung(last_iteration: float, now: float) -> str:
+    """What is wrong with a loop whose last iteration began at `last_iteration` (seconds, as `now`); empty if nothing
+    is, be it leading, a standby, or waiting for a store that is away."""
+    still_s = now - last_iteration
+    return f"the loop has not turned for {still_s:.0f} s" if still_s > HUNG_S else ""
 
 
 def _answer_probes(bind: str, controller: Controller, metrics: Metrics) -> None:

@@ -13,8 +13,8 @@ balanced as well.
   what the process took to start, and is taken by another run only if that is behind by more than a unit.
 - *Little work is let in early.* A run that has no place, and all of whose work takes a quarter of a stay at most, is
   given one place whose stay has not ended. It costs what it would cost later. The place then stays with who is there
-  next for that much longer, and lets nobody else in until it has. So over any time a place is taken from who wants it
-  no more often than once a stay, and once more.
+  next for that much longer, and lets nobody else in until it has. So in any period, a run loses a place that it wants
+  at most once per stay, plus once.
 - *Nothing lies idle that somebody could use*: all of this orders those that want a device, and never keeps it from the
   only one.
 
@@ -293,8 +293,8 @@ class Arbiter:
         for claim in self._claims.values():
             by_project.setdefault(claim.project, []).append(claim)
         old = {name for name, claims in by_project.items() if any(c.ref in known for c in claims)}
-        hungry = {name for name, claims in by_project.items() if any(c.could_use_more for c in claims)}
-        _lift(self._projects, set(by_project), old, hungry)
+        wanting = {name for name, claims in by_project.items() if any(c.could_use_more for c in claims)}
+        _lift(self._projects, set(by_project), old, wanting)
         for claims in by_project.values():
             refs = {claim.ref for claim in claims}
             _lift(self._runs, refs, refs & known, {claim.ref for claim in claims if claim.could_use_more})
@@ -370,11 +370,11 @@ class Arbiter:
         return stay
 
 
-def _lift(accounts: dict[_Key, float], present: set[_Key], old: set[_Key], hungry: set[_Key]) -> None:
-    """Let none of `present` that is new, or not hungry, have less than the least of those who wait for more."""
+def _lift(accounts: dict[_Key, float], present: set[_Key], old: set[_Key], wanting: set[_Key]) -> None:
+    """Let none of `present` that is new, or could use no more, have less than the least of those who wait for more."""
     old = old & accounts.keys()
-    waiting = old & hungry
+    waiting = old & wanting
     floor = min((accounts[key] for key in waiting or old), default=0.0)
     for key in present:
-        if key not in old or (key not in hungry and waiting):
+        if key not in old or (key not in wanting and waiting):
             accounts[key] = max(accounts.get(key, 0.0), floor)

@@ -19,7 +19,7 @@ from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worke
 from cerebro.state.sharing import WEIGHTS, lanes_held, task_lanes
 from cerebro.state.workers import NO_DEVICE
 from controller.arbiter import Claim, Place, RunRef
-from controller.assigning import due_s
+from controller.assignment import due_s
 from controller.fit_dispatch import FitDispatch
 from controller.ready_tasks import ready
 from controller.replication import remaking

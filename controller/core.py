@@ -14,7 +14,7 @@ from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState, Run, TaskKey
-from controller.assigning import due_s
+from controller.assignment import due_s
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.decide import Step, decide
 from controller.fit_dispatch import FitDispatch

@@ -25,7 +25,7 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.report import epoch_report
 from cerebro.state.waiting import KIND, needed_partitions
-from controller.assigning import assign, revoke_task
+from controller.assignment import assign, revoke_task
 from controller.cluster_decision import ENDING, REMOVED
 from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.fit_dispatch import FitDispatch
@@ -248,8 +248,8 @@ def _ask_back(task: Task, reason: str, now: float) -> Iterator[Step]:
 
 
 def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
-    """Units of a model that goes no further: of one that a user stopped, wherever it is; of one that was given up those
-    that are queued, while a running one is left to end by itself."""
+    """Revoke the units of stopped models, running or queued, and the queued units of failed models. The running unit of
+    a failed model ends by itself."""
     for task in run.open.values():
         if task.key.kind != "train":
             continue

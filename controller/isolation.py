@@ -15,7 +15,7 @@ from cerebro.contract.records import Unreadable
 from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState, whole
-from controller.assigning import revoke_task
+from controller.assignment import revoke_task
 from controller.log_reading import LogReading
 from controller.opened import Experiments
 

@@ -1,10 +1,10 @@
 """The thin loop around the pure cores: reads the logs, lets each core decide, writes the steps.
 
-What the cluster's log is told of workers is decided first (`controller.ledger`), and read by all before they decide.
-Owns no state that matters: what it holds are folds of logs and is rebuilt from there after a crash. So many runs are
-worked on at a time as `Settings.open_runs` says, the oldest in the queue; the others wait there. Each experiment has a
-core of its own, asked in the order of the arbiter (`controller.sharing`). What happens to one, whether it
-cannot be read or has a fault, touches no other one.
+Each round first records what has changed of the workers in the cluster's log (`controller.ledger`); every experiment
+reads that before it decides. The loop owns no state that matters: it holds folds of logs, which are rebuilt after a
+crash. It works on as many runs at a time as `Settings.open_runs` says, the oldest of the queue; the others wait there.
+Each experiment has a core of its own, asked in the order of the arbiter (`controller.sharing`). An experiment that
+cannot be read, or has a fault, disturbs no other.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Controller:
         self._watch(cores, 0.0 if is_reading else wait_s)
 
     def _look_over(self) -> list[Overview]:
-        """Ask each experiment whose log is read what is so of it. Who has a fault shows it here."""
+        """Overview of each experiment whose log is read. A fault in one shows here, and is kept from the others."""
         for name, core in self._experiments.ready().items():
             overview = self._isolation.attempt(name, partial(Overview.of, core), None)
             if overview is not None:

@@ -16,25 +16,25 @@ from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
 from cerebro.contract.tasks import MEASURING, InspectTask, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.state import Run, TaskKey, Worker
-from controller.assigner import Assigner
+from controller.assignment_draft import AssignmentDraft
 from controller.fit_dispatch import FitDispatch
-from controller.trials.choice import Wanted, trials
 from controller.trials.known import is_worth_inspecting, situation
+from controller.trials.selection import Wanted, trials
 
 TRIAL_S = 120.0
 """A trial that takes longer is ended, and its way struck off."""
 
 
-def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, assigner: Assigner) -> None:
+def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, draft: AssignmentDraft) -> None:
     """Give what is worth it now: the inspection, or trials."""
-    if run.fit_request.trials == "never" or _is_not_asked_for(run, assigner):
+    if run.fit_request.trials == "never" or _is_not_asked_for(run, draft):
         return
-    workers = [worker for worker in assigner.alive if worker.trains]
+    workers = [worker for worker in draft.alive if worker.trains]
     if not (run.counts.struck or run.exhausted) and all(worker.devices == 1 for worker in workers):
         return
     # Who is barred has changed by the next decision: that says where something is measured, not whether it is worth it.
-    able = [worker for worker in workers if worker.name not in assigner.barred]
-    giver, of = _Giver(record, run, fit, assigner, able), _standing(run, workers)
+    able = [worker for worker in workers if worker.name not in draft.barred]
+    giver, of = _Giver(record, run, fit, draft, able), _standing(run, workers)
     if run.inspection is None:
         is_open = any(task.key.kind == "inspect" for task in run.open.values())
         if not is_open and fit.again("inspect", of, lambda: is_worth_inspecting(run, fit.times, workers)):
@@ -67,13 +67,13 @@ def _standing(run: Run, workers: list[Worker]) -> Hashable:
     )
 
 
-def _is_not_asked_for(run: Run, assigner: Assigner) -> bool:
+def _is_not_asked_for(run: Run, draft: AssignmentDraft) -> bool:
     """Whether nobody named techniques, and all devices are shares of cores.
 
     There a unit on several of them computes with what units side by side would compute with, and is at best as fast:
     trials, which take turns with units, could gain nothing.
     """
-    devices = (worker.device for worker in assigner.alive if worker.trains)
+    devices = (worker.device for worker in draft.alive if worker.trains)
     return run.fit_request.techniques is None and all(
         device is not None and device.kind == "cpu" for device in devices
     )
@@ -94,12 +94,12 @@ class _Giver(NamedTuple):
     record: ExperimentRecord
     run: Run
     fit: FitDispatch
-    assigner: Assigner
+    draft: AssignmentDraft
     workers: list[Worker]
 
     def inspect(self) -> None:
         """By a worker without a task beside units, rather one that holds data: it can tell how rows are laid out."""
-        run, request, places = self.run, self.run.fit_request, self.assigner.places
+        run, request, places = self.run, self.run.fit_request, self.draft.places
         able = [w for w in self.workers if "inspect" in w.kinds and places.beside(w.name) == 0]
         worker = min(able, key=lambda w: (not _held(run, w), w.name), default=None)
         kinds = _kinds(self.workers)
@@ -113,7 +113,7 @@ class _Giver(NamedTuple):
             gpus=request.gpus,
             places=kinds,
         )
-        self.assigner.give(worker.name, key, (), body=body)
+        self.draft.give(worker.name, key, (), body=body)
 
     def try_out(self, wanted: Wanted) -> None:
         """On the worker that has most of the devices free, if one has any."""
@@ -125,7 +125,7 @@ class _Giver(NamedTuple):
         ]
         if not able:
             return
-        places = self.assigner.places
+        places = self.draft.places
         worker, devices = min(
             able, key=lambda pair: (sum(places.count(pair[0].name, d) for d in pair[1]), pair[0].name)
         )
@@ -141,13 +141,13 @@ class _Giver(NamedTuple):
             device=device,
             partition=_held(run, worker)[0],
         )
-        self.assigner.give(worker.name, key, devices, body=body)
+        self.draft.give(worker.name, key, devices, body=body)
 
     def _devices(self, worker: Worker, kind: DeviceKind, size: int) -> tuple[int, ...]:
         """Those that a trial would take there; none if it cannot be there now."""
         is_busy = any(TaskKey.parse(key).kind in MEASURING for key in worker.open_tasks)
         is_given = any(
-            step.worker == worker.name and step.body.kind in MEASURING for step in self.assigner.steps
+            step.worker == worker.name and step.body.kind in MEASURING for step in self.draft.steps
         )
         if (
             worker.device != kind
@@ -157,7 +157,7 @@ class _Giver(NamedTuple):
             or not _held(self.run, worker)
         ):
             return ()
-        places = self.assigner.places
+        places = self.draft.places
         found = places.reachable(worker.name, QUEUE_DEPTH)
         if len(found) < size or places.count(worker.name, found[0]) > 0:
             return ()

@@ -125,7 +125,7 @@ class Experiments:
     opened: dict[str, Opened] = field(default_factory=dict)
     _faults: dict[str, _Fault] = field(default_factory=dict)
     _admitted: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """As was last said."""
+    """Experiment -> its runs that are worked on, as last reported."""
 
     def admitted(
         self, queue: api.QueueAnswer, now: float, waiting: Collection[RunRef] = ()

@@ -233,7 +233,7 @@ class _Seen:
         )
 
     def claims(self) -> list[Claim]:
-        """Of these."""
+        """What each run that is still open has and wants."""
         return [self._claim(core, run) for core, run in self.still()]
 
     def places(self) -> frozenset[Place]:

@@ -15,8 +15,8 @@ from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.ways import left
 from cerebro.state.workers import knows_ways
-from controller.trials.allotment import allotted
 from controller.trials.known import situation, totals
+from controller.trials.way_choice import allotted
 from controller.unit_times import UnitTimes, technique_of
 
 

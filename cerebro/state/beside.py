@@ -5,7 +5,7 @@ as long as nothing changes what they read: the fit run of their models has ended
 stay. So while a test or prediction reads a model that is not finished, its fit run stays as it is; and while that run
 is open, the test or prediction waits.
 
-Of two runs of which only one can go on it is the one that was requested first; the other one waits for its end.
+If only one of two runs can go on, it is the one that was requested first; the other waits until that has ended.
 """
 
 from __future__ import annotations

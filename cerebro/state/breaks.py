@@ -1,4 +1,4 @@
-"""When a run stood still because it had ended, or because no worker of it was there: time that is nobody's.
+"""When a run stood still because it had ended, or because no worker of it was there: a break.
 
 It counts neither for the makespan nor as idle time. When a worker went away the log does not say if it was idle then:
 it is noticed when it is silent, perhaps only when the whole cluster has been started again. So if none of the workers
@@ -23,7 +23,7 @@ def add(run: Run, since: float, until: float) -> None:
 
 
 def begun(run: Run) -> float:
-    """When `run` started, later by its breaks: from then to its end, or to now, is what it took. 0 before it starts."""
+    """When `run` started, shifted by its breaks: its end less this is its time without breaks. 0 before it starts."""
     return run.started + sum(until - since for since, until in run.breaks) if run.started else 0.0
 
 

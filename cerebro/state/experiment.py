@@ -256,7 +256,7 @@ class ExperimentState:
         if isinstance(event, SchedulePlanned):
             run.planned = event
         elif isinstance(event, DevicesTaken):
-            taken.take(run, event)
+            taken.add_taken(run, event)
         elif isinstance(event, WaysStruckOff):
             ways.strike_all(event, run)
         elif isinstance(event, TrialsRecalled):

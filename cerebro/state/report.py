@@ -3,7 +3,7 @@
 Read off the log alone, so that controller, notebook, page and command line say the same. The bound is of the run as it
 was: with the times its units took and the workers they ran on, no order of them could have ended earlier. In breaks
 (`cerebro.state.breaks`) a run's clock stands still: they count neither for the makespan nor as idle time. What other
-runs had of a device is absence, too: it is no idle time, and the bound is of what was left (`cerebro.state.taken`).
+runs had of a device is absence, too: it is no idle time, and the bound (`cerebro.state.bound`) is of what was left.
 
 What a process takes to start and to import is no time of a unit. It is told apart. The makespan begins when the first
 unit's own work does. A process that starts later, beside workers that train, delays the run: that is in the makespan
@@ -13,13 +13,13 @@ and not in the bound, so it shows as gap. Pure.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cerebro.contract.events import EpochCompleted
 from cerebro.contract.runs import FitPlan
 from cerebro.state import breaks, taken, ways
+from cerebro.state.bound import lower_bound, lower_bound_of
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.runs import Run
 from cerebro.state.timeline import TrainedUnit, busy, busy_without_visits, committed, lost, running, starts
@@ -83,7 +83,7 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
         run=run.id,
         epoch=epoch,
         makespan_s=taken.open_s(run, zero, end),
-        lower_bound_s=_lower_bound(
+        lower_bound_s=lower_bound_of(
             run, _until(end, [*committed(run), *running(run, end)]), _devices(state, run)
         ),
         idle_s=_idle(state, run, begin, end),
@@ -126,21 +126,6 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         ),
         is_growing=is_growing,
     )
-
-
-def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
-    """Of the makespan of what has run up to `now`, in seconds.
-
-    Args:
-        devices: of each worker on which it could train: how many it had at most; one that is not in it had one.
-    """
-    models = {model.id: model.trained_s for model in run.models.values()}
-    workers = defaultdict(float, run.trained_s)
-    for unit in running(run, now):
-        models[unit.model] += unit.seconds
-        for worker, taken_there in unit.places:
-            workers[worker] += unit.seconds * len(taken_there)
-    return taken.least_s(run, models, workers, devices)
 
 
 def _devices(state: ExperimentState, run: Run) -> dict[str, int]:
@@ -215,16 +200,6 @@ def _until(end: float, units: Iterable[TrainedUnit]) -> Iterator[TrainedUnit]:
     for unit in units:
         if unit.started < end:
             yield unit._replace(ended=min(unit.ended, end))
-
-
-def _lower_bound(run: Run, units: Iterable[TrainedUnit], devices: Mapping[str, int]) -> float:
-    models: defaultdict[str, float] = defaultdict(float)
-    workers: defaultdict[str, float] = defaultdict(float)
-    for unit in units:
-        models[unit.model] += unit.seconds
-        for worker, taken_there in unit.places:
-            workers[worker] += unit.seconds * len(taken_there)
-    return taken.least_s(run, models, workers, devices)
 
 
 def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[str, float]:

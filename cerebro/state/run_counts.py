@@ -16,7 +16,7 @@ from cerebro.state.tasks import Task, TaskState
 
 @dataclass(kw_only=True, slots=True)
 class RunCounts:
-    """Of one run."""
+    """Counters over the models and tasks of one run."""
 
     active: int = 0
     """Models that have units or validations to do."""

@@ -2,9 +2,9 @@
 why it waits. Pure.
 
 The controller says which runs it works on and what they have (`cerebro.contract.api.Attended`), because only it knows
-all of them; page, notebook and command line say the same of it. What it said may be two seconds old. So whoever has
-read a run's log takes what the run has from there (`Standing.as_logged`), as the controller does (`lanes_held`): it
-agrees with the tasks that are shown beside it. Weights are owned here, for the arbiter too.
+all of them; page, notebook and command line say the same of it. What it said may be two seconds old. So a
+reader of the run's log takes what the run has from there (`Standing.as_logged`), as the controller does (`lanes_held`):
+the numbers then match the tasks on display. Weights are owned here, for the arbiter too.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 def due_shares(runs: Mapping[_Key, tuple[str, float]]) -> dict[_Key, float]:
     """Share of the cluster, 0 to 1, that each run is due while all of them want more than they have.
 
-    A project is due as much as the mean of its runs' weights says, and each of its runs its part of that by its own:
-    so the runs of one project count as one, and a priority counts within a project and beside others.
+    A project's weight is the mean of its runs' weights. Within a project, runs share by weight. So the runs of one
+    project count as one, and a priority counts both within a project and between projects.
 
     Args:
         runs: the project of each run, and its weight, above 0.

@@ -92,11 +92,11 @@ def _missing_worker(state: ExperimentState, run: Run) -> str:
         for who, partitions in missing.items()
     )
     hint = "" if run.kind == "etl" or set(missing) <= {_NOBODY} else f" ({_GONE_FOR_GOOD})"
-    return f"{_WAITING}{told}{hint}" if told else _older_workers(run, able)
+    return f"{_WAITING}{told}{hint}" if told else _waits_for_upgrade(run, able)
 
 
-def _older_workers(run: Run, able: list[Worker]) -> str:
-    """During an upgrade there may be workers that know no way but one device, and for no model is that one left."""
+def _waits_for_upgrade(run: Run, able: list[Worker]) -> str:
+    """Why the run waits for an upgrade: older workers know one device only, and no model may use one. Else empty."""
     alive = [worker for worker in able if worker.is_alive]
     older = sorted(worker.name for worker in alive if not knows_ways(worker))
     if not isinstance(run.plan, FitPlan) or not older:

@@ -8,7 +8,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.trials import Inspection
 from cerebro.contract.ways import SINGLE
 from cerebro.state import Model, ModelState, Run, Worker
-from controller.trials.choice import is_there_a_choice
+from controller.trials.selection import is_there_a_choice
 from controller.trials.situation import Situation
 from controller.unit_times import UnitTimes, technique_of
 

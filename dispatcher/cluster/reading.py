@@ -99,7 +99,7 @@ class Cluster:
             ),
             queue=queue,
             troubles=troubles,
-            wish=self._asked(store.size_request, None),
+            size_request=self._asked(store.size_request, None),
             audit=self._asked(store.audit, tuple[AuditEntry, ...]()),
             usage={
                 each.record.worker: self._usage_of(each.record.worker)

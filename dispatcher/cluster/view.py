@@ -63,8 +63,16 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTask:
-    """What a worker runs, in words, and for whom; the key of it, and when it began (None if unknown). `devices`: those
-    that it has, None if unknown; `on`: these in words, empty of a worker with one."""
+    """What a worker runs.
+
+    Attributes:
+        doing: in words.
+        experiment: for whom.
+        task: key.
+        since: when it began; `None` if unknown.
+        devices: that it has; `None` if unknown.
+        on: these in words; empty for a worker with one.
+    """
 
     doing: str
     experiment: str
@@ -79,11 +87,16 @@ class WorkerCard:
     """One worker.
 
     Attributes:
-        state: ``running``, ``idle``, ``stopping`` (it was asked to end) or ``lost``. note: its last words.
+        state: ``running``, ``idle``, ``stopping`` (it was asked to end) or ``lost``.
+        note: its last words.
         silent_s: since it last reported.
-        devices: how many it has. tasks: what it runs, side by side. next: what waits in its inbox.
-        partitions: training partitions on its volume. volume: which, if others share it.
-        history: processor share per slot, oldest first; busy: the share of its devices' time with a unit, per slot.
+        devices: how many it has.
+        tasks: what it runs, side by side.
+        next: what waits in its inbox.
+        partitions: training partitions on its volume.
+        volume: which one, if others share it.
+        history: processor share per slot, oldest first.
+        busy: the share of its devices' time with a unit, per slot.
     """
 
     name: str
@@ -141,7 +154,7 @@ class ClusterView:
     partitions: int
     queue: tuple[QueueRow, ...]
     troubles: tuple[tuple[str, str], ...]
-    wish: SizeRequest | None
+    size_request: SizeRequest | None
     audit: tuple[AuditEntry, ...]
     span: str
 
@@ -160,7 +173,7 @@ class Told:
     summaries: Mapping[str, Summary]
     queue: QueueAnswer = field(default_factory=lambda: QueueAnswer(runs=()))
     troubles: Troubles = field(default_factory=Troubles)
-    wish: SizeRequest | None = None
+    size_request: SizeRequest | None = None
     audit: tuple[AuditEntry, ...] = ()
     usage: Mapping[str, tuple[UsageSample, ...]]
 
@@ -191,7 +204,7 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
         partitions=sum(len(each) for each in held.values()),
         queue=tuple(queue_rows(told.queue, told.summaries)),
         troubles=tuple(sorted(told.troubles.pods.items())),
-        wish=told.wish,
+        size_request=told.size_request,
         audit=told.audit[::-1],
         span=span if span in SPANS else "hour",
     )

@@ -34,7 +34,9 @@ def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
                 kept[visit.checkpoint.name] = visit.checkpoint.size
     reason = ""
     if state.deletion is not None:
-        reason = f"{state.deletion.by or 'Somebody'} has asked for it already; the controller is at it."
+        reason = (
+            f"{state.deletion.by or 'Somebody'} has already asked for this; the controller is deleting it."
+        )
     elif open_runs:
         told = ", ".join(f"{run.id} is {wording.run(run)}" for run in open_runs)
         reason = f"{told}: stop {'it' if len(open_runs) == 1 else 'them'} first."

@@ -67,7 +67,7 @@ class _Log:
 
 @contextmanager
 def _none_in_part(log: _Log) -> Iterator[None]:
-    """Have nobody shown a state that knows an event in part."""
+    """Never show a state in which an event is half applied."""
     try:
         yield
     except BaseException as error:

@@ -20,16 +20,23 @@ class Header:
     """The head of an experiment's pages.
 
     Attributes:
-        state: a word of `cerebro.state.wording`. note: what the word does not say, such as why a run is paused.
+        state: a word of `cerebro.state.wording`.
+        note: what the word does not say, such as why a run is paused.
         waits: why the run in progress does not go on; empty if it does.
-        run, kind, done, total: the run in progress, else the newest; tasks committed of so many.
-        halted: another run, which somebody stopped and may resume. others: that are open as well.
-        fits, fit: planned fit runs, and the one whose models are shown; empty without any.
-        left: how long the run in progress will take yet, if that can be told. best: of `fit`.
-        standing: where `run` stands beside all open runs; `None` of one that has ended. priority: of an open `run`, as
-            last chosen. priorities: those there are.
-        is_live: whether anything may change by itself soon. is_complete: whether the whole log is read, of which `seq`
-            events are. stalled: why nothing moves though it should; empty if it does.
+        run, kind: the run in progress, else the newest.
+        done, total: its committed tasks, and all.
+        halted: another run, which somebody stopped and may resume.
+        others: runs that are open as well.
+        fits: planned fit runs.
+        fit: the one whose models are shown; empty without any.
+        left: how much longer the run in progress will take, if that can be told.
+        best: model of `fit`.
+        standing: where `run` stands among all open runs; `None` of one that has ended.
+        priority: of an open `run`, as last chosen.
+        priorities: all that can be chosen.
+        is_live: whether anything may change by itself soon.
+        is_complete: whether the whole log is read; `seq` events are.
+        stalled: why nothing moves though it should; empty if it does.
         may: `cerebro.commands.rules` actions that make sense now, of the experiment and of `run`.
     """
 

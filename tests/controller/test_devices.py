@@ -15,8 +15,8 @@ from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.validator import validate
 from cerebro.state import ExperimentState, RunState, schedule_of
+from cerebro.state.bound import lower_bound
 from cerebro.state.experiment import fold
-from cerebro.state.report import lower_bound
 from controller.advisor.planner_query import from_json, planner_query, to_json
 from controller.core import Core
 from controller.simulation.cluster import Simulation

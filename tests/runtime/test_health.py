@@ -13,7 +13,7 @@ import urllib3
 
 from cerebro.errors import ClusterError
 from cerebro.runtime import health
-from controller.health import HUNG_S, hung
+from controller.__main__ import HUNG_S, hung
 
 
 class Served:

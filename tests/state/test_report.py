@@ -15,8 +15,9 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.errors import InstanceError
 from cerebro.scheduling.validator import validate
 from cerebro.state import Run, epoch_report, schedule_lines, schedule_now, schedule_of
+from cerebro.state.bound import least_s
 from cerebro.state.experiment import fold
-from cerebro.state.taken import least_s, taken_s
+from cerebro.state.taken import taken_s
 from cerebro.state.timeline import committed
 from tests.state.runs import TimedStory, dispatched
 from tests.state.stories import joined, lost, unit, validation

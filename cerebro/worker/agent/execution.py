@@ -64,7 +64,7 @@ class Execution:
         self._early: tuple[InboxItem, ChildProcess | ChildGroup] | None = None
         """What the child was told to do before the store granted it."""
         self._newest: ChildProcess | ChildGroup | None = None
-        """What did the newest task."""
+        """The child, or group of them, that ran the newest task."""
         self._tasks_before = 0
         """How many tasks it had been given by then: children of a group do others' tasks in between."""
 
@@ -87,7 +87,7 @@ class Execution:
                 self._tell(child, item, {})
 
     def may_begin_early(self, item: InboxItem) -> bool:
-        """Whether nothing speaks against it but the child."""
+        """Whether the two tasks allow it; the child is checked apart."""
         body, before = item.body, self.previous
         if not (isinstance(body, TrainTask) and isinstance(before, TrainTask)):
             return False

@@ -1,9 +1,9 @@
 """The agent of a worker: what is there once, for all of its devices.
 
 Threads with one duty each. A `Slot` for each set of devices runs one task at a time in a child; *inbox* waits for what
-the controller assigns, and deals it to the slots; *reports* keeps all leases and says how far the tasks are; one sees
-to it that a wanted end comes. The main thread ends what lies idle, and gives back what waits when the worker is asked
-to end. They meet in `Mailbox`, `Lease`, `ChildPool` and `Drain`, which are safe for that. One more does the
+the controller assigns, and deals it to the slots; *reports* keeps all leases and says how far the tasks are; one
+enforces the deadline of a shutdown. The main thread ends what lies idle, and gives back what waits when the worker is
+asked to end. They meet in `Mailbox`, `Lease`, `ChildPool` and `Drain`, which are safe for that. One more does the
 `Housekeeping`, which no task waits for.
 """
 
@@ -38,7 +38,7 @@ _INBOX_S, _CROWDED_S = 20.0, 1.0
 """How long one read of the inbox waits, and the pause after one that was answered early, with nothing."""
 
 _LEAVING_TIMEOUT_S = 0.7
-"""Past the grace, for ending the children and telling the store; and once more for a last word if that did not do."""
+"""Past the grace, for ending the children and telling the store; then the same again for a final report."""
 
 
 class Agent:
@@ -293,7 +293,7 @@ def _started(duty: Callable[[], None], name: str = "") -> threading.Thread:
 
 
 def _vital(duty: Callable[[], None]) -> None:
-    """Run a thread without which the worker is none: were it to end alone, tasks would be assigned and never start."""
+    """Run a thread that the worker needs. If it ends, so does the process: assigned tasks would never start."""
     try:
         duty()
     except BaseException:

@@ -81,7 +81,7 @@ class Notification:
         try:
             os.write(self._write_end, b"!")
         except BlockingIOError:
-            # Full: it is ringing already.
+            # Full: the reader has been notified.
             pass
 
     def drain(self) -> None:

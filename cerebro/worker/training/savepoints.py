@@ -3,8 +3,8 @@
 A savepoint is a file like a checkpoint, with the place in the unit in the same record. So no row is trained twice or
 left out, whichever of the two an attempt starts from. It holds the modules with their gradients and modes, the user's
 `checkpoint` with what it tracks, the user's `progress`, and the generators' states. On resume user code's `train` is
-called as ever; what it does before its loop meets what it met the first time, and what the savepoint has is put in
-place when the next batch is handed out.
+called as ever. Code before the loop sees the same state as the first time; the savepoint is restored when the next
+batch is handed out.
 
 Opt-in: see `docs/decisions/0030-savepoints.md` for what makes a unit resumable.
 """
@@ -31,8 +31,8 @@ Write = Callable[[State, int, int], None]
 """Writes a state durably, given the batch and the rows before it."""
 
 _SHORTEST_S, _LONGEST_S = 60.0, 900.0
-_COSTS = 50.0
-"""Times what one takes, between two: they cost a fiftieth of a unit at the most."""
+_INTERVAL_PER_COST = 50.0
+"""The interval is at least so many times what one savepoint takes: they cost 2 % of a unit at most."""
 _SHORT_UNIT_S = 120.0
 """A unit that takes less is done again as quickly."""
 _BETWEEN_LOSSES_S = 20 * 3600.0
@@ -338,7 +338,7 @@ class Timer:
         if self._given_s is not None:
             return self._given_s or math.inf
         best_s = math.sqrt(2 * self.cost_s * self._between_losses_s)
-        return max(min(max(best_s, _SHORTEST_S), _LONGEST_S), _COSTS * self.cost_s)
+        return max(min(max(best_s, _SHORTEST_S), _LONGEST_S), _INTERVAL_PER_COST * self.cost_s)
 
     def is_due(self, now: float, *, share: float, batch_s: float = 0.0) -> bool:
         """Whether it is time: a batch later, more than an interval would be lost.
@@ -352,7 +352,7 @@ class Timer:
             return False
         if self._given_s is not None:
             return True
-        return since >= _COSTS * self.cost_s and (now - self.began) / share >= _SHORT_UNIT_S
+        return since >= _INTERVAL_PER_COST * self.cost_s and (now - self.began) / share >= _SHORT_UNIT_S
 
     def fits(self, left_s: float) -> bool:
         """Whether so many seconds are enough to take one before the end."""

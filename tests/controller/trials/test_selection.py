@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
 from cerebro.contract.ways import Way
-from controller.trials.choice import LONG, WORTH, is_there_a_choice, trials
 from controller.trials.memory import FULL, may_fit
+from controller.trials.selection import LONG, WORTH, is_there_a_choice, trials
 from controller.trials.situation import Situation
 from controller.trials.times import lower_s
 

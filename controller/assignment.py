@@ -12,10 +12,10 @@ wait for the others, and no unit of one device can come between. That is no long
 
 A unit whose worker was lost or taken away while it ran goes before all others, as soon as its model is idle and a
 holder of its partition has room; while such a holder is there the model goes nowhere else. It is one unit of a run's
-hundreds and has to be done anyway, so the makespan hardly changes; who sees a worker go sees its work go on at once,
-and not whenever its model's turn comes. A unit with a savepoint also waits for a holder that is away, as long as it has
-been trained: trained elsewhere meanwhile, its model could not go on from there. So no more time is lost by waiting than
-by not waiting.
+hundreds and has to be done anyway, so the makespan hardly changes; a user who loses a worker sees its unit go on at
+once, and not whenever its model's turn comes. A unit with a savepoint also waits for a holder that is away: if its
+model were trained elsewhere meanwhile, it could not go on from there. The wait is no longer than the unit had been
+trained, so waiting never costs more than doing it again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst,
 from cerebro.scheduling.policies.following import Following
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, TaskState, Worker
 from controller import measuring, replication
-from controller.assigner import Assigner
+from controller.assignment_draft import AssignmentDraft
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch
 from controller.memory_retries import allowed
@@ -53,22 +53,22 @@ def assign(
 ) -> list[api.Assign | api.Revoke]:
     """Assignments, and queued units to take back. `fit`, of `run` or of another run of the experiment, is left as it
     was."""
-    assigner = Assigner(record, state, run, fit, snapshot.now)
+    draft = AssignmentDraft(record, state, run, fit, snapshot.now)
     if fit is not None and fit.run != run.id:
         fit = None
     for place in snapshot.closed:
-        assigner.places.close(place.worker, place.device)
+        draft.places.close(place.worker, place.device)
     for worker, key in replication.making(
-        state, run, fit, assigner.places, assigner.barred, is_filling=snapshot.is_filling
+        state, run, fit, draft.places, draft.barred, is_filling=snapshot.is_filling
     ):
-        assigner.give(worker, key, ())
+        draft.give(worker, key, ())
     if run.kind != "fit" or fit is None:
         for depth in range(1, snapshot.depth + 1):
-            assigner.give_ready(depth)
-        return [*assigner.steps]
+            draft.give_ready(depth)
+        return [*draft.steps]
     if run.state is RunState.RUNNING:
-        measuring.measure(record, run, fit, assigner)
-    units = _Units(assigner, fit, snapshot)
+        measuring.measure(record, run, fit, draft)
+    units = _Units(draft, fit, snapshot)
     try:
         return units.decide()
     finally:
@@ -92,10 +92,10 @@ def due_s(fit: FitDispatch, worker: Worker, device: int, now: float) -> float:
 class _Units:
     """Lets the policy choose training units, tentatively on the dispatch state."""
 
-    def __init__(self, assigner: Assigner, fit: FitDispatch, snapshot: ClusterSnapshot) -> None:
-        self._assigner, self._fit, self._now = assigner, fit, snapshot.now
+    def __init__(self, draft: AssignmentDraft, fit: FitDispatch, snapshot: ClusterSnapshot) -> None:
+        self._draft, self._fit, self._now = draft, fit, snapshot.now
         self._depth = snapshot.depth
-        self._training_workers = [w for w in assigner.alive if w.trains]
+        self._training_workers = [w for w in draft.alive if w.trains]
         self._barred = self._bar()
         self._soon = {w.name: self._due(w, snapshot.now) for w in self._training_workers}
         self._started: list[int] = []
@@ -117,18 +117,18 @@ class _Units:
         self._fill(1, self._interrupted)
         # Validation delays training: it goes where least is left to train.
         calmest_first = sorted(
-            self._assigner.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
+            self._draft.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
         )
-        self._assigner.give_ready(1, calmest_first)
+        self._draft.give_ready(1, calmest_first)
         self._fill(1, self._in_turn())
         taken_back = self._taken_back()
         if taken_back is not None:
-            return [*self._assigner.steps, taken_back]
+            return [*self._draft.steps, taken_back]
         if self._depth > 1:
             soon = [w for w in calmest_first if w.name in self._soon]
-            self._assigner.give_ready(self._depth, soon, self._soon)
+            self._draft.give_ready(self._depth, soon, self._soon)
             self._fill(self._depth, self._in_turn(), self._soon)
-        return [*self._assigner.steps]
+        return [*self._draft.steps]
 
     def undo(self) -> None:
         """Leave the dispatch state as it was: the log will tell it of what took effect."""
@@ -152,7 +152,7 @@ class _Units:
             able, times = allowed(self._fit, model, self._now), dispatch_state.time[model]
             if model in self._fit.memory_retries:
                 # It is not to wait for a faster worker, which it might never have for itself.
-                places, names = self._assigner.places, self._fit.workers
+                places, names = self._draft.places, self._fit.workers
                 able = {w for w in able if not places.load(names[w])} or able
             for worker, held in enumerate(dispatch_state.held):
                 if held & dispatch_state.open[model] and worker not in able and times[worker] != NEVER:
@@ -167,11 +167,11 @@ class _Units:
         among: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         """Give units to devices with fewer than `depth` open tasks, and only to those in `among` if it is given."""
-        dispatch_state, places = self._fit.dispatch_state, self._assigner.places
+        dispatch_state, places = self._fit.dispatch_state, self._draft.places
         room = {
             self._fit.worker(w.name): count
             for w in self._training_workers
-            if w.name not in self._assigner.barred
+            if w.name not in self._draft.barred
             and (count := places.num_free(w.name, depth, among[w.name] if among else None))
         }
         workers = sorted(room)
@@ -186,7 +186,7 @@ class _Units:
                 self._keep_off(choice.model, choice.worker)
                 continue
             if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
-                workers = [w for w in workers if self._fit.workers[w] not in self._assigner.barred]
+                workers = [w for w in workers if self._fit.workers[w] not in self._draft.barred]
                 if depth > 1 and choice.worker in workers:
                     # The worker is to become idle first.
                     workers.remove(choice.worker)
@@ -196,29 +196,29 @@ class _Units:
             key = self._fit.key(choice)
             dispatch_state.start(choice)
             self._started.append(choice.model)
-            self._assigner.give(name, key, devices, as_sent(way))
+            self._draft.give(name, key, devices, as_sent(way))
             if choice.model in self._fit.memory_retries:
-                self._assigner.barred.add(name)
+                self._draft.barred.add(name)
             room[choice.worker] = places.num_free(name, depth, among[name] if among else None)
             dispatch_state.free[choice.worker] = max(1, self._reach(choice.worker, room[choice.worker]))
-            if name in self._assigner.barred or not room[choice.worker]:
+            if name in self._draft.barred or not room[choice.worker]:
                 workers.remove(choice.worker)
 
     def _reach(self, worker: int, room: int) -> int:
         """Devices that a unit of several could be given, of a worker with room for so many units of one."""
         if self._fit.ways.is_plain or not room:
             return room
-        return max(room, len(self._assigner.places.reachable(self._fit.workers[worker], self._depth)))
+        return max(room, len(self._draft.places.reachable(self._fit.workers[worker], self._depth)))
 
     def _devices(self, choice: Choice, depth: int, among: Sequence[int] | None) -> tuple[int, ...] | None:
         """For a unit that was chosen, ascending: of several, those that are free, then those that end first. `None`:
         there are not enough of them."""
-        name, places = self._fit.workers[choice.worker], self._assigner.places
+        name, places = self._fit.workers[choice.worker], self._draft.places
         size = self._fit.dispatch_state.need[choice.model][choice.worker]
         if size == 1:
             return (places.free(name, depth, among),)
         reachable = places.reachable(name, self._depth)
-        worker = self._assigner.worker(name)
+        worker = self._draft.worker(name)
         ends = {device: self._fit.present(worker, device) or 0.0 for device in reachable}
         reachable.sort(key=lambda device: (places.count(name, device), ends[device]))
         return tuple(sorted(reachable[:size])) if len(reachable) >= size else None
@@ -232,7 +232,7 @@ class _Units:
         return any(
             need[w] <= count and times[w] != NEVER and dispatch_state.held[w] & dispatch_state.open[model]
             for w, count in room.items()
-            if self._fit.workers[w] not in self._assigner.barred
+            if self._fit.workers[w] not in self._draft.barred
         )
 
     def _keep_off(self, model: int, worker: int) -> None:
@@ -244,7 +244,7 @@ class _Units:
     def _may_be_alone(self, depth: int, choice: Choice) -> bool:
         """Whether a model that ran out of memory can have the worker for itself now. If not, the worker that has least
         to do, of those that could, is kept free for it, and the model off those that have something to do."""
-        dispatch_state, places = self._fit.dispatch_state, self._assigner.places
+        dispatch_state, places = self._fit.dispatch_state, self._draft.places
         if not places.load(self._fit.workers[choice.worker]):
             return True
         if depth > 1:
@@ -253,14 +253,14 @@ class _Units:
         able = [
             self._fit.worker(w.name)
             for w in self._training_workers
-            if w.name not in self._assigner.barred
+            if w.name not in self._draft.barred
             and needed & dispatch_state.held[self._fit.worker(w.name)]
             and times[self._fit.worker(w.name)] != NEVER
         ]
         loads = {worker: places.load(self._fit.workers[worker]) for worker in able}
         calmest = min(able, key=lambda worker: (loads[worker], worker))
         if loads[calmest]:
-            self._assigner.barred.add(self._fit.workers[calmest])
+            self._draft.barred.add(self._fit.workers[calmest])
         for worker in able:
             if loads[worker]:
                 self._keep_off(choice.model, worker)
@@ -315,7 +315,7 @@ class _Units:
                 yield model, partition, holders
 
     def _by_policy(self, workers: list[int]) -> Choice | None:
-        dispatch_state, rng = self._fit.dispatch_state, self._assigner.rng
+        dispatch_state, rng = self._fit.dispatch_state, self._draft.rng
         choice = self._policy().choose(dispatch_state, workers, rng)
         if choice is None and not dispatch_state.running:
             # Nothing runs whose end the policy could be waiting for.
@@ -328,15 +328,15 @@ class _Units:
 
     def _taken_back(self) -> api.Revoke | None:
         """A queued unit that an idle device should rather run now: prefetching must never make anybody wait."""
-        run, assigner = self._assigner.run, self._assigner
+        run, draft = self._draft.run, self._draft
         idle = [
             w
             for w in self._training_workers
-            if w.name not in assigner.barred and assigner.places.num_free(w.name, 1)
+            if w.name not in draft.barred and draft.places.num_free(w.name, 1)
         ]
         if not idle:
             return None
-        listed = (run.open.get(key) for w in assigner.alive for key in w.open_tasks if not w.is_next(key))
+        listed = (run.open.get(key) for w in draft.alive for key in w.open_tasks if not w.is_next(key))
         queued = [task for task in listed if task and task.state is TaskState.ASSIGNED]
         for worker in idle:
             for task in queued:
@@ -352,7 +352,7 @@ class _Units:
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
             return False
         queued = dispatch_state.running.pop(model)
-        room = 1 if self._fit.ways.is_plain else self._assigner.places.num_free(worker.name, 1)
+        room = 1 if self._fit.ways.is_plain else self._draft.places.num_free(worker.name, 1)
         free, dispatch_state.free[index] = dispatch_state.free[index], room
         try:
             # The model may be bound to the holders of its interrupted unit: it would only be queued there again.

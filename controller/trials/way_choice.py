@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from cerebro.contract.trials import KnownWay, ModelGroup
 from cerebro.contract.ways import Way
-from controller.trials.choice import WORTH
+from controller.trials.selection import WORTH
 from controller.trials.situation import Situation, outcome_of, there
 from controller.trials.times import counts, known_s, lower_s, times_of
 

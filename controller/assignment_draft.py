@@ -22,7 +22,7 @@ from controller.places import Places
 from controller.ready_tasks import made_elsewhere, may_run, ready
 
 
-class Assigner:
+class AssignmentDraft:
     """Collects the assignments of one decision and keeps count of what they use up.
 
     Attributes:
