@@ -54,10 +54,10 @@ from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import (
     Trainee,
     create,
-    created_for,
     default_device,
     evaluate,
     evaluating,
+    restore,
     train_unit,
 )
 
@@ -91,8 +91,6 @@ class Handler:
         self._timer = Timer(context.savepoint_s)
         self._membership: Membership | None = None
         """Among ranks; `None` where no unit has come by a way yet."""
-        self._drawn: set[str] = set()
-        """Code whose models are not made without drawing weights."""
 
     def preload(self, body: TaskBody) -> None:
         """Read and check the checkpoint of the next task while the present one trains.
@@ -333,26 +331,20 @@ class Handler:
         device = alone_on if placed is None else placed.device
 
         def made(reference: CheckpointRef | None, *, is_optional: bool = False) -> tuple[Trainee, State]:
-            given: dict[str, Any] = {"seed": body.seed, "model": body.model, "device": device}
+            trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=device)
             if reference is None:
-                return create(spec, body.hyperparams, **given), {}
+                return trainee, {}
             is_ahead = ahead is not None and ahead[0] == reference and alone_on == self._device
             found = (
                 ahead[1].result
                 if ahead is not None and is_ahead
                 else partial(self._checked, reference, alone_on)
             )
-
-            def state() -> State:
-                if placed is None:
-                    return found()[1]()
-                return placed.load(lambda: found()[0], is_optional=is_optional)
-
-            is_drawn = body.code in self._drawn
-            trainee, restored = created_for(state, spec, body.hyperparams, **given, is_drawn=is_drawn)
-            if trainee.is_drawn:
-                self._drawn.add(body.code)
-            return trainee, restored
+            state = (
+                found()[1]() if placed is None else placed.load(lambda: found()[0], is_optional=is_optional)
+            )
+            restore(trainee, state)
+            return trainee, state
 
         def begun() -> tuple[Trainee, Mapping[str, Any] | None]:
             if isinstance(body, TrainTask) and body.savepoint is not None:

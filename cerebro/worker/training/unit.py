@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,6 @@ from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.worker.training.checkpoint import State, save
 from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
 from cerebro.worker.training.tracking import Checkpoint, changes
-from cerebro.worker.training.undrawn import Undrawn, is_written, made_undrawn
 
 _MAX_METRICS, _MAX_NAME = 1_000, 200
 """Metrics that a function may return, and characters of a name: the log keeps them of every unit."""
@@ -38,8 +37,6 @@ class Trainee:
     hyperparams: Hyperparameters = field(default_factory=dict)
     is_new: bool = True
     """Whether its weights are those that `create_models` drew."""
-    is_drawn: bool = True
-    """Whether `create_models` drew weights at all: see `created_for`."""
 
     def state(self) -> State:
         """What is saved of it."""
@@ -117,49 +114,6 @@ def create(
         SpecError: `create_models` did not return a list of modules.
     """
     seed_everything(model_seed(seed, model))
-    return Trainee(modules=_made(spec, hyperparams, device), hyperparams=dict(hyperparams))
-
-
-def created_for(
-    state: Callable[[], State],
-    spec: SubEpochSpec,
-    hyperparams: Mapping[str, Any],
-    *,
-    seed: int,
-    model: str,
-    device: torch.device,
-    is_drawn: bool = False,
-) -> tuple[Trainee, State]:
-    """A model restored from a state, and the state. Its weights are drawn only if the state does not bring them all.
-
-    Args:
-        state: reads it, to `device`; called once, when the model is there.
-        is_drawn: draw weights in any case: it is known that they have to be.
-
-    Raises:
-        SpecError: `create_models` did not return a list of modules, or others than were saved.
-    """
-
-    def drawn() -> Trainee:
-        return create(spec, hyperparams, seed=seed, model=model, device=device)
-
-    seed_everything(model_seed(seed, model))
-    made = None if is_drawn else made_undrawn(lambda: _made(spec, hyperparams, device))
-    undrawn: Undrawn = []
-    if made is None:
-        trainee = drawn()
-    else:
-        modules, undrawn = made
-        trainee = Trainee(modules=modules, hyperparams=dict(hyperparams), is_drawn=False)
-    found = state()
-    restore(trainee, found)
-    if not is_written(undrawn):
-        trainee = drawn()
-        restore(trainee, found)
-    return trainee, found
-
-
-def _made(spec: SubEpochSpec, hyperparams: Mapping[str, Any], device: torch.device) -> list[torch.nn.Module]:
     # User code keeps its promises or does not.
     returned: object = spec.create_models(dict(hyperparams))
     modules = list(returned) if isinstance(returned, list | tuple) else []
@@ -168,7 +122,7 @@ def _made(spec: SubEpochSpec, hyperparams: Mapping[str, Any], device: torch.devi
             f"create_models() returned {_described(returned)}, expected a list of torch.nn.Module with "
             "at least one in it"
         )
-    return [module.to(device) for module in modules]
+    return Trainee(modules=[module.to(device) for module in modules], hyperparams=dict(hyperparams))
 
 
 def restore(trainee: Trainee, state: State) -> None:
