@@ -229,7 +229,7 @@ class Arbiter:
     def kept_s(self, claim: Claim) -> float:
         """For how many seconds yet every place that a run could use beside its own stays with who is there; 0: one may
         be given to it as soon as it is free."""
-        found = [self._kept_s(place) for place in claim.wants - claim.holds]
+        found = [self._kept_s(place, claim) for place in claim.wants - claim.holds]
         return min(found, default=0.0)
 
     def turns(self, free: Iterable[Place], ending: Iterable[Place] = ()) -> tuple[Turn, ...]:
@@ -330,7 +330,7 @@ class Arbiter:
     def _offers(self, claim: Claim, alike: list[_Alike]) -> list[_Offer]:
         """Places that the run wants, those first where its own child is, those last where another's child is wanted."""
         found: dict[tuple[int, bool, bool, tuple[RunRef, ...]], _Offer] = {}
-        has_little = not claim.holds and claim.whole_s <= self.stay_s / _LITTLE
+        has_little = self._has_little(claim)
         for each in alike:
             places = [place for place in each.places if place in claim.wants]
             if not places:
@@ -345,12 +345,17 @@ class Arbiter:
             offer.places = sorted([*offer.places, *places], reverse=True) if offer.places else places
         return [found[key] for key in sorted(found)]
 
+    def _has_little(self, claim: Claim) -> bool:
+        return not claim.holds and claim.whole_s <= self.stay_s / _LITTLE
+
     def _is_short(self, stay: _Stay, stayer: Claim) -> bool:
         return self._now - stay.since < self._length_s(stayer) + stay.longer_s
 
-    def _kept_s(self, place: Place) -> float:
+    def _kept_s(self, place: Place, claim: Claim) -> float:
         stay = self._stays.get(place)
-        if stay is None:
+        if stay is None or stay.experiment == claim.ref.experiment:
+            return 0.0
+        if self._has_little(claim) and not stay.longer_s and not stay.owed_s:
             return 0.0
         there = [each for each in self._claims.values() if each.ref.experiment == stay.experiment]
         until = (self._length_s(each) + stay.longer_s for each in there if place in each.wants)

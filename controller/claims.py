@@ -172,7 +172,8 @@ def _whole_s(state: ExperimentState, run: Run) -> float:
     """Device-seconds that all that is left of a run will probably take; infinite while nothing tells."""
     if run.models:
         done, total = run.progress()
-        return (total - done) * _unit_s(run) if run.counts.unit_devices else math.inf
+        # Of validations nothing is known.
+        return (total - done) * _unit_s(run) if run.counts.unit_devices and done < total else math.inf
     counts, plan = run.counts, run.plan
     if counts.committed:
         return counts.unfinished * _unit_s(run)

@@ -313,7 +313,11 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
                 [
                     w
                     for w in state.workers.values()
-                    if w.is_alive and w.trains and w.devices >= size and held[fit.worker(w.name)] & left
+                    if w.is_alive
+                    and w.trains
+                    and w.devices >= size
+                    and held[fit.worker(w.name)] & left
+                    and fit.ways.of(model, fit.worker(w.name)) is not None
                 ],
                 size,
             )

@@ -156,6 +156,7 @@ class Handler:
             return self._evaluate_in_reach(spec, body, timings)
         self._context.device_memory.begin()
         trainee, resumed = self._trainee(spec, body, placed)
+        self._context.device_memory.count_peak_anew()  # what reading takes is the host's
         timings = timings.model_copy(update={"load_s": time.monotonic() - began})
         return self._train(spec, body, attempt, trainee, resumed=resumed, timings=timings)
 

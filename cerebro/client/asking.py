@@ -67,7 +67,7 @@ def check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: 
 
 def _check_metric(spec: SubEpochSpec, metric: str, method: str) -> None:
     """What a method computes names for is known only once it has returned: after the first epoch, by the controller."""
-    names = returned_names(getattr(spec, method))
+    names = returned_names(getattr(spec, method), metric)
     if names is not None and metric not in names:
         told = ", ".join(sorted(names))
         raise MetricError(

@@ -204,7 +204,7 @@ class AttendedRun(Contract):
     """Workers that have a task of it that takes no device."""
     could_use_more: bool = Field(default=False, validation_alias="is_hungry", serialization_alias="is_hungry")
     """Whether it could use more than it has. Not asked of a run that is alone."""
-    kept_s: float = Field(default=0.0, ge=0)
+    kept_s: float = Field(default=0.0, ge=0, exclude_if=lambda seconds: not seconds)
     """If it could: so many seconds yet every device that it could use stays with the experiment that is there."""
 
 

@@ -80,8 +80,13 @@ class DurableFile:
         return size
 
     def leave(self, num_bytes: int) -> None:
-        """Leave room that others fill before `commit`, which then reads the whole file to hash it."""
-        self._file.seek(num_bytes, os.SEEK_CUR)
+        """Leave room that others fill before `commit`, which then reads the whole file to hash it.
+
+        Raises:
+            StorageFullError: the volume has no room for what was written before.
+        """
+        with storage_full_named(self._path.parent):
+            self._file.seek(num_bytes, os.SEEK_CUR)
         self._has_room = True
         self._num_bytes += num_bytes
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -108,6 +109,10 @@ THREADS = NumericSetting(
     least=1,
 )
 
+_DEVICE_MEMORY = "CEREBRO_DEVICE_MEMORY"
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
+
 SETTINGS = (OPEN_RUNS, LEASE_S, DEVICES, CORES, WEIGHT, GRACE_S, SAVEPOINT_S, THREADS)
 
 
@@ -115,3 +120,22 @@ def check(environment: Mapping[str, str]) -> None:
     """Raise `ClusterError` if any service would refuse a number in `environment`."""
     for setting in SETTINGS:
         setting.of(environment)
+    device_memory(environment)
+
+
+def device_memory(environment: Mapping[str, str]) -> int | None:
+    """Bytes of each device that is a share of cores, as a user writes them, such as ``1.5GiB``; `None`: all there are.
+
+    Raises:
+        ClusterError: what is set is no size.
+    """
+    text = environment.get(_DEVICE_MEMORY, "")
+    if not text:
+        return None
+    found = _SIZE.fullmatch(text)
+    size = round(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    if size < 1:
+        raise ClusterError(
+            f"{_DEVICE_MEMORY} is {text!r}, expected a size such as 512MiB or 1.5GiB, or nothing"
+        )
+    return size

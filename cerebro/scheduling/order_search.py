@@ -96,11 +96,12 @@ def _late_acceptance(order: _Orders, rng: random.Random) -> Iterator[Candidate |
             makespan = order.makespan(items, max(current, history[at]))
             if makespan < math.inf:
                 current, order.items = makespan, items
-                if current < best:
-                    best, stalled, is_better = current, 0, True
             else:
                 order.put(before)
             history[at] = current
+            if current < best:
+                best, stalled, is_better = current, 0, True
+                break  # what comes next may be worse, and is accepted: this one would be lost
         yield order.candidate() if is_better else None
 
 

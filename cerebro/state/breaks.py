@@ -28,8 +28,12 @@ def begun(run: Run) -> float:
 
 
 def worked_until(run: Run, at: float) -> float:
-    """The time `at` by a clock that stands still in the breaks of `run`: earlier by those before it."""
-    return at - sum(max(0.0, min(at, until) - since) for since, until in run.breaks)
+    """The time `at` by a clock that stands still in the breaks and pauses of `run`: earlier by those before it."""
+    stood, edge = 0.0, -math.inf
+    for since, until in sorted([*run.breaks, *run.pauses]):
+        stood += max(0.0, min(at, until) - max(since, edge))
+        edge = max(edge, until)
+    return at - stood
 
 
 def end(run: Run, workers: Collection[Worker]) -> None:

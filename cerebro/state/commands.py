@@ -6,6 +6,7 @@ A user decides on what a page or a notebook showed a moment ago. So these events
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from cerebro.contract.events import (
@@ -140,6 +141,10 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
         run.ended, run.error = 0.0, ""
         # It was made for the workers there were then.
         run.planned = None
+    if run.state is RunState.PAUSED:
+        run.pauses.append((event.time, math.inf))
+    elif run.pauses and run.pauses[-1][1] == math.inf:
+        run.pauses[-1] = run.pauses[-1][0], event.time
     run.reason, run.needs_bytes, run.storage_full = "", 0, None
     return True
 

@@ -37,7 +37,7 @@ class ScheduleNow:
         idle_s, device_s: time that devices had no task, of the time their workers were there.
         start_s: time of all devices that committed tasks waited for a process to start and to import.
         taken_s: time of its workers' devices that other runs had: absence, neither idle nor in `device_s`.
-        lost_s: device-seconds of attempts at units that left nothing. They are in the makespan, and not in the bound.
+        lost_s: device-seconds of attempts at units that did not commit. They are in the makespan, and not in the bound.
         is_growing: whether units remain.
     """
 
@@ -173,7 +173,7 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
         )
     if found.lost_s:
         lines.append(
-            f"attempts that left nothing had {found.lost_s:.1f} device-seconds, which the best does not count"
+            f"attempts that did not commit had {found.lost_s:.1f} device-seconds, which the best does not count"
         )
     plan = plan_line(run)
     return [*lines, *([plan] if plan else []), *ways.lines(run)]

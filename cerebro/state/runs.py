@@ -133,6 +133,8 @@ class Run:
     breaks: list[tuple[float, float]] = field(default_factory=list)
     """From when to when it stood still, ascending: it had ended, until a user resumed it or one of its models; or no
     worker of it was there. See `cerebro.state.breaks`."""
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when it was paused, ascending; infinity: it is. What ran then went on, so these are no breaks."""
     taken: dict[str, list[TakenSpan]] = field(default_factory=dict)
     """Worker -> when others had devices of it; see `cerebro.state.taken`."""
     taken_until: float = 0.0

@@ -20,7 +20,7 @@ from cerebro.contract.events import Event, LivePoint, TaskCommitted
 from cerebro.contract.runs import EtlPlan, FitPlan
 from cerebro.state import breaks
 from cerebro.state.experiment import ExperimentState
-from cerebro.state.runs import Run, RunState
+from cerebro.state.runs import Run
 from cerebro.state.tasks import TaskState
 from cerebro.state.workers import NO_DEVICE
 
@@ -174,8 +174,6 @@ class ThroughputMeter:
         clock = partial(breaks.worked_until, run)
         own = [commit.by(clock) for commit in self._commits if commit.run == run.id]
         told_at, now = now, clock(now)
-        if run.state is RunState.PAUSED:
-            now = min(now, own[-1].ended if own else clock(run.started))
         begin = max(clock(run.started), now - WINDOW_S)
         if len(self._commits) == _COMMITS:
             begin = max(begin, clock(self._commits[0].ended))  # what was before is not remembered, of no run

@@ -144,15 +144,16 @@ def busy_without_visits(run: Run, end: float) -> Iterator[Busy]:
 
 
 def lost(run: Run) -> Iterator[Busy]:
-    """Attempts at units that ran, without the start of their process, and left nothing: what they did was to be done
-    again."""
+    """Attempts at units that ran and were not committed, without the start of their process. What they did was to be
+    done again, but for what a savepoint kept."""
     for task in run.tasks.values():
         if task.key.kind != "train":
             continue
         for attempt in task.attempts[:-1] if task.state is TaskState.COMMITTED else task.attempts:
             if attempt.has_run and attempt.outcome:
                 began = min(attempt.started + attempt.start_s, attempt.ended)
-                yield Busy(attempt.worker, began, attempt.ended, attempt.devices)
+                for worker, devices in attempt.places:
+                    yield Busy(worker, began, attempt.ended, devices)
 
 
 def starts(run: Run) -> Iterator[Busy]:

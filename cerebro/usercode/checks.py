@@ -100,11 +100,12 @@ def named_columns(given: object) -> Sequence[str]:
     return cast("tuple[str, ...]", names)
 
 
-def returned_names(method: Callable[..., Any]) -> frozenset[str] | None:
+def returned_names(method: Callable[..., Any], wanted: str) -> frozenset[str] | None:
     """The keys of the dictionaries that a method returns, if its source writes all of them out; `None`: that is not
     known. Nothing is called.
 
     Only what is certain is told: no decorator, no key that is computed, and the source is that of the code in memory.
+    That may lack `wanted`, or have it, unlike a source that was edited since.
     """
     function = getattr(method, "__func__", method)
     code = getattr(function, "__code__", None)
@@ -124,7 +125,9 @@ def returned_names(method: Callable[..., Any]) -> frozenset[str] | None:
             return None
         names.update(found)
     # A file may have been edited since it was imported.
-    return frozenset(names) if names and names <= _texts(code) else None
+    texts = _texts(code)
+    is_same = names <= texts and (wanted in names) == (wanted in texts)
+    return frozenset(names) if names and is_same else None
 
 
 def _returns(function: ast.FunctionDef) -> Iterator[ast.expr | None]:

@@ -13,7 +13,7 @@ class ScheduleSummary:
     """The schedule so far. Times in seconds; see `cerebro.state.ScheduleNow`.
 
     `gap` is a share of the lower bound, `idle_share` of the devices' time; `start_s` are seconds of all devices in
-    which tasks waited for a process to start and to import, `lost_s` those of attempts that left nothing, `taken_s`
+    which tasks waited for a process to start and to import, `lost_s` those of attempts that did not commit, `taken_s`
     those in which other runs had devices of its workers: absence.
     """
 

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.errors import ClusterError
-from cerebro.runtime.numeric_settings import OPEN_RUNS, SETTINGS, NumericSetting, check, real, whole
+from cerebro.runtime.numeric_settings import (
+    OPEN_RUNS,
+    SETTINGS,
+    NumericSetting,
+    check,
+    device_memory,
+    real,
+    whole,
+)
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 
@@ -43,3 +51,20 @@ def test_a_refused_number_of_runs_says_what_it_would_mean() -> None:
     """As somebody wrote who wanted runs to wait for each other."""
     with pytest.raises(ClusterError, match=r"CEREBRO_OPEN_RUNS is '0', expected .*with 1 they wait"):
         check({OPEN_RUNS.name: "0"})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("", None), ("1024", 1024), ("512MiB", 512 << 20), ("1.5GiB", 1536 << 20), ("2 KiB", 2048)],
+)
+def test_a_size_is_written_as_people_do(text: str, size: int | None) -> None:
+    """With a unit or without."""
+    assert device_memory({"CEREBRO_DEVICE_MEMORY": text}) == size
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5 GB", "1.5Gi", "much", "0.1"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """With the setting's name, and what is expected; before a service starts, too."""
+    for asked in (device_memory, check):
+        with pytest.raises(ClusterError, match=r"CEREBRO_DEVICE_MEMORY is .* expected a size such as 512MiB"):
+            asked({"CEREBRO_DEVICE_MEMORY": text})

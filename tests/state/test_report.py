@@ -85,7 +85,7 @@ def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[i
     assert found is not None
     assert found.lower_bound_s == 4.0
     assert found.lost_s == found.makespan_s - found.lower_bound_s == sum(seconds)
-    told = [line for line in schedule_lines(story.state, story.run, now + 4.0) if "left nothing" in line]
+    told = [line for line in schedule_lines(story.state, story.run, now + 4.0) if "did not commit" in line]
     assert len(told) == bool(seconds)
 
 

@@ -86,4 +86,7 @@ def test_time_left_stands_still_while_a_run_is_paused(passed: float) -> None:
     story.fit(models=1, partitions=1, epochs=3)
     story.runs(unit(1, 0), 0, 0.0, 40.0)
     story.at(40.0, RunPaused(run="fit-1", reason="no room", needs_bytes=1))
-    assert left_s(story, 40.0 + passed) == left_s(story, 40.0)
+    at_once = left_s(story, 40.0)
+    assert left_s(story, 40.0 + passed) == at_once
+    story.at(40.0 + passed, RunResumed(run="fit-1"))
+    assert left_s(story, 40.0 + passed) == pytest.approx(at_once)

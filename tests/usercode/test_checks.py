@@ -181,9 +181,9 @@ class Returning:
 def test_names_of_metrics_are_told_where_they_are_written_out() -> None:
     """And only there: a metric is refused by them, so a doubt is no answer."""
     spec = Returning()
-    assert returned_names(spec.known) == frozenset({"loss", "accuracy"})
+    assert returned_names(spec.known, "accuracy") == frozenset({"loss", "accuracy"})
     for method in (spec.computed, spec.merged, spec.named, spec.nothing, spec.decorated, len):
-        assert returned_names(method) is None
+        assert returned_names(method, "accuracy") is None
 
 
 def test_names_are_those_of_the_code_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,13 @@ def test_names_are_those_of_the_code_in_memory(tmp_path: Path, monkeypatch: pyte
     path.write_text("def test():\n    return {'accuracy': 1.0}\n")
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("edited_spec")
-    assert returned_names(module.test) == frozenset({"accuracy"})
+    assert returned_names(module.test, "accuracy") == frozenset({"accuracy"})
     path.write_text("def test():\n    return {'loss': 1.00}\n")
     linecache.checkcache()
-    assert returned_names(module.test) is None
+    assert returned_names(module.test, "loss") is None
+    path.write_text("def test():\n    return {'accuracy': 1.0, 'loss': 1.0}\n")
+    linecache.checkcache()
+    edited = importlib.reload(module)
+    path.write_text("def test():\n    return {'accuracy': 1.0}\n")
+    linecache.checkcache()
+    assert returned_names(edited.test, "loss") is None

@@ -128,14 +128,14 @@ def _absences(state: ExperimentState, zero: float, until: float) -> list[Absence
         if change.time > until or known is None or not known.trains:
             continue
         if not change.is_there:
-            away[change.worker] = change.time, change.lost or "lost"
+            away[change.worker] = change.time, (change.lost or "lost") if change.time > zero else ""
         elif change.time > zero and (change.worker in away or change.worker not in seen):
             since, lost = away.get(change.worker, (zero, ""))
             found.append(_absence(change.worker, since, change.time, lost, zero))
         if change.is_there:
             away.pop(change.worker, None)
         seen.add(change.worker)
-    found += [_absence(name, since, None, lost, zero) for name, (since, lost) in away.items()]
+    found += [_absence(name, since, None, lost, zero) for name, (since, lost) in away.items() if since > zero]
     return sorted(found, key=lambda absence: absence.start_s)
 
 

@@ -167,7 +167,7 @@ def away_bars(
 
 
 def _away(away: Absence, length: float) -> str:
-    why = f"lost: {away.lost}" if away.lost else "it had not joined yet"
+    why = f"lost: {away.lost}" if away.lost else "it came later"
     return lines(
         f"{away.worker} was not there",
         why,

@@ -13,34 +13,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import re
 from contextlib import suppress
 from typing import NoReturn
 
-from cerebro.errors import ClusterError
 from cerebro.runtime.usage import memory
 from cerebro.runtime.usage.memory import own_resident
-
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
-
-
-def size_of(text: str, name: str) -> int | None:
-    """Bytes as a user writes them, such as ``1.5GiB``; `None` for nothing.
-
-    Args:
-        name: of the setting.
-
-    Raises:
-        ClusterError: it is no size.
-    """
-    if not text:
-        return None
-    found = _SIZE.fullmatch(text)
-    size = round(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
-    if size < 1:
-        raise ClusterError(f"{name} is {text!r}, expected a size such as 512MiB or 1.5GiB, or nothing")
-    return size
 
 
 class OutOfMemoryError(RuntimeError):

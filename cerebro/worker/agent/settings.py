@@ -14,12 +14,12 @@ from cerebro.runtime.numeric_settings import (
     LEASE_S,
     SAVEPOINT_S,
     WEIGHT,
+    device_memory,
     real,
     whole,
 )
 from cerebro.runtime.usage import cores
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent.device_memory import size_of
 
 SECRETS = ("CEREBRO_TOKEN",)
 """Variables that children, which run user code, never see."""
@@ -92,7 +92,7 @@ class Settings:
             node=environment.get("CEREBRO_NODE", ""),
             pod=pod,
             devices=whole(DEVICES, environment, 0) or None,
-            device_memory=size_of(environment.get("CEREBRO_DEVICE_MEMORY", ""), "CEREBRO_DEVICE_MEMORY"),
+            device_memory=device_memory(environment),
             weight=WEIGHT.of(environment),
             lease_s=real(LEASE_S, environment, 10.0),
             grace_s=real(GRACE_S, environment, 20.0),

@@ -29,7 +29,7 @@ def joined(part: DTensor, group: Group) -> torch.Tensor | None:
             if local.numel():
                 dist.send(local.contiguous(), dst=0)
             return None
-        whole = torch.empty(part.shape, dtype=part.dtype)
+        whole = torch.empty(part.shape, dtype=part.dtype, device="cpu")
         first, *others = whole.chunk(group.size)
         first.copy_(local)
         for rank, rows in enumerate(others, 1):

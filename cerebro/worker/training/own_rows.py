@@ -103,7 +103,9 @@ class _Rows:
         self.parts.append(part)
         if group.rank > 0:
             return None
-        self.rooms.append(torch.empty(part.shape, dtype=part.dtype))
+        self.rooms.append(
+            torch.empty(part.shape, dtype=part.dtype, device="cpu")
+        )  # whatever user code's default
         return self.rooms[-1]
 
     def write(self, path: str, places: _Places, group: Group) -> None:

@@ -9,28 +9,11 @@ import numpy as np
 import pytest
 
 from cerebro.contract.tasks import FailureKind
-from cerebro.errors import ClusterError
 from cerebro.worker.agent.child import failure_of
-from cerebro.worker.agent.device_memory import DeviceMemory, OutOfMemoryError, size_of
+from cerebro.worker.agent.device_memory import DeviceMemory, OutOfMemoryError
 from cerebro.worker.agent.devices import WorkerDevices
 
 MIB = 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("", None), ("1024", 1024), ("512MiB", 512 * MIB), ("1.5GiB", 1536 * MIB), ("2 KiB", 2048)],
-)
-def test_a_size_is_written_as_people_do(text: str, size: int | None) -> None:
-    """With a unit or without."""
-    assert size_of(text, "X") == size
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5 GB", "much", "0.1"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    """With the setting's name, and what is expected."""
-    with pytest.raises(ClusterError, match=r"X is .* expected a size such as 512MiB"):
-        size_of(text, "X")
 
 
 def test_what_an_attempt_takes_counts_and_no_more() -> None:
