@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.events import ModelStopRequested
+from cerebro.contract.events import ModelStopRequested, RunRequested
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
@@ -161,6 +161,24 @@ def test_only_the_code_that_is_shown_is_fetched(bench: Bench) -> None:
     for path in (f"{PAGE}/code", f"/fragments{PAGE}/code", f"{PAGE}/code"):
         assert "class Digits: pass" in browser.get(path).text
     assert bench.store.calls.count("code") == 1
+
+
+def test_code_of_many_runs_names_some_of_them(bench: Bench) -> None:
+    """All of their names would be wider than a phone."""
+    story = Story("many")
+    story.workers_join()
+    story.etl()
+    for number in range(1, 17):
+        story.fit(models=1, epochs=1, run=f"fit-{number}")
+    at, asked = next((at, event) for at, event in enumerate(story.events) if isinstance(event, RunRequested))
+    etl = asked.request.model_copy(update={"code": "f" * 64})
+    story.events[at] = asked.model_copy(update={"request": etl})
+    bench.store.add(story)
+    bench.store.codes[CODE] = CodeRecord(
+        sha256=CODE, fingerprint="1" * 64, class_name="Digits", source="class Digits: pass", encoded="x"
+    )
+    page = bench.signed_in().get("/experiments/many/code").text
+    assert " and 13 more" in page
 
 
 def test_code_that_the_store_lost(bench: Bench) -> None:
