@@ -80,7 +80,9 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.query, self.value = nn.Linear(width, width), nn.Linear(width, width)
+        # A bias would shift all scores of a query alike, which softmax ignores.
+        self.key = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
