@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 
 def _ascending(devices: tuple[int, ...]) -> tuple[int, ...]:
@@ -33,3 +34,15 @@ class Contract(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_inf_nan="strings", protected_namespaces=()
     )
+
+
+def dropped(*names: str) -> Any:
+    """A validator for a class body: earlier versions wrote fields of these names, which are read and left out."""
+
+    def leave_out(cls: type[Contract], value: Any) -> Any:
+        if not isinstance(value, Mapping) or value.keys().isdisjoint(names):
+            return value
+        return {name: each for name, each in value.items() if name not in names}
+
+    validator: Any = classmethod(leave_out)
+    return model_validator(mode="before")(validator)

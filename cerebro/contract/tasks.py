@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from cerebro.contract.base import Contract, Devices, Name, Sha256, Split
+from cerebro.contract.base import Contract, Devices, Name, Sha256, Split, dropped
 from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.texts import cleaned, first_line
 from cerebro.contract.trials import DeviceKind, DevicePlace, GroupId, Inspection, TrialOutcome, WayId
@@ -285,6 +285,8 @@ class InspectTask(Contract):
     gpus: tuple[int, ...] = ()
     """Numbers of devices to consider; none: 1, 2, 4 and so on, up to all of a worker."""
     places: tuple[DevicePlace, ...]
+
+    _of_old = dropped("ignore")
 
 
 class TrialTask(ModelTask):
