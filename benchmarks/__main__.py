@@ -38,8 +38,8 @@ NAMES = (
         "half_requests",
         "points",
     ),
-    *("restart", "savepoints", "techniques", "web", "allocator", "side_by_side"),
-    *("planner", "joint", "online", "exact", "decision", "sharing"),
+    *("restart", "savepoints", "techniques", "ways", "gangs", "trials", "web", "allocator", "side_by_side"),
+    *("planner", "joint", "online", "exact", "decision", "sharing", "search", "hermes"),
 )
 """The platform's, then the scheduler's; each is a module with a function `benchmark`."""
 

@@ -25,12 +25,14 @@ from cerebro.worker.training import checkpoint
 from cerebro.worker.training.tracking import Checkpoint
 from cerebro.worker.training.unit import Trainee, restore
 
-BAR = 1.5
+BAR, FROZEN_BAR = 1.5, 0.2
 BYTES = 300_000_000
 ROUNDS = 9
 _LAYERS = 10
 _COPIES = 3  # parameters and Adam's two moments
 _FLOAT_BYTES = 4
+_PARTS, _TRAINED = 20, 1
+"""Layers of the model that is mostly frozen, and how many of them are trained."""
 
 
 def measure() -> dict[str, float]:
@@ -63,9 +65,46 @@ def measure() -> dict[str, float]:
     }
 
 
-def benchmark() -> Figure:
-    """`measure` as a line of the table."""
-    found = measure()
+def measure_frozen() -> dict[str, float]:
+    """Bytes that a hop writes and seconds of saving and of loading, with a base and without, and the ratio of bytes."""
+    trainee, other = _frozen(), _frozen()
+    found: dict[str, list[float]] = {f"{what}_{side}": [] for what in _HOP for side in ("plain", "based")}
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-", dir=_folder()) as name:
+        root = Path(name)
+        (root / "model").mkdir()
+        trainee.frozen.is_wanted = True
+        first = trainee.save(root, "model/first.pt")
+        assert first is not None
+        layout = checkpoint.check(root, first).layout
+        for number in range(ROUNDS + 1):
+            for side in ("plain", "based") if number % 2 else ("based", "plain"):
+                trainee.frozen.is_wanted, trainee.frozen.layout = side == "based", layout
+                for what, value in zip(_HOP, _hop_of_frozen(root, trainee, other), strict=True):
+                    found[f"{what}_{side}"].append(value)
+    middle = {what: statistics.median(values[1:]) for what, values in found.items()}
+    return {**middle, "ratio": middle["bytes_based"] / middle["bytes_plain"]}
+
+
+def benchmark() -> list[Figure]:
+    """`measure` and `measure_frozen` as lines of the table."""
+    return [_whole(measure()), _mostly_frozen(measure_frozen())]
+
+
+def _mostly_frozen(found: dict[str, float]) -> Figure:
+    return Figure(
+        what="hop: bytes written of a model of which 95 % are frozen, against writing all of it",
+        measured=f"{found['bytes_based'] / 1e6:.0f} MB, all {found['bytes_plain'] / 1e6:.0f} MB",
+        ratio=found["ratio"],
+        bar=FROZEN_BAR,
+        sense="at most",
+        notes=(
+            f"mostly frozen: save {found['save_based']:.2f} s, all {found['save_plain']:.2f} s; load "
+            f"{found['load_based']:.2f} s, all {found['load_plain']:.2f} s",
+        ),
+    )
+
+
+def _whole(found: dict[str, float]) -> Figure:
     return Figure(
         what=f"hop: save + checksum + load of {found['state_mb']:.0f} MB",
         measured=f"{found['hop_s']:.2f} s, raw bytes {found['raw_s']:.2f} s",
@@ -108,6 +147,36 @@ def _hop(root: Path, trainee: Trainee, other: Trainee) -> tuple[float, float]:
     return saved - began, loaded - saved
 
 
+def _frozen() -> Trainee:
+    side = round((BYTES / _PARTS / _FLOAT_BYTES) ** 0.5)
+    module = nn.Sequential(*(nn.Linear(side, side, bias=False) for _ in range(_PARTS)))
+    for layer in list(module)[:-_TRAINED]:
+        layer.requires_grad_(False)
+    moments = {
+        f"{name}/{which}": torch.randn_like(parameter)
+        for name, parameter in module.named_parameters()
+        for which in ("exp_avg", "exp_avg_sq")
+        if parameter.requires_grad
+    }
+    return Trainee(modules=[module], checkpoint=Checkpoint({"optimizer": moments}))
+
+
+_HOP = ("bytes", "save", "load")
+
+
+def _hop_of_frozen(root: Path, trainee: Trainee, other: Trainee) -> tuple[float, float, float]:
+    """Bytes that are written, seconds of saving, and of loading into another copy."""
+    began = time.perf_counter()
+    reference = trainee.save(root, "model/u00001.pt")
+    saved = time.perf_counter()
+    assert reference is not None
+    restore(other, checkpoint.load(root, reference, torch.device("cpu")))
+    loaded = time.perf_counter()
+    written = (root / reference.name).stat().st_size
+    (root / reference.name).unlink()
+    return written, saved - began, loaded - saved
+
+
 def _raw(path: Path, buffer: bytearray) -> tuple[float, float]:
     """Seconds of writing and flushing, and of reading."""
     began = time.perf_counter()
@@ -126,7 +195,8 @@ def _raw(path: Path, buffer: bytearray) -> tuple[float, float]:
 
 def main() -> None:
     """Print the figures."""
-    print(benchmark())
+    for figure in benchmark():
+        print(figure)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,10 @@ class SearchSpaceError(PermanentError):
     """A search space is empty, has a value of a wrong type, or lacks ``batch_size``."""
 
 
+class SearchError(PermanentError):
+    """A search cannot begin or go on: an argument is wrong, or the procedure is unknown or ordered what cannot be."""
+
+
 class RowError(PermanentError):
     """A row function raised too often, or returned fields that differ from row to row.
 

@@ -29,19 +29,13 @@ from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.scheduling.policies.following import Following
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, TaskState, Worker
-from controller import measuring, replication
-from controller.assignment_draft import AssignmentDraft
+from controller import gangs, measuring, replication
+from controller.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.cluster_snapshot import ClusterSnapshot
+from controller.device_ends import due_s, end_of
 from controller.fit_dispatch import FitDispatch
 from controller.memory_retries import allowed
 from controller.ways import as_sent
-
-LOOKAHEAD_S = 1.0
-"""The next task is given so long, and the time to load a model, before the present one is expected to end. Earlier, and
-a model would be held up in a queue while another worker could train it; later, and the worker would wait for it."""
-
-_SOON_S = 1e-3
-"""Sooner than this is now: a wait so short may be lost in the rounding of large clocks."""
 
 
 def assign(
@@ -82,24 +76,16 @@ def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
     )
 
 
-def due_s(fit: FitDispatch, worker: Worker, device: int, now: float) -> float:
-    """Seconds until a device of the worker is to be given the task after its present one; 0: now."""
-    present = fit.present(worker, device)
-    due_s = present - now - LOOKAHEAD_S - fit.times.load_s if present is not None else 0.0
-    return due_s if due_s > _SOON_S else 0.0
-
-
 class _Units:
     """Lets the policy choose training units, tentatively on the dispatch state."""
 
     def __init__(self, draft: AssignmentDraft, fit: FitDispatch, snapshot: ClusterSnapshot) -> None:
         self._draft, self._fit, self._now = draft, fit, snapshot.now
-        self._depth = snapshot.depth
+        self._snapshot, self._depth = snapshot, snapshot.depth
         self._training_workers = [w for w in draft.alive if w.trains]
-        self._barred = self._bar()
+        self._dispatch_draft = DispatchDraft(fit)
+        self._bar()
         self._soon = {w.name: self._due(w, snapshot.now) for w in self._training_workers}
-        self._started: list[int] = []
-        self._freed = list(fit.dispatch_state.free)
 
     def _due(self, worker: Worker, now: float) -> list[int]:
         """Devices of the worker that may be given the task after their present one, in the order in which they end."""
@@ -108,7 +94,7 @@ class _Units:
             # An idle device begins a unit only now: a plan means the next one for the device that ends first.
             devices = [device for device in devices if worker.first_in(device)]
         if len(devices) > 1:
-            devices.sort(key=lambda device: self._fit.present(worker, device) or 0.0)
+            devices.sort(key=lambda device: end_of(self._fit, worker, device) or 0.0)
         return devices
 
     def decide(self) -> list[api.Assign | api.Revoke]:
@@ -120,6 +106,7 @@ class _Units:
             self._draft.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
         )
         self._draft.give_ready(1, calmest_first)
+        gangs.form(self._fit, self._draft, self._dispatch_draft, self._snapshot)
         self._fill(1, self._in_turn())
         taken_back = self._taken_back()
         if taken_back is not None:
@@ -132,19 +119,11 @@ class _Units:
 
     def undo(self) -> None:
         """Leave the dispatch state as it was: the log will tell it of what took effect."""
-        for model in reversed(self._started):
-            self._fit.dispatch_state.release(model)
-        self._fit.dispatch_state.free = self._freed
-        for model, worker, seconds in reversed(self._barred):
-            self._fit.dispatch_state.time[model][worker] = seconds
+        self._dispatch_draft.undo()
 
-    def _bar(self) -> list[tuple[int, int, float]]:
-        """Keep models off the workers that they may not go to.
-
-        Returns:
-            What to put back: (model, worker, estimated seconds).
-        """
-        dispatch_state, barred = self._fit.dispatch_state, []
+    def _bar(self) -> None:
+        """Keep models off the workers that they may not go to."""
+        dispatch_state = self._fit.dispatch_state
         bound = {model for model, _, _ in self._fit.interrupted}
         for model in sorted(bound | self._fit.memory_retries.keys()):
             if model in dispatch_state.running:
@@ -156,9 +135,7 @@ class _Units:
                 able = {w for w in able if not places.load(names[w])} or able
             for worker, held in enumerate(dispatch_state.held):
                 if held & dispatch_state.open[model] and worker not in able and times[worker] != NEVER:
-                    barred.append((model, worker, times[worker]))
-                    times[worker] = NEVER
-        return barred
+                    self._dispatch_draft.keep_off(model, worker)
 
     def _fill(
         self,
@@ -183,7 +160,7 @@ class _Units:
             name = self._fit.workers[choice.worker]
             devices = self._devices(choice, depth, among[name] if among else None)
             if devices is None or self._waits_needlessly(choice, room):
-                self._keep_off(choice.model, choice.worker)
+                self._dispatch_draft.keep_off(choice.model, choice.worker)
                 continue
             if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
                 workers = [w for w in workers if self._fit.workers[w] not in self._draft.barred]
@@ -194,8 +171,7 @@ class _Units:
             way = self._fit.ways.of(choice.model, choice.worker)
             assert way is not None
             key = self._fit.key(choice)
-            dispatch_state.start(choice)
-            self._started.append(choice.model)
+            self._dispatch_draft.start(choice)
             self._draft.give(name, key, devices, as_sent(way))
             if choice.model in self._fit.memory_retries:
                 self._draft.barred.add(name)
@@ -219,7 +195,7 @@ class _Units:
             return (places.free(name, depth, among),)
         reachable = places.reachable(name, self._depth)
         worker = self._draft.worker(name)
-        ends = {device: self._fit.present(worker, device) or 0.0 for device in reachable}
+        ends = {device: end_of(self._fit, worker, device) or 0.0 for device in reachable}
         reachable.sort(key=lambda device: (places.count(name, device), ends[device]))
         return tuple(sorted(reachable[:size])) if len(reachable) >= size else None
 
@@ -234,12 +210,6 @@ class _Units:
             for w, count in room.items()
             if self._fit.workers[w] not in self._draft.barred
         )
-
-    def _keep_off(self, model: int, worker: int) -> None:
-        """Have nobody choose the model for the worker in this decision."""
-        times = self._fit.dispatch_state.time[model]
-        self._barred.append((model, worker, times[worker]))
-        times[worker] = NEVER
 
     def _may_be_alone(self, depth: int, choice: Choice) -> bool:
         """Whether a model that ran out of memory can have the worker for itself now. If not, the worker that has least
@@ -263,7 +233,7 @@ class _Units:
             self._draft.barred.add(self._fit.workers[calmest])
         for worker in able:
             if loads[worker]:
-                self._keep_off(choice.model, worker)
+                self._dispatch_draft.keep_off(choice.model, worker)
         return False
 
     def _choose(self, workers: list[int]) -> Choice | None:
@@ -324,7 +294,7 @@ class _Units:
 
     def _policy(self) -> Policy:
         # A plan knows nothing of workers that a model is kept off.
-        return self._fit.dispatch if self._barred else self._fit.policy
+        return self._fit.dispatch if self._dispatch_draft.keeps_off else self._fit.policy
 
     def _taken_back(self) -> api.Revoke | None:
         """A queued unit that an idle device should rather run now: prefetching must never make anybody wait."""

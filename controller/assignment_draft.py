@@ -1,4 +1,5 @@
-"""The assignments of one decision as they are collected, and what they use up. Pure.
+"""The assignments of one decision as they are collected, what they use up, and what they would make of the dispatch
+state. Pure.
 
 A task out of memory gets its next attempt alone on a worker (`controller.memory_retries`). Until then the worker is
 given nothing more.
@@ -12,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.tasks import TaskBody
+from cerebro.contract.steps import AssignedMember
+from cerebro.contract.tasks import Gang, TaskBody
 from cerebro.contract.ways import Way
+from cerebro.scheduling.dispatch_state import NEVER, Choice, GangMember
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from controller import memory_retries, tasks
 from controller.fit_dispatch import FitDispatch
@@ -74,9 +77,41 @@ class AssignmentDraft:
                 worker=worker,
                 incarnation=self._state.workers[worker].incarnation,
                 devices=devices,
+                terms=self._terms(key),
                 body=body or tasks.body(self._record, self._state, self.run, key, way),
             )
         )
+
+    def give_gang(self, key: TaskKey, gang: Gang, way: Way) -> None:
+        """Assign a unit on a set of partitions, to all of the workers or to none."""
+        task, (first, *others) = self.run.task(key), gang.members
+        self._taken.add(str(key))
+        for member in gang.members:
+            self.places.take(member.worker, member.devices)
+        self.steps.append(
+            api.Assign(
+                task=str(key),
+                attempt=task.attempt + 1,
+                worker=first.worker,
+                incarnation=self._state.workers[first.worker].incarnation,
+                devices=first.devices,
+                terms=self._terms(key),
+                others=tuple(
+                    AssignedMember(
+                        worker=member.worker,
+                        incarnation=self._state.workers[member.worker].incarnation,
+                        partition=member.partition,
+                        devices=member.devices,
+                    )
+                    for member in others
+                ),
+                body=tasks.body(self._record, self._state, self.run, key, way, gang=gang),
+            )
+        )
+
+    def _terms(self, key: TaskKey) -> int:
+        """With which of its model's terms a unit begins; `tasks.body` is made by the same."""
+        return self.run.models[key.model or ""].terms_for(str(key)) if key.kind == "train" else 0
 
     def give_ready(
         self,
@@ -137,3 +172,43 @@ class AssignmentDraft:
         if self.run.kind == "etl":
             return ()
         return (self.places.free(worker.name, depth, among[worker.name] if among else None),)
+
+
+class DispatchDraft:
+    """Changes the dispatch state as the assignments of one decision would, until `undo`."""
+
+    def __init__(self, fit: FitDispatch) -> None:
+        self._state = fit.dispatch_state
+        self._free = list(self._state.free)
+        self._started: list[int] = []
+        self._kept_off: list[tuple[int, int, float]] = []
+        """(model, worker, estimated seconds)."""
+
+    @property
+    def keeps_off(self) -> bool:
+        """Whether a model is kept off a worker that the run's plan may have chosen for it."""
+        return bool(self._kept_off)
+
+    def start(self, choice: Choice) -> None:
+        """A unit that was chosen occupies its model and its devices."""
+        self._state.start(choice)
+        self._started.append(choice.model)
+
+    def start_gang(self, model: int, members: Sequence[GangMember]) -> None:
+        """A unit on a set of partitions occupies its model, and devices of several workers."""
+        self._state.start_gang(model, members)
+        self._started.append(model)
+
+    def keep_off(self, model: int, worker: int) -> None:
+        """Have nobody choose the model for the worker in this decision."""
+        times = self._state.time[model]
+        self._kept_off.append((model, worker, times[worker]))
+        times[worker] = NEVER
+
+    def undo(self) -> None:
+        """Leave the dispatch state as it was: the log will tell it of what took effect."""
+        for model in reversed(self._started):
+            self._state.release(model)
+        self._state.free = self._free
+        for model, worker, seconds in reversed(self._kept_off):
+            self._state.time[model][worker] = seconds

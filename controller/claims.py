@@ -19,7 +19,7 @@ from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worke
 from cerebro.state.sharing import WEIGHTS, lanes_held, task_lanes
 from cerebro.state.workers import NO_DEVICE
 from controller.arbiter import Claim, Place, RunRef
-from controller.assignment import due_s
+from controller.device_ends import due_s
 from controller.fit_dispatch import FitDispatch
 from controller.ready_tasks import ready
 from controller.replication import remaking
@@ -163,14 +163,16 @@ def _left(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
 
 def _unit_s(run: Run) -> float:
     """Seconds that a task of the run holds a place, on average as far as is known."""
-    seconds = sum(run.trained_s.values()) if run.models else run.counts.committed_s
-    count = run.counts.unit_devices if run.models else run.counts.committed
+    seconds = sum(run.trained_s.values()) if run.is_planned_fit else run.counts.committed_s
+    count = run.counts.unit_devices if run.is_planned_fit else run.counts.committed
     return seconds / count if count else _UNKNOWN_S
 
 
 def _whole_s(state: ExperimentState, run: Run) -> float:
     """Device-seconds that all that is left of a run will probably take; infinite while nothing tells."""
-    if run.models:
+    if run.is_planned_fit:
+        if not run.has_known_end:
+            return math.inf
         done, total = run.progress()
         # Of validations nothing is known.
         return (total - done) * _unit_s(run) if run.counts.unit_devices and done < total else math.inf

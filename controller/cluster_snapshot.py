@@ -50,6 +50,8 @@ class WorkerView:
     devices: int = 1
     device: DeviceKind | None = None
     """What they are; `None`: not known, or not alike."""
+    address: str = ""
+    """As in `WorkerRecord`."""
     absence: Absence | None = None
     """`None`: it can be given tasks."""
     before: Exit = STARTED_ANEW
@@ -132,6 +134,7 @@ def worker_view(
         volume=record.volume,
         devices=max(1, len(record.devices)),
         device=DeviceKind.of(record),
+        address=record.address,
         absence=absence,
         before=_before(record.pod, fleet) if record.pod and fleet else STARTED_ANEW,
         free_bytes=status.checkpoint_free_bytes,

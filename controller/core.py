@@ -14,10 +14,11 @@ from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState, Run, TaskKey
-from controller.assignment import due_s
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.decide import Step, decide
+from controller.device_ends import due_s
 from controller.fit_dispatch import FitDispatch
+from controller.searching import Searching
 from controller.unit_times import UnitTimes
 
 _SOON_S = 0.001
@@ -39,6 +40,7 @@ class Core:
         self.attended: Collection[str] | None = None
         self._times: UnitTimes | None = None
         self._fit: FitDispatch | None = None
+        self._searching: Searching | None = None
 
     @property
     def fit(self) -> FitDispatch | None:
@@ -85,13 +87,20 @@ class Core:
 
     def start_over(self) -> None:
         """Make what is kept beside the state anew, from the state, when it is asked for."""
-        self._times = self._fit = None
+        self._times = self._fit = self._searching = None
 
     def wake_s(self, now: float) -> float:
         """Seconds until there is something to decide although nothing happens: a device is about to end its unit, a
         worker has not given back what it was asked for, a model has waited for one long enough. Infinite if there is
         nothing of the kind."""
         revoke_s, fit = self._revoke_in_s(now), self.fit
+        search = self._searching
+        if (
+            search is not None
+            and search.run in self.state.runs
+            and search.is_behind(self.state.runs[search.run])
+        ):
+            revoke_s = _SOON_S
         if fit is None:
             return revoke_s
         waits = (until - now for until in fit.interrupted.values() if until > now)
@@ -123,6 +132,14 @@ class Core:
         """The dispatch state of a fit run that is worked on, `None` for any other run."""
         return self.fit if run.models else None
 
+    def search_of(self, run: Run) -> Searching | None:
+        """What decides on the models of a run that searches; it is told what the log says when it is asked."""
+        if run.search is None:
+            return None
+        if self._searching is None or self._searching.run != run.id:
+            self._searching = Searching(run)
+        return self._searching
+
     def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:
         """The steps to take now; empty when there is nothing to do but wait.
 
@@ -130,4 +147,6 @@ class Core:
             run: one of `open_runs`; the first of them if it is left out.
         """
         run = run or next(iter(self.open_runs()), None)
-        return decide(self.record, self.state, run, snapshot, self.fit) if run is not None else []
+        if run is None:
+            return []
+        return decide(self.record, self.state, run, snapshot, self.fit, search=self.search_of(run))

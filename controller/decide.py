@@ -8,7 +8,7 @@ late is refused there, the next read of the log shows why, and the next call dec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cerebro.contract import api
 from cerebro.contract.events import (
@@ -16,12 +16,14 @@ from cerebro.contract.events import (
     RunFinished,
     RunPaused,
     RunResumed,
+    WaysStruckOff,
     WorkerLost,
     WorkerRemoved,
 )
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import FailureKind
+from cerebro.search.procedure import Refused
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.report import epoch_report
 from cerebro.state.waiting import KIND, needed_partitions
@@ -29,9 +31,12 @@ from controller.assignment import assign, revoke_task
 from controller.cluster_decision import ENDING, REMOVED
 from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.fit_dispatch import FitDispatch
+from controller.gangs import out_of_gangs
 from controller.measuring import is_pointless
 from controller.orchestrator import Exit
 from controller.replication import unmakable
+from controller.searching import Searching
+from controller.ways import out_of_reach
 
 Step = api.Assign | api.Revoke | api.Ask | api.Note | api.Dequeue
 
@@ -42,6 +47,8 @@ def decide(
     run: Run,
     snapshot: ClusterSnapshot,
     fit: FitDispatch | None,
+    *,
+    search: Searching | None = None,
 ) -> list[Step]:
     """The steps to take now for a run that is open and waits for no other one; empty when there is nothing to do but
     wait.
@@ -51,6 +58,7 @@ def decide(
     Args:
         fit: the dispatch state of the experiment's fit run that has started, if there is one: `run` or another one. It
             is left as it was.
+        search: that of `run`, if it has one.
     """
     if not run.is_open:
         return []
@@ -72,7 +80,7 @@ def decide(
     report = [_note(epoch_report(state, run, epoch))] if epoch else []
     if report and run.is_complete():
         return [*report]  # more epochs may be complete, if the model they waited for was given up
-    return [*report, *_go_on(record, state, run, snapshot, fit)]
+    return [*report, *_go_on(record, state, run, snapshot, fit, search=search)]
 
 
 def _go_on(
@@ -81,19 +89,32 @@ def _go_on(
     run: Run,
     snapshot: ClusterSnapshot,
     fit: FitDispatch | None,
+    *,
+    search: Searching | None,
 ) -> list[Step]:
     """The steps of a run that is neither to be stopped nor to fail."""
     if run.is_complete():
         return [_finished(run)]
+    if search is not None and run.state is RunState.RUNNING and (decided := search.steps(run)):
+        return [_note(event) for event in decided]
     if run.storage_full is not None and run.state is RunState.RUNNING:
         reason = run.storage_full.message
         return [_note(RunPaused(run=run.id, reason=reason, needs_bytes=run.storage_full.needs_bytes))]
     if run.state is RunState.PAUSED:
         has_free_space = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
         return [_note(RunResumed(run=run.id))] if has_free_space else []
-    if fit is not None and fit.run == run.id and (hopeless := fit.out_of_reach(state)):
+    if fit is not None and fit.run == run.id and (hopeless := _out_of_reach(state, run, fit)):
         return [_note(event) for event in hopeless]
     return [*assign(record, state, run, fit, snapshot)]
+
+
+def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequence[WaysStruckOff]:
+    """Models that none of the ways that they have left can train where their partitions are."""
+
+    def ask(models: Iterable[str]) -> list[WaysStruckOff]:
+        return [*out_of_reach(state, run, models), *out_of_gangs(state, run, models)]
+
+    return fit.of_doubtful(run, ask)
 
 
 # --- workers ------------------------------------------------------------------------------------
@@ -157,7 +178,8 @@ def _take_back(
                 attempt=task.attempt,
                 worker=task.worker or worker.name,  # of a gang, the one that leads it
                 reason=f"{worker.name}: {exit.reason}",
-                force=how is Liveness.GONE,
+                # The lease of the one that leads a gang tells nothing of another one, without which it gets no further.
+                force=how is Liveness.GONE or task.worker != worker.name,
                 loss=exit.kind,
             )
 
@@ -178,11 +200,21 @@ def _end(run: Run, outcome: str, error: str, *, now: float) -> list[Step]:
 def _finished(run: Run) -> Step:
     """Its end by itself. Of a fit: stopped, if users stopped models and none was trained to its end."""
     states = {model.state for model in run.models.values()}
+    if not states and (error := _none_made(run)):
+        return _note(RunFinished(run=run.id, outcome="failed", error=error))
     if run.kind != "fit" or ModelState.FINISHED in states or not states:
         return _note(RunFinished(run=run.id, outcome="finished"))
     if ModelState.STOPPED in states:
         return _note(RunFinished(run=run.id, outcome="stopped"))
     return _note(RunFinished(run=run.id, outcome="failed", error=_all_failed(run)))
+
+
+def _none_made(run: Run) -> str:
+    """Why a search has no model at all, if that is not what a user wanted."""
+    if run.search is None or run.search.is_closed:
+        return ""
+    refused = [report.why for report in run.search.reports if isinstance(report, Refused)]
+    return f"no model of the search could be made: {refused[-1] if refused else run.search.finish}"
 
 
 def _all_failed(run: Run) -> str:
@@ -228,7 +260,7 @@ def _metric_problem(run: Run) -> str:
 def _completed_epoch(run: Run) -> int:
     """The next epoch that every model left has trained and that is not reported yet, or 0."""
     epoch, reached = len(run.epochs) + 1, run.counts.reached
-    return epoch if reached and min(reached) >= epoch else 0
+    return epoch if run.has_known_models and reached and min(reached) >= epoch else 0
 
 
 def _ask_back(task: Task, reason: str, now: float) -> Iterator[Step]:
@@ -248,8 +280,8 @@ def _ask_back(task: Task, reason: str, now: float) -> Iterator[Step]:
 
 
 def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
-    """Revoke the units of stopped models, running or queued, and the queued units of failed models. The running unit of
-    a failed model ends by itself."""
+    """Revoke the units of stopped models, running or queued, and the queued units of failed and of changed models. The
+    running unit of a failed model ends by itself."""
     for task in run.open.values():
         if task.key.kind != "train":
             continue
@@ -258,6 +290,9 @@ def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
             yield from _ask_back(task, "its model was stopped", now)
         elif model.state is ModelState.FAILED and task.state is TaskState.ASSIGNED:
             yield revoke_task(task, "its model has failed", force=True)
+        elif task.state is TaskState.ASSIGNED and model.is_outdated:
+            # If it has started meanwhile it runs to its end: it is trained, and replayed, with what it was given.
+            yield revoke_task(task, "its model was changed")
 
 
 def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:

@@ -8,24 +8,28 @@ is left and who runs what is then the same (tests/controller/test_fit_dispatch.p
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from cerebro.contract.events import (
     Event,
     HoldingsChanged,
+    ModelExtended,
     ModelResumed,
     ModelRetried,
+    ModelsAdded,
     ModelStopRequested,
     SchedulePlanned,
     SchedulerChanged,
+    SearchDecided,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
     TaskStarted,
     TrialsRecalled,
+    UrgencyChanged,
     WaysStruckOff,
     WorkerJoined,
     WorkerLost,
@@ -33,15 +37,15 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.errors import IllegalEventError
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
+from cerebro.scheduling.dispatch_state import Choice, DispatchState, GangMember
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
-from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Worker
-from cerebro.state.tasks import ENDED
+from cerebro.state import ExperimentState, Model, Run, Task, TaskKey
+from cerebro.state.tasks import ENDED, Attempt
 from cerebro.state.workers import knows_ways
-from controller.unit_times import UnitTimes, technique_of
-from controller.ways import Ways, out_of_reach
+from controller.unit_times import UnitTimes
+from controller.ways import Ways
 
 _Answer = TypeVar("_Answer")
 
@@ -52,6 +56,8 @@ class FitDispatch:
     Attributes:
         run: its id.
         models, workers, partitions: names behind the dispatch state's indices; workers that train, or did in this run.
+        rows: of each partition, by name.
+        gang_size: workers that train a unit together; 1 if each trains alone.
         dispatch_state: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
         times: what is known of how long units take; somebody else has it learn.
         ways: by which way the next unit of each model runs on each worker.
@@ -72,11 +78,13 @@ class FitDispatch:
         self._model = {name: index for index, name in enumerate(self.models)}
         self._worker = {name: index for index, name in enumerate(self.workers)}
         self._partition = {number: index for index, number in enumerate(self.partitions)}
-        rows = [run.plan.partitions[number] for number in self.partitions]
+        self.rows = run.plan.partitions
+        rows = [self.rows[number] for number in self.partitions]
         self.mean_rows = sum(rows) / len(rows)
         times.see_trials(run)
         self.times = times
         self._settled = 0
+        self.gang_size = run.request.gang
         self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
         self.interrupted: dict[tuple[int, int, int], float] = {}
         self._is_holding_known = True
@@ -88,8 +96,11 @@ class FitDispatch:
             epochs=run.request.epochs,
             gpus=[state.workers[name].devices for name in self.workers],
         )
+        for index, model in enumerate(run.models.values()):
+            self.dispatch_state.epochs[index] = model.epochs
+            self.dispatch_state.set_urgency(index, model.urgency)
         self._doubtful: dict[str, None] = {}
-        """Models with struck off ways of which `out_of_reach` is to be asked, in order."""
+        """Models with struck off ways, see `of_doubtful`, in order."""
         self._answers: dict[str, tuple[Hashable, Any]] = {}
         """Question -> what the newest answer depends on, and the answer."""
         self.ways = Ways(state, run, times, self.workers, self.mean_rows)
@@ -112,7 +123,7 @@ class FitDispatch:
             if task.key.kind == "train":
                 newest = task.attempts[-1]
                 began = newest.started or newest.assigned
-                made._start(task.key, newest.worker, began, len(newest.devices))
+                made._start(task.key, newest, began)
                 latest = max(latest, newest.assigned)
         made.dispatch_state.now = latest
         for task in run.tasks.values():
@@ -141,23 +152,6 @@ class FitDispatch:
         """Index of a model."""
         return self._model[name]
 
-    def present(self, worker: Worker, device: int) -> float | None:
-        """When the task that runs on a device of the worker is expected to end, by the store's clock; `None` if it is
-        no unit. Of a model that has not run before, or that has failed, and of ETL, nothing is expected: then it is
-        never."""
-        first = worker.first_in(device)
-        key = TaskKey.parse(first) if first else None
-        if key is not None and key.kind in ("etl", "trial"):
-            return math.inf
-        if key is None or key.kind != "train" or key.run != self.run:
-            return None
-        index = self._model[key.model or ""]
-        unit = self.dispatch_state.running.get(index)
-        technique = technique_of(self.ways.of(index, unit.worker)) if unit is not None else ""
-        if unit is None or not self.times.estimates.knows(self.models[index], technique):
-            return math.inf
-        return unit.started + self.dispatch_state.seconds(index, unit.partition, unit.worker)
-
     # --- what is kept of decisions ---------------------------------------------------------------
 
     def again(self, question: str, of: Hashable, ask: Callable[[], _Answer]) -> _Answer:
@@ -168,13 +162,15 @@ class FitDispatch:
             known = self._answers[question] = of, ask()
         return cast(_Answer, known[1])
 
-    def out_of_reach(self, state: ExperimentState) -> list[WaysStruckOff]:
-        """`controller.ways.out_of_reach` of all models. Asked of a model only after its ways, the workers, or what it
-        has left on them have changed; of one that is busy, once it no longer is."""
+    def of_doubtful(
+        self, run: Run, ask: Callable[[Iterable[str]], Sequence[WaysStruckOff]]
+    ) -> Sequence[WaysStruckOff]:
+        """What `ask` answers of the models whose ways may be out of reach. It is asked of a model only after the
+        model's ways, the workers, or what it has left on them have changed; of one that is busy, once it no longer is.
+        """
         if not self._doubtful:
-            return []
-        run = state.runs[self.run]
-        found = list(out_of_reach(state, run, self._doubtful))
+            return ()
+        found = ask(self._doubtful)
         told = {event.model for event in found}
         for name in [n for n in self._doubtful if run.models[n].busy is None and n not in told]:
             del self._doubtful[name]
@@ -212,6 +208,10 @@ class FitDispatch:
                     for model in state.runs[self.run].models.values():
                         self._allot(state.runs[self.run], model)
                 self._follow(state.runs[self.run])
+            case SearchDecided() | ModelsAdded() | ModelExtended() | UrgencyChanged() if (
+                event.run == self.run
+            ):
+                self._see_models(state.runs[self.run], event)
             case ModelStopRequested() | ModelResumed() | ModelRetried() | WaysStruckOff() if (
                 event.run == self.run
             ):
@@ -224,11 +224,47 @@ class FitDispatch:
                     self._holders_changed(state)
 
     def see_holders(self, state: ExperimentState) -> None:
-        """Take in who holds what now. To be called before the dispatch state is looked at: it costs a pass over all
-        models and partitions, and several workers may come or go at once."""
+        """Take in who holds what now, and what models are worth. To be called before the dispatch state is looked at:
+        it costs a pass over all models and partitions, and several workers may come or go at once."""
         if not self._is_holding_known:
             self._is_holding_known = True
             self.dispatch_state.hold(self._held(state))
+        self.dispatch_state.merit = self.times.merits.of(state, state.runs[self.run], self.dispatch)
+
+    def _see_models(
+        self, run: Run, event: SearchDecided | ModelsAdded | ModelExtended | UrgencyChanged
+    ) -> None:
+        """Take in models that have appeared, and those that are trained further or no further, or are more urgent."""
+        if isinstance(event, SearchDecided):
+            for name in (*event.stop, *(each.model for each in event.extend)):
+                self._regrade(run, name)
+        elif not isinstance(event, ModelsAdded):
+            self._regrade(run, event.model)
+        for name in islice(run.models, len(self.models), None):
+            self._model[name] = len(self.models)
+            self.models.append(name)
+            estimates = self.times.estimates
+            (seconds,) = (
+                estimates.table([name], self.workers, rows=self.mean_rows)
+                if self._settled
+                else [[1.0] * len(self.workers)]
+            )
+            self.dispatch_state.add_model(seconds)
+            self.ways.add_model(name)
+            self._allot(run, run.models[name])
+            self._regrade(run, name)
+        self._follow(run)
+
+    def _regrade(self, run: Run, name: str) -> None:
+        """Take in what is due of a model, and how urgent it is."""
+        model, index = run.models.get(name), self._model.get(name)
+        if model is None or index is None:
+            return
+        state = self.dispatch_state
+        is_over = model.is_trained or (model.is_cut_short and model.busy is None)
+        left = 0 if is_over else self._mask(model.remaining)
+        state.set_urgency(index, model.urgency)
+        state.set_epochs(index, model.epochs, model.epochs if is_over else model.epoch, left)
 
     def _steer(self, run: Run, name: str) -> None:
         """A user gave a command on a model: take in what it came to."""
@@ -249,7 +285,7 @@ class FitDispatch:
         if key.kind == "train":
             match event:
                 case TaskAssigned():
-                    self._start(key, event.worker, event.time, len(event.devices))
+                    self._start(key, event, event.time)
                 case TaskStarted():
                     self.dispatch_state.running[index] = self.dispatch_state.running[index]._replace(
                         started=event.time
@@ -272,7 +308,10 @@ class FitDispatch:
         self._follow(state.runs[self.run])
 
     def _heed(self, task: Task) -> None:
-        """Remember a unit that was interrupted until it starts, one out of memory until it is done or given up."""
+        """Remember a unit that was interrupted until it starts, one out of memory until it is done or given up. Not one
+        of a gang: which workers can do it is seen anew each time."""
+        if task.key.others:
+            return
         model, partition = self._model[task.key.model or ""], self._partition[task.key.partition or 0]
         unit = (model, task.key.epoch or 0, partition)
         self.interrupted.pop(unit, None)
@@ -286,11 +325,18 @@ class FitDispatch:
             if not self.memory_retries[model]:
                 del self.memory_retries[model]
 
-    def _start(self, key: TaskKey, worker: str, at: float, devices: int) -> None:
-        choice = Choice(
-            self._worker[worker], self._model[key.model or ""], self._partition[key.partition or 0]
-        )
-        dispatch_state = self.dispatch_state
+    def _start(self, key: TaskKey, given: TaskAssigned | Attempt, at: float) -> None:
+        model, dispatch_state = self._model[key.model or ""], self.dispatch_state
+        devices = len(given.devices)
+        if given.others:
+            first = GangMember(self._worker[given.worker], self._partition[key.partition or 0], devices)
+            others = (
+                GangMember(self._worker[m.worker], self._partition[m.partition], len(m.devices))
+                for m in given.others
+            )
+            dispatch_state.start_gang(model, (first, *others), at=at)
+            return
+        choice = Choice(self._worker[given.worker], model, self._partition[key.partition or 0])
         dispatch_state.start(choice, at=at)
         unit = dispatch_state.running[choice.model]
         if unit.gpus != devices:  # the model has another way by now
@@ -298,12 +344,12 @@ class FitDispatch:
             dispatch_state.running[choice.model] = unit._replace(gpus=devices)
 
     def _take_back(self, model: Model, index: int) -> None:
-        """Reopen the visit whose checkpoint was lost, if one was."""
+        """Reopen the visit whose checkpoint was lost, if one was: its partition, or all of its set."""
         counted = (
             self.dispatch_state.epoch[index] * len(self.partitions)
             - self.dispatch_state.open[index].bit_count()
         )
-        if not model.is_cut_short and len(model.visits) < counted:
+        if not model.is_cut_short and model.visited < counted:
             remaining = {self._partition[p] for p in model.remaining}
             is_last = self.dispatch_state.epoch[index] > model.epoch
             lost = (
@@ -311,7 +357,8 @@ class FitDispatch:
                 if is_last
                 else {p for p in remaining if not self.dispatch_state.open[index] >> p & 1}
             )
-            self.dispatch_state.reopen(index, lost.pop())
+            for partition in sorted(lost):
+                self.dispatch_state.reopen(index, partition)
             if model.struck:
                 self._doubtful[model.id] = None
 
@@ -357,19 +404,19 @@ class FitDispatch:
         if self.times.settled != self._settled:
             self._estimate()
             return
-        for worker, seconds in enumerate(self.ways.row(index)):
-            self.dispatch_state.set_time(index, worker, seconds)
+        for worker, times in enumerate(zip(self.ways.row(index), self.ways.fixed(index), strict=True)):
+            self.dispatch_state.set_time(index, worker, *times)
 
     def _estimate(self) -> None:
         """All estimates anew."""
         self._settled = self.times.settled
-        if self._settled:
-            self.dispatch_state.time = self.times.estimates.table(
-                self.models, self.workers, rows=self.mean_rows
-            )
-            for model, seconds in self.ways.rows():
-                self.dispatch_state.time[model] = seconds
-        self.dispatch_state.recount()
+        if not self._settled:
+            self.dispatch_state.recount()
+            return
+        time = self.times.estimates.table(self.models, self.workers, rows=self.mean_rows)
+        for model, seconds in self.ways.rows():
+            time[model] = seconds
+        self.dispatch_state.set_times(time, [self.ways.fixed(model) for model in range(len(time))])
 
     def _allot(self, run: Run, model: Model) -> None:
         """See which way the model has on each worker from now on."""
@@ -377,10 +424,11 @@ class FitDispatch:
             self._doubtful[model.id] = None
         index = self._model[model.id]
         if self.ways.allot(run, model, index):
-            for worker, seconds in enumerate(self.ways.row(index)):
+            times = zip(self.ways.row(index), self.ways.fixed(index), strict=True)
+            for worker, (seconds, fixed) in enumerate(times):
                 way = self.ways.of(index, worker)
                 size = way.size if way is not None else 1
-                self.dispatch_state.set_way(index, worker, seconds, size, 0.0)
+                self.dispatch_state.set_way(index, worker, seconds, size, fixed)
 
 
 def _training_workers(state: ExperimentState, run: Run) -> set[str]:

@@ -28,6 +28,7 @@ from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 from controller.decide import Step
 from controller.deletion import Deletion
+from controller.drawing.draws import Draws
 from controller.event_logging import line
 from controller.fold_cache import FoldCache
 from controller.isolation import Isolation
@@ -79,7 +80,7 @@ class Controller:
         self._experiments = Experiments(settings.open_runs)
         self._cores = FoldCache()
         self._sharing, self._taken = Sharing(), TakenTime()
-        self._plans = PlanMaker(settings.volumes)
+        self._plans, self._draws = PlanMaker(settings.volumes), Draws()
         self._trials = TrialCache(kvs)
         self._cluster = 0
         self._term = 0
@@ -236,7 +237,7 @@ class Controller:
             return
         self._pace()
         cores = self._experiments.ready()
-        wait_s = min([self._settings.tick_s, self._plans.wake_s(), *self._wakes(cores)])
+        wait_s = min([self._settings.tick_s, self._plans.wake_s(), self._draws.wake_s(), *self._wakes(cores)])
         if not self._experiments.opened:
             wait_s *= 2
         self._watch(cores, 0.0 if is_reading else wait_s)
@@ -289,6 +290,8 @@ class Controller:
         self._trials.keep(core.state.name, run)
         if not steps and run.state is RunState.QUEUED and run.plan is None:
             steps = self._plans.steps(core, run)
+        if not any(isinstance(step, api.Note) for step in steps):
+            steps += self._draws.steps(core, run)
         has_changed, open_runs = False, self._experiments.open_runs()
         now = self._reading.now()
         for write in self._taken.noted(core, run, steps, open_runs, now, is_whole=is_whole):

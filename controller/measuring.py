@@ -17,6 +17,7 @@ from cerebro.contract.tasks import MEASURING, InspectTask, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.state import Run, TaskKey, Worker
 from controller.assignment_draft import AssignmentDraft
+from controller.device_ends import end_of
 from controller.fit_dispatch import FitDispatch
 from controller.trials.known import is_worth_inspecting, situation
 from controller.trials.selection import Wanted, trials
@@ -81,6 +82,8 @@ def _is_not_asked_for(run: Run, draft: AssignmentDraft) -> bool:
 
 def is_pointless(run: Run, key: TaskKey) -> bool:
     """Whether nobody is left to be served by an open inspection or trial."""
+    if not run.has_known_models:
+        return key.kind in MEASURING and run.has_known_end and not run.counts.active
     # Those that are cut short are not among `reached`.
     return key.kind in MEASURING and min(run.counts.reached, default=math.inf) >= run.fit_request.epochs
 
@@ -119,6 +122,8 @@ class _Giver(NamedTuple):
         """On the worker that has most of the devices free, if one has any."""
         run, size = self.run, wanted.known.way.size
         assert run.inspection is not None
+        if len(run.models[wanted.model].terms) > 1:
+            return  # it is no longer the model that was inspected, and what is found is kept for other runs
         device = run.inspection.places[wanted.known.place].device
         able = [
             (worker, devices) for worker in self.workers if (devices := self._devices(worker, device, size))
@@ -161,7 +166,7 @@ class _Giver(NamedTuple):
         found = places.reachable(worker.name, QUEUE_DEPTH)
         if len(found) < size or places.count(worker.name, found[0]) > 0:
             return ()
-        ends = {each: self.fit.present(worker, each) or 0.0 for each in found}
+        ends = {each: end_of(self.fit, worker, each) or 0.0 for each in found}
         found.sort(key=lambda each: (places.count(worker.name, each), ends[each]))
         return tuple(sorted(found[:size]))
 

@@ -134,18 +134,21 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
             return
         model = state.runs[key.run].models[key.model]
         if isinstance(event, TaskCommitted):
-            if len(model.visits) == 1:
+            if len(model.own_visits) == 1:
                 yield _start(state, key.run, model)
             yield _commit(state, event, key, model, ended)
         yield ended
-        if model.state is ModelState.FINISHED:
+        # A search may have a model trained on from a rung.
+        run = state.runs[key.run]
+        is_final = run.search is None or model.epochs >= run.fit_request.epochs
+        if model.state is ModelState.FINISHED and is_final:
             key_of_end = f"{key.run}/{model.id}/end"
             end = SessionEnd(time=event.time)
             yield Addition(state.name, key.run, model.id, key_of_end, event.time, end)
 
 
 def _start(state: ExperimentState, run: str, model: Model) -> Addition:
-    start = SessionStart(time=state.runs[run].started, hyperparams=model.hyperparams)
+    start = SessionStart(time=state.runs[run].started, hyperparams=model.hyperparams_of(model.inherited))
     return Addition(state.name, run, model.id, f"{run}/{model.id}/start", start.time, start)
 
 
@@ -154,6 +157,7 @@ def _commit(
 ) -> Addition:
     assert key.epoch is not None, "training and validation are of an epoch"
     unit, metrics = len(model.visits) - 1, event.result.metrics
+    epochs = max(model.epochs, state.runs[key.run].fit_request.epochs)
     parts: tuple[Values, ...]
     if key.kind == "valid":
         parts = (Values("epoch/valid", key.epoch, metrics),)
@@ -169,8 +173,9 @@ def _commit(
         event.task,
         event.time,
         parts,
-        rows_before=model.rows - model.visits[-1].rows,
-        live_values=live_share(unit, model.epochs * len(model.partitions)),
+        # Curves of a model go on where those of its parent were left.
+        rows_before=sum(v.rows for v in model.visits[: model.inherited]) + model.rows - model.visits[-1].rows,
+        live_values=live_share(unit, epochs * len(model.partitions)),
         ended=ended,
     )
 

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan, FitRequest
-from cerebro.contract.tasks import EtlTask, EvaluateTask, PredictTask, Savepoint, TaskBody, TrainTask
+from cerebro.contract.tasks import (
+    EtlTask,
+    EvaluateTask,
+    Gang,
+    PredictTask,
+    Savepoint,
+    TaskBody,
+    TrainTask,
+)
 from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
+from cerebro.scheduling.policies import is_by_merit
 from cerebro.state import ExperimentState, Model, Run, TaskKey, position_of
+from cerebro.state.workers import reads_bases, tells_curves
 
 
 def body(
-    record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey, way: Way | None = None
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    key: TaskKey,
+    way: Way | None = None,
+    *,
+    gang: Gang | None = None,
 ) -> TaskBody:
-    """The body of a task of a started run; of a unit, which runs by `way`."""
+    """The body of a task of a started run; of a unit, which runs by `way` and is perhaps trained by a gang."""
     if key.kind == "etl":
         return _etl(record, state, run, key)
     if key.kind == "train":
-        return _train(record, run, key, way)
+        body = _train(record, state, run, key, way)
+        return body.model_copy(update={"gang": gang})
     if key.kind == "valid":
         return _valid(record, run, key)
     return _evaluate(record, state, run, key)
@@ -46,25 +63,49 @@ def _etl(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKe
     )
 
 
-def _train(record: ExperimentRecord, run: Run, key: TaskKey, way: Way | None) -> TrainTask:
+def _train(
+    record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey, way: Way | None
+) -> TrainTask:
     if not isinstance(run.request, FitRequest) or not isinstance(run.plan, FitPlan):
         raise IllegalEventError(f"{key} belongs to no fit run")
     if key.epoch is None or key.partition is None:
         raise IllegalEventError(f"{key} names no unit")
     model = run.models[key.model or ""]
     newest = model.visits[-1].checkpoint if model.visits else None
-    keep = model.needed_checkpoints(run.request.metric, run.request.mode, validated=run.is_validated)
+    terms = model.terms[model.terms_for(str(key))]
     return TrainTask(
-        **_model_fields(record, run, run, key),
+        **_model_fields(record, run, run, key, terms.hyperparams),
         epoch=key.epoch,
         partition=key.partition,
         unit=len(model.visits),
-        position=position_of(model, run.plan.partitions, len(model.visits)),
+        position=position_of(model, run.plan.partitions, len(model.visits), terms),
         checkpoint=newest,
         savepoint=_savepoint(run, model, key, way),
         way=way,
-        keep=tuple(sorted(keep)),
+        with_base=_know_bases(state),
+        with_curve=is_by_merit(run.scheduler) and _tell_curves(state),
+        keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),
     )
+
+
+def _evaluated(state: ExperimentState, run: Run, model: Model) -> set[str]:
+    """Names of a model's checkpoints that open tests and predictions are to read: it may be trained on meanwhile."""
+    epochs = {
+        each.plan.models[model.id]
+        for each in state.open_runs()
+        if isinstance(each.plan, EvaluatePlan) and each.plan.fit == run.id and model.id in each.plan.models
+    }
+    return {found.name for epoch in epochs if (found := model.epoch_checkpoint(epoch)) is not None}
+
+
+def _know_bases(state: ExperimentState) -> bool:
+    """Whether every worker that may go on with the model, or evaluates it, reads checkpoints with a base."""
+    return all(reads_bases(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
+
+
+def _tell_curves(state: ExperimentState) -> bool:
+    """Whether every worker that may be given a unit can read that its curve is wanted."""
+    return all(tells_curves(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
 
 
 def _savepoint(run: Run, model: Model, key: TaskKey, way: Way | None) -> Savepoint | None:
@@ -80,11 +121,12 @@ def _savepoint(run: Run, model: Model, key: TaskKey, way: Way | None) -> Savepoi
 def _valid(record: ExperimentRecord, run: Run, key: TaskKey) -> EvaluateTask:
     if not isinstance(run.plan, FitPlan) or key.epoch is None:
         raise IllegalEventError(f"{key} belongs to no fit run")
-    checkpoint = run.models[key.model or ""].epoch_checkpoint(key.epoch)
+    model = run.models[key.model or ""]
+    checkpoint = model.epoch_checkpoint(key.epoch)
     if checkpoint is None:
         raise IllegalEventError(f"{key}: the epoch is not complete")
     return EvaluateTask(
-        **_model_fields(record, run, run, key),
+        **_model_fields(record, run, run, key, model.hyperparams_at(key.epoch)),
         kind="valid",
         epoch=key.epoch,
         split="valid",
@@ -105,7 +147,7 @@ def _evaluate(
     checkpoint = fit.models[key.model].epoch_checkpoint(epoch)
     if checkpoint is None:
         raise IllegalEventError(f"{key}: epoch {epoch} of {key.model} has no checkpoint")
-    fields = _model_fields(record, run, fit, key)
+    fields = _model_fields(record, run, fit, key, fit.models[key.model].hyperparams_at(epoch))
     where: dict[str, Any] = {
         "epoch": epoch,
         "split": run.request.split,
@@ -119,16 +161,17 @@ def _evaluate(
     return PredictTask(**fields, **where, output=output)
 
 
-def _model_fields(record: ExperimentRecord, run: Run, fit: Run, key: TaskKey) -> dict[str, Any]:
+def _model_fields(
+    record: ExperimentRecord, run: Run, fit: Run, key: TaskKey, hyperparams: Hyperparameters
+) -> dict[str, Any]:
     if not isinstance(fit.request, FitRequest) or fit.plan is None or run.plan is None:
         raise IllegalEventError(f"{fit.id} is not a fit run that has started")
-    model = fit.models[key.model or ""]
     return {
         "key": str(key),
         "experiment": record.name,
         "run": run.id,
-        "model": model.id,
-        "hyperparams": model.hyperparams,
+        "model": key.model,
+        "hyperparams": hyperparams,
         "code": fit.request.code,
         "archive": record.archive,
         "misc": record.locators.misc,

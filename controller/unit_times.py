@@ -1,4 +1,5 @@
-"""What the units of a fit run have shown: how long they take, and how long it takes to load a model.
+"""What the units of a fit run have shown: how long they take, how long it takes to load a model, and what comes of it
+(`controller.merits`).
 
 A fold of the log beside the dispatch state (`controller.fit_dispatch`), and apart from it: a dispatch state that is
 made anew knows all that the one before had learned.
@@ -13,6 +14,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.ways import Way
 from cerebro.scheduling.estimates import Estimates
 from cerebro.state import Run, TaskKey, Visit
+from controller.merits import Merits
 
 _FADING = 0.9
 """Share of a long loading time that is still reckoned with after another unit."""
@@ -24,6 +26,10 @@ first, then ever more rarely, for it costs a pass over all pairs."""
 
 _REMEMBERED = 50
 """Epochs after which what was shown before weighs next to nothing (`cerebro.scheduling.estimates`)."""
+
+
+_FEWEST_MODELS = 50
+"""That a run is taken to have whose models come one by one: the first would say little of how many units to note."""
 
 
 def technique_of(way: Way | None) -> str:
@@ -39,22 +45,26 @@ class UnitTimes:
 
     Attributes:
         run: its id.
+        merits: what they have shown of their models' losses.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run.id
+        self.merits = Merits()
         self._estimates = Estimates()
         self._load_s = 0.0
         self._settled, self._settle_at = 0, 1
         self._trials = 0
-        units = sum(len(model.partitions) for model in run.models.values())
-        self._noted: deque[tuple[str, Visit]] = deque(maxlen=_REMEMBERED * units)
+        models = len(run.models) if run.has_known_models else max(len(run.models), _FEWEST_MODELS)
+        self._noted: deque[tuple[str, Visit]] = deque(maxlen=_REMEMBERED * models * len(run.fit_rows))
 
     @classmethod
     def of(cls, run: Run) -> UnitTimes:
         """What the visits of a run tell that stand."""
         made = cls(run)
-        visits = ((visit.ended, model.id, visit) for model in run.models.values() for visit in model.visits)
+        visits = (
+            (visit.ended, model.id, visit) for model in run.models.values() for visit in model.own_visits
+        )
         made._noted.extend((name, visit) for _, name, visit in sorted(visits))
         made.see_trials(run)
         return made
@@ -99,14 +109,14 @@ class UnitTimes:
                 continue
             key = TaskKey(run=run.id, kind="trial", group=name, way=way)
             task = run.tasks.get(str(key))
-            # A unit also loads and saves its model, and may have to start its processes.
-            fixed_s = outcome.load_s + outcome.save_s + outcome.start_s
             for model in group.models:
                 self._estimates.seed(
                     model,
                     task.attempts[-1].worker if task is not None and task.attempts else "",
                     rows=rows,
-                    seconds=outcome.batch_s * rows / max(1, group.batch_size) + fixed_s,
+                    seconds=outcome.batch_s * rows / max(1, group.batch_size),
+                    # A unit also loads and saves its model. Its processes start once, and stay for the next one.
+                    fixed_s=outcome.load_s + outcome.save_s,
                     technique=technique_of(known.way),
                 )
 
@@ -123,6 +133,8 @@ class UnitTimes:
             visit.worker,
             rows=visit.rows - visit.resumed_rows,
             seconds=seconds,
+            # Ranks that have to be started count as loading. Without times of a worker all is one.
+            fixed_s=visit.load_s + visit.save_s if visit.compute_s else 0.0,
             technique=technique_of(visit.way),
         )
         count = self._estimates.observations

@@ -59,12 +59,23 @@ class Ways:
         """Model -> the ways that it has left."""
         self._known: list[tuple[str, ...]] = [()] * len(self._models)
         """Of each model, see `known`: asked for at every decision, and changed for a model at a time."""
+        self._gang_ways: dict[int, Way] = {}
+        """Model -> by which a unit of it runs on several workers at once; of those that have such a way left."""
         self._wide = _wide(state, run, times, workers)
+
+    def add_model(self, name: str) -> None:
+        """Another model; `allot` says which ways it has."""
+        self._models.append(name)
+        self._known.append(())
 
     def of(self, model: int, worker: int) -> Way | None:
         """By which the next unit of a model is to run on a worker; `None`: it cannot."""
         row = self._chosen.get(model)
         return SINGLE if row is None else row[worker]
+
+    def gang_way(self, model: int) -> Way | None:
+        """By which units of a model run on several workers at once; `None`: on one."""
+        return self._gang_ways.get(model)
 
     def is_known_at(self, worker: int) -> bool:
         """Whether the worker's version knows ways."""
@@ -92,7 +103,11 @@ class Ways:
     def allot(self, run: Run, model: Model, index: int) -> bool:
         """See which way the model has on each worker from now on: that of a plan, if it has one, else by what trials
         have shown. Returns whether that is another one than before."""
-        found = options(run, model)
+        found = tuple(way for way in options(run, model) if way.workers == 1)
+        gang_way = next((way for way in left(run, model) if way.workers > 1), None)
+        self._gang_ways |= {index: gang_way} if gang_way is not None else {}
+        if gang_way is None:
+            self._gang_ways.pop(index, None)
         planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
         wide = self._wide.get(model.id) or (None,) * len(self._workers)
         self._options[index] = found
@@ -122,15 +137,25 @@ class Ways:
 
     # --- how long they take ----------------------------------------------------------------------
 
-    def seconds(self, model: int, worker: int, way: Way | None) -> float:
-        """Estimated seconds of a unit of mean size by that way."""
-        if way is None:
-            return NEVER
+    def cost(self, model: int, worker: int, way: Way) -> tuple[float, float]:
+        """Estimated seconds of the rows of a unit of mean size by that way, and of its fixed part."""
         name, rows, estimates = self._models[model], self._mean_rows, self._times.estimates
-        return estimates.seconds(name, self._workers[worker], rows=rows, technique=self._known_as(name, way))
+        known = self._known_as(name, way)
+        seconds = estimates.seconds(name, self._workers[worker], rows=rows, technique=known)
+        return seconds, estimates.fixed_s(name, known)
+
+    def fixed(self, model: int) -> list[float]:
+        """Estimated seconds of the fixed part of a unit on each worker, by the way that the model has there."""
+        name, estimates = self._models[model], self._times.estimates
+        if not estimates.observations:
+            return [0.0] * len(self._workers)
+        chosen = self._chosen.get(model)
+        if chosen is None:
+            return [estimates.fixed_s(name)] * len(self._workers)
+        return [0.0 if way is None else estimates.fixed_s(name, self._known_as(name, way)) for way in chosen]
 
     def row(self, model: int) -> list[float]:
-        """Estimated seconds of a unit of mean size on each worker, by the way that the model has there."""
+        """Estimated seconds of the rows of a unit of mean size on each worker, by the way that the model has there."""
         name, rows, estimates = self._models[model], self._mean_rows, self._times.estimates
         chosen = self._chosen.get(model)
         if chosen is None:
@@ -206,7 +231,7 @@ def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
         model = run.models[name]
         if not model.struck or model.busy or model.state is not ModelState.ACTIVE:
             continue
-        ways = tuple(left(run, model))
+        ways = tuple(way for way in left(run, model) if way.workers == 1)
         least = min((way.size for way in ways), default=0)
         for partition in model.partitions if model.epoch < model.epochs else model.remaining:
             holders = [w for w in state.holders(run.plan.dataset, partition) if w.trains]

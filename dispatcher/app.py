@@ -41,6 +41,7 @@ from dispatcher.pages.poll_cache import PollCache
 from dispatcher.pages.statics import Statics, plotly
 from dispatcher.reading.reader import Reader
 from dispatcher.reading.store import Store
+from dispatcher.rungs import page as rungs
 from dispatcher.schedule import page as schedule
 from dispatcher.services import Services
 from dispatcher.settings import Settings
@@ -52,6 +53,7 @@ _PAGES = (
     *(
         overview,
         models,
+        rungs,
         model_page,
         curves,
         analysis,

@@ -37,9 +37,9 @@ a number; an event of another attempt than the newest is refused.
 
 `TaskFailed` leads back to *pending* in three cases. The failure is worth another attempt (the child process died,
 memory ran out, an object store did not answer) and attempts remain. Or the failure was not the task's own: the worker
-was asked to end, the disk was full, or the checkpoint that the task should start from is broken. Or it strikes off the
-way by which the unit ran (the technique does not apply to the model, or memory ran out), and another way is left.
-Otherwise it leads to *failed*.
+was asked to end, the disk was full, or the checkpoint that the task should start from is broken, or its base. Or it
+strikes off the way by which the unit ran (the technique does not apply to the model, or memory ran out), and another
+way is left. Otherwise it leads to *failed*.
 
 Two arrows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the unit
 that wrote the checkpoint is repeated. `PartitionWanted`: a training partition that was made within a run for models

@@ -59,7 +59,9 @@ local OF_EXPERIMENT = {DeletionRequested = true, ExperimentArchived = true}
 local REMEMBERED = 1000
 
 -- Of a run that has ended: it is open again, or the controller finds that it is not and takes it off the queue.
-local REOPENS = {RunResumed = true, ModelResumed = true, ModelRetried = true}
+local REOPENS = {
+  RunResumed = true, ModelResumed = true, ModelRetried = true, ModelsAdded = true, ModelExtended = true,
+}
 
 -- By kind of event, once it is in the log.
 local after = {}
@@ -128,7 +130,7 @@ function calls.erase_tasks()
   -- Of an experiment that cannot be read, some may be open: nobody will end them.
   for _, key in ipairs(request.tasks) do
     local task = task_of(key)
-    if task.worker then vacate(request.worker .. task.worker, task.devices, key) end
+    if task.worker then leave(request.worker .. task.worker, task, key) end
   end
   redis.call('UNLINK', unpack(request.tasks))
   return {seq = 0}

@@ -18,7 +18,7 @@
 | exp:E:said:order         | list   | these calls, oldest first                         | steps.lua          | steps.lua          | last 1,000 |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
 | exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
-| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`), saved_attempt, saved_batch, asked (attempt) | steps.lua | steps.lua   | never  |
+| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`), saved_attempt, saved_batch, asked (attempt), others (of a gang, JSON) | steps.lua | steps.lua   | never  |
 | clock                    | string | the store's clock (ms), as far as any process told | steps.lua         | all                | never  |
 | deleting                 | set    | experiments that are to be deleted                | steps.lua          | controller         | never  |
 | dataset:D                | set    | experiments whose runs use the data set           | steps.lua          | steps.lua          | never  |

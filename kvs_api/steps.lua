@@ -106,7 +106,7 @@ local function already() return {outcome = 'already', reason = ''} end
 local function refused(reason) return {outcome = 'refused', reason = reason} end
 
 local function task_of(key)
-  local fields = redis.call('HMGET', key, 'state', 'attempt', 'worker', 'incarnation', 'lease_until', 'devices')
+  local fields = redis.call('HMGET', key, 'state', 'attempt', 'worker', 'incarnation', 'lease_until', 'devices', 'others')
   return {
     state = fields[1] or 'new',
     attempt = tonumber(fields[2] or '0'),
@@ -114,11 +114,37 @@ local function task_of(key)
     incarnation = fields[4],
     lease_until = tonumber(fields[5] or '0'),
     devices = fields[6] or nil,
+    -- Of a gang: the workers beside the one that leads, each with the keys and devices that `assign` named.
+    others = fields[7] and cjson.decode(fields[7]) or {},
   }
+end
+
+-- The devices of an attempt are free again, at all workers that have it; `worker` is the key of the one that leads.
+local function leave(worker, task, key)
+  vacate(worker, task.devices, key)
+  for _, other in ipairs(task.others) do vacate(other.worker_key, other.devices, key) end
 end
 
 local function describe(task)
   return 'attempt ' .. task.attempt .. ' is ' .. task.state .. (task.worker and (' at ' .. task.worker) or '')
+end
+
+-- Why an attempt cannot be given to a worker; nil if it can.
+local function unfit(place, depth)
+  if redis.call('HGET', place.worker_key, 'incarnation') ~= place.incarnation then
+    return place.worker .. ' registered anew'
+  end
+  local present = redis.call('HGET', request.ledger .. ':workers', place.worker)
+  if present and present ~= place.incarnation then
+    return "the cluster's log does not say that " .. place.worker .. ' is there'
+  end
+  return fullness(place.worker_key, place.worker, place.devices, depth)
+end
+
+-- Tell a worker that it has lost an attempt. One that was removed, or is another process by now, has nothing to give
+-- back, and nobody would read it.
+local function call_off(worker_key, inbox, incarnation, entry)
+  if incarnation and redis.call('HGET', worker_key, 'incarnation') == incarnation then post(inbox, entry, '') end
 end
 
 local apply = {}
@@ -131,19 +157,22 @@ function apply.assign(step)
   if task.state == 'assigned' or task.state == 'running' or step.attempt ~= task.attempt + 1 then
     return refused(describe(task))
   end
-  if redis.call('HGET', step.worker_key, 'incarnation') ~= step.incarnation then
-    return refused(step.worker .. ' registered anew')
-  end
-  local present = redis.call('HGET', request.ledger .. ':workers', step.worker)
-  if present and present ~= step.incarnation then
-    return refused("the cluster's log does not say that " .. step.worker .. ' is there')
-  end
-  local full = fullness(step.worker_key, step.worker, step.devices, step.depth)
-  if full then return refused(full) end
+  local problem = unfit(step, step.depth)
+  for _, other in ipairs(step.others) do problem = problem or unfit(other, step.depth) end
+  if problem then return refused(problem) end
   redis.call('HSET', step.key, 'state', 'assigned', 'attempt', step.attempt, 'worker', step.worker,
     'incarnation', step.incarnation, 'lease_until', 0, 'devices', step.devices)
+  if #step.others > 0 then
+    redis.call('HSET', step.key, 'others', cjson.encode(step.others))
+  else
+    redis.call('HDEL', step.key, 'others')
+  end
   occupy(step.worker_key, step.devices, step.key)
   post(step.inbox, step.entry, step.body)
+  for _, other in ipairs(step.others) do
+    occupy(other.worker_key, other.devices, step.key)
+    post(other.inbox, other.entry, step.body)
+  end
   append(step.log, step.event)
   return done()
 end
@@ -157,10 +186,10 @@ function apply.revoke(step)
     return refused('the lease of ' .. task.worker .. ' runs for another ' .. (task.lease_until - now) .. ' ms')
   end
   redis.call('HSET', step.key, 'state', 'revoked')
-  vacate(step.worker_key, task.devices, step.key)
-  -- A worker that was removed, or is another process by now, has nothing to give back, and nobody would read it.
-  if task.incarnation and redis.call('HGET', step.worker_key, 'incarnation') == task.incarnation then
-    post(step.inbox, step.entry, '')
+  leave(step.worker_key, task, step.key)
+  call_off(step.worker_key, step.inbox, task.incarnation, step.entry)
+  for _, other in ipairs(task.others) do
+    call_off(other.worker_key, other.inbox, other.incarnation, step.entry)
   end
   append(step.log, step.event)
   return done()
@@ -228,6 +257,9 @@ function apply.start(step)
   local problem, task = held(step, {assigned = true})
   if problem then return problem end
   local ahead = predecessor(request.worker, task.devices, step.key)
+  for _, other in ipairs(task.others) do
+    ahead = ahead or predecessor(other.worker_key, other.devices, step.key)
+  end
   if ahead then return refused(ahead) end
   redis.call('HSET', step.key, 'state', 'running', 'lease_until', now + request.lease_ms)
   append(step.log, step.event)
@@ -257,7 +289,7 @@ function apply.commit(step)
   local problem, task = held(step, {running = true})
   if problem then return problem end
   redis.call('HSET', step.key, 'state', 'committed')
-  vacate(request.worker, task.devices, step.key)
+  leave(request.worker, task, step.key)
   append(step.log, step.event)
   return done()
 end
@@ -266,7 +298,7 @@ function apply.fail(step)
   local problem, task = held(step, {assigned = true, running = true})
   if problem then return problem end
   redis.call('HSET', step.key, 'state', 'failed')
-  vacate(request.worker, task.devices, step.key)
+  leave(request.worker, task, step.key)
   append(step.log, step.event)
   return done()
 end

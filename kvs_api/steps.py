@@ -22,7 +22,7 @@ from cerebro.contract.events import (
     TaskStarted,
     UnitSaved,
 )
-from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.contract.tasks import Member
 from kvs_api import keys
 
 UNNUMBERED = {"seq", "time"}
@@ -60,12 +60,17 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
         "entry": _entry(experiment, step),
     }
     if isinstance(step, api.Assign):
+        members = tuple(
+            Member(worker=each.worker, partition=each.partition, devices=each.devices) for each in step.others
+        )
+        event = TaskAssigned(**named, devices=step.devices, way=step.way, others=members, terms=step.terms)
         return table | {
             "incarnation": step.incarnation,
-            "devices": ",".join(map(str, step.devices)),
-            "depth": QUEUE_DEPTH,
+            "devices": _listed(step.devices),
+            "depth": step.depth,
             "body": step.body.model_dump_json(),
-            "event": _json(TaskAssigned(**named, devices=step.devices, way=step.way)),
+            "others": [_other(experiment, step, number) for number in range(1, len(step.others) + 1)],
+            "event": _json(event),
         }
     if isinstance(step, api.Ask):
         return table | {"event": _json(TaskAsked(**named, reason=step.reason))}
@@ -96,13 +101,32 @@ def report(worker: str, step: api.Report) -> dict[str, Any]:
     return table
 
 
-def _entry(experiment: str, step: api.Assign | api.Revoke | api.Ask) -> str:
+def _other(experiment: str, step: api.Assign, number: int) -> dict[str, Any]:
+    """Member `number` of a gang."""
+    other = step.others[number - 1]
+    return {
+        "worker": other.worker,
+        "incarnation": other.incarnation,
+        "devices": _listed(other.devices),
+        "worker_key": keys.worker(other.worker),
+        "inbox": keys.inbox(other.worker),
+        "entry": _entry(experiment, step.model_copy(update={"devices": other.devices}), number),
+    }
+
+
+def _listed(devices: tuple[int, ...]) -> str:
+    return ",".join(map(str, devices))
+
+
+def _entry(experiment: str, step: api.Assign | api.Revoke | api.Ask, member: int = 0) -> str:
     fields = {"experiment": experiment, "task": step.task, "attempt": step.attempt}
     if isinstance(step, api.Revoke):
         return json.dumps(fields | {"cancel": True})
     if isinstance(step, api.Ask):
         return json.dumps(fields | {"ask": step.reason})
-    return json.dumps(fields | {"cancel": False, "devices": step.devices})
+    return json.dumps(
+        fields | {"cancel": False, "devices": step.devices} | ({"member": member} if member else {})
+    )
 
 
 def _json(event: BaseModel) -> str:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,18 +38,16 @@ from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.errors import CheckpointCorruptError, SpecError
-from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.context import Context
-from cerebro.worker.agent.memory_errors import whose_memory
-from cerebro.worker.agent.rank_page import Action
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checked import CheckedFile
 from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.curve_recorder import CurveRecorder
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
-from cerebro.worker.training.savepoints import Savepoints, Timer
+from cerebro.worker.training.savepoints import Savepoints, Write
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import (
     Trainee,
@@ -60,23 +58,23 @@ from cerebro.worker.training.unit import (
     restore,
     train_unit,
 )
+from cerebro.worker.training.unit_share import UnitShare
+from model_hopper.reach import Reach, in_reach, reaches
+from model_hopper.savepoint_timing import SavepointTiming
 
 if TYPE_CHECKING:
+    from cerebro.worker.training.reading_together import Unchecked
     from model_hopper.together import Membership, Placed
 
 log = logging.getLogger(__name__)
 
+_Ahead = Future[tuple[CheckedFile, Callable[[], State]]]
+
 _SMALL_BYTES = 16 * 1024 * 1024
 """A state of at most so many bytes is read whole before its unit starts: beside the present model it always fits."""
 
-_SLOW_VOLUME = 100e6
-"""Bytes a second that are written at least, while nothing was written yet."""
-
 _EVALUATION_BATCH = 256
 """Rows per batch where the hyper-parameters name no batch size."""
-
-_LESS = 4
-"""Where memory runs out, a batch has this part of the rows the next time."""
 
 
 class Handler:
@@ -87,8 +85,8 @@ class Handler:
         self._device = default_device()
         self._mapped: dict[tuple[Path, ...], MappedRows] = {}
         self._loader = ThreadPoolExecutor(1)
-        self._ahead: tuple[CheckpointRef, Future[tuple[CheckedFile, Callable[[], State]]]] | None = None
-        self._timer = Timer(context.savepoint_s)
+        self._ahead: tuple[CheckpointRef, _Ahead] | None = None
+        self._savepoint_timing = SavepointTiming(context)
         self._membership: Membership | None = None
         """Among ranks; `None` where no unit has come by a way yet."""
 
@@ -170,17 +168,24 @@ class Handler:
         if self._membership is None:
             from model_hopper.together import Membership
 
+            # What was imported for ways stays: to look through it for a model between two units took longer than all
+            # else. What is garbage now goes first, or it would stay, too.
+            gc.collect()
+            gc.freeze()
             self._membership = Membership(self._context)
         return self._membership
 
     def _make_folder(self, body: ModelTask) -> None:
         # Now, and not when the result is written: an attempt that was taken back may go on for a while, and must not
-        # bring back what was deleted meanwhile. Later units find the folder that the first one made.
+        # bring back what was deleted meanwhile. Later units find the folder that the first one made; that one may begin
+        # with another model's checkpoint.
         volumes = self._volumes
         if isinstance(body, PredictTask):
             folder = (volumes.shared / body.output).parent
-        elif isinstance(body, TrainTask) and body.checkpoint is None:
+        elif isinstance(body, TrainTask):
             folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
+            if body.checkpoint is not None and (volumes.checkpoints / body.checkpoint.name).parent == folder:
+                return
         else:
             return
         with storage_full_named(folder):
@@ -199,25 +204,34 @@ class Handler:
         began = time.monotonic()
         size = body.hyperparams["batch_size"]
         assert isinstance(size, int)
-        seed = unit_seed(body.seed, body.model, body.epoch, body.partition)
-        rows = self._rows(body.dataset, "train", (body.partition,))
+        share = self._share(body, trainee)
         first = resumed["batch"] if resumed else 0
         # A unit goes on as it began, also on a worker with more cores or fewer.
         threads = resumed["threads"] if resumed else self._context.cores
         torch.set_num_threads(threads)
-        loader = PartitionLoader(
-            rows,
+        loader = share.loader(
+            self._rows(body.dataset, "train", (share.partition,)),
             batch_size=size,
-            seed=seed,
+            seed=body.seed,
+            model=body.model,
+            epoch=body.epoch,
             device=trainee.device or self._device,
             first=first,
-            share=trainee.share,
         )
-        self._timer.begin(began)
-        savepoints = Savepoints(trainee, write=partial(self._write_savepoint, body, attempt), resumed=resumed)
+        self._savepoint_timing.begin(began)
+        savepoints = Savepoints(
+            trainee, write=self._savepoint_writer(body, attempt, trainee), resumed=resumed
+        )
+        recorder = CurveRecorder(began) if body.with_curve else None
         feed = self._feed(
-            loader, epoch=body.epoch, unit=body.unit, position=body.position, savepoints=savepoints
+            loader,
+            epoch=body.epoch,
+            unit=body.unit,
+            position=body.position,
+            savepoints=savepoints,
+            recorder=recorder,
         )
+        feed.rank, feed.ranks = trainee.share
         metrics = train_unit(
             spec,
             trainee,
@@ -234,6 +248,7 @@ class Handler:
         if values := feed.values():
             total = loader.num_rows
             self._context.progress(rows=total, total_rows=total, batch=len(feed), values=values, final=True)
+        curve = recorder.curve() if recorder is not None else None
         reference = trainee.save(self._volumes.checkpoints, self._name(body, attempt))
         took = {"compute_s": trained - began, "save_s": time.monotonic() - trained}
         timings = timings.model_copy(update=took)
@@ -244,39 +259,32 @@ class Handler:
             checkpoint=reference,
             resumed_rows=first * size,
             timings=timings,
+            curve=curve,
         )
+
+    def _share(self, body: TrainTask, trainee: Trainee) -> UnitShare:
+        """What this process reads of the unit."""
+        if body.gang is None or self._context.ranks is None:
+            return UnitShare(partition=body.partition, share=trainee.share)
+        return UnitShare.of_member(body.gang, self._context.ranks.rank)
 
     def _evaluate_in_reach(
         self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings
     ) -> TaskResult:
-        """Evaluate on the device; where memory runs out in smaller batches, and at last on the host.
-
-        A model may be trained by a way because it does not fit the device otherwise. What is measured of it does not
-        depend on how many rows are read at once, unless user code computes over the rows of a batch.
-        """
+        """Evaluate on the device; where memory runs out in smaller batches, and at last on the host."""
         given = body.hyperparams.get("batch_size")
         most = self._rows(body.dataset, body.split, body.partitions).num_rows
         size = max(1, min(given if isinstance(given, int) else _EVALUATION_BATCH, most))
-        *others, last = _reaches(self._device, size)
-        for reach in others:
-            try:
-                return self._evaluate(spec, body, timings, reach)
-            except Exception as error:
-                if whose_memory(error) is None:
-                    raise
-                what = "memory ran out on %s in batches of %d rows, so it is done once more with less: %s"
-                log.warning(what, reach.device, reach.batch_size, line_of(error))
-            # Not within `except`: an error keeps the tensors of its frames (pytorch#27600).
-            gc.collect()
-            torch.cuda.empty_cache()
-        return self._evaluate(spec, body, timings, last)
+        tried = reaches(self._device, size, is_limited=self._context.device_memory.is_limited)
+        return in_reach(tried, lambda reach: self._evaluate(spec, body, timings, reach))
 
     def _evaluate(
-        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings, reach: _Reach
+        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings, reach: Reach
     ) -> TaskResult:
         loading = time.monotonic()
-        self._context.device_memory.begin()
+        self._context.device_memory.begin(is_on_host=reach.is_on_host)
         trainee, _ = self._trainee(spec, body, None, reach.device)
+        self._context.device_memory.count_peak_anew()  # what reading takes is the host's
         began = time.monotonic()
         timings = timings.model_copy(update={"load_s": began - loading})
         rows = self._rows(body.dataset, body.split, body.partitions)
@@ -299,20 +307,24 @@ class Handler:
             timings=timings.model_copy(update={"compute_s": time.monotonic() - began}),
         )
 
-    @property
-    def _is_first(self) -> bool:
-        return self._context.ranks is None or self._context.ranks.rank == 0
+    def _savepoint_writer(self, body: TrainTask, attempt: int, trainee: Trainee) -> Write:
+        def write(state: State, batch: int, rows: int) -> None:
+            name = savepoint_file(checkpoint=self._name(body, attempt), batch=batch)
+            reference = trainee.save(self._volumes.checkpoints, name, state)
+            if reference is not None:
+                self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=rows))
 
-    def _write_savepoint(self, body: TrainTask, attempt: int, state: State, batch: int, rows: int) -> None:
-        if not self._is_first:
-            return
-        name = savepoint_file(checkpoint=self._name(body, attempt), batch=batch)
-        reference = checkpoints.save(self._volumes.checkpoints, name, state)
-        self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=rows))
+        return write
 
     def _name(self, body: TrainTask, attempt: int) -> str:
         folder = self._volumes.model_checkpoints(body.experiment, body.run, body.model)
-        name = checkpoint_file(unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=attempt)
+        name = checkpoint_file(
+            unit=body.unit,
+            epoch=body.epoch,
+            partition=body.partition,
+            others=body.others,
+            attempt=attempt,
+        )
         return f"{folder.relative_to(self._volumes.checkpoints)}/{name}"
 
     def _trainee(
@@ -336,14 +348,13 @@ class Handler:
             if reference is None:
                 return trainee, {}
             is_ahead = ahead is not None and ahead[0] == reference and alone_on == self._device
-            found = (
-                ahead[1].result
-                if ahead is not None and is_ahead
-                else partial(self._checked, reference, alone_on)
-            )
-            state = (
-                found()[1]() if placed is None else placed.load(lambda: found()[0], is_optional=is_optional)
-            )
+            waiting = ahead[1] if ahead is not None and is_ahead else None
+            if placed is not None:
+                state = placed.load(partial(self._found, reference, waiting), is_optional=is_optional)
+            elif waiting is not None:
+                state = waiting.result()[1]()
+            else:
+                state = checkpoints.read(checkpoints.check(self._volumes.checkpoints, reference), alone_on)
             restore(trainee, state)
             return trainee, state
 
@@ -364,13 +375,15 @@ class Handler:
             return made(getattr(body, "checkpoint", None))[0], None
 
         trainee, resumed = begun()
+        trainee.frozen.is_wanted = isinstance(body, TrainTask) and body.with_base
         return trainee if placed is None else placed.ready(spec, trainee), resumed
 
-    def _checked(
-        self, reference: CheckpointRef, device: torch.device
-    ) -> tuple[CheckedFile, Callable[[], State]]:
-        checked = checkpoints.check(self._volumes.checkpoints, reference)
-        return checked, lambda: checkpoints.read(checked, device)
+    def _found(self, reference: CheckpointRef, waiting: _Ahead | None) -> CheckedFile | Unchecked:
+        from cerebro.worker.training.reading_together import Unchecked
+
+        if waiting is not None:
+            return waiting.result()[0]
+        return Unchecked(self._volumes.checkpoint(reference.name), reference)
 
     def _rows(self, dataset: str, split: str, partitions: tuple[int, ...]) -> MappedRows:
         folders = tuple(self._volumes.partition(dataset, split, partition) for partition in partitions)
@@ -386,13 +399,14 @@ class Handler:
         unit: int = 0,
         position: Position | None = None,
         savepoints: Savepoints | None = None,
+        recorder: CurveRecorder | None = None,
     ) -> InstrumentedLoader:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
             if rows < loader.num_rows:
                 if savepoints is not None and batch > loader.first:
-                    self._consider_savepoint(savepoints, batch, rows, loader)
+                    self._savepoint_timing.consider(savepoints, batch, rows, loader)
                 self._context.raise_if_ending()
 
         return InstrumentedLoader(
@@ -403,48 +417,8 @@ class Handler:
             unit=unit,
             position=position,
             savepoints=savepoints,
+            recorder=recorder,
         )
-
-    def _consider_savepoint(
-        self, savepoints: Savepoints, batch: int, rows: int, loader: PartitionLoader
-    ) -> None:
-        """Take one if it is time, or if the unit ends here and there is time. Ranks take it at the same batch."""
-        is_wanted = self._is_first and self._is_savepoint_wanted(savepoints, batch, loader)
-        if self._context.ranks is not None:
-            wanted = Action.SAVE if self._context.left_s is None else Action.SAVE | Action.END
-            is_wanted = Action.SAVE in self._context.together(wanted if is_wanted else Action(0))
-        if is_wanted:
-            began = time.monotonic()
-            is_taken = savepoints.take(batch, rows)
-            self._timer.tried(began, time.monotonic(), is_taken=is_taken)
-
-    def _is_savepoint_wanted(self, savepoints: Savepoints, batch: int, loader: PartitionLoader) -> bool:
-        timer, now, left_s = self._timer, time.monotonic(), self._context.left_s
-        if left_s is not None:
-            return timer.fits(left_s)
-        done = batch - loader.first
-        pace = {"share": done / len(loader), "batch_s": (now - timer.began) / done}
-        is_wanted = timer.is_due(now, **pace)
-        if is_wanted and not timer.cost_s:
-            timer.cost_s = savepoints.num_bytes() / _SLOW_VOLUME
-            is_wanted = timer.is_due(now, **pace)
-        return is_wanted
-
-
-class _Reach(NamedTuple):
-    """Where to evaluate, in batches of how many rows."""
-
-    device: torch.device
-    batch_size: int
-
-
-def _reaches(device: torch.device, batch_size: int) -> list[_Reach]:
-    """What to try, one after another, until there is memory enough."""
-    sizes = [batch_size]
-    while sizes[-1] > 1:
-        sizes.append(-(-sizes[-1] // _LESS))
-    found = [_Reach(device, size) for size in sizes]
-    return found if device.type == "cpu" else [*found, _Reach(torch.device("cpu"), batch_size)]
 
 
 def _peak_gpu_bytes() -> int:

@@ -8,25 +8,23 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 import torch
 
 from cerebro.contract.ways import Way
-from cerebro.errors import CheckpointCorruptError, NotApplicableError, SpecError
+from cerebro.errors import NotApplicableError, SpecError
 from cerebro.runtime.tracebacks import line_of
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, Technique, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
-from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.context import Context, Ranks
 from cerebro.worker.agent.memory_errors import whose_memory
 from cerebro.worker.training.checked import CheckedFile
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.grouped import GroupTrainee, prepare
-from cerebro.worker.training.reading_together import read_together
+from cerebro.worker.training.reading_together import Unchecked, load_together
 from cerebro.worker.training.unit import Trainee
-
-_T = TypeVar("_T")
 
 _SHORTEST_S, _LONGEST_S = 24 * 3600.0, 365 * 24 * 3600.0
 """Of a collective call. A hang is the agent's to find, which names the rank: torch only ends what nobody waits for."""
@@ -63,27 +61,9 @@ class Placed:
                 f"{self.way.label} failed to prepare the model: {line_of(error)}"
             ) from error
 
-    def load(self, check: Callable[[], CheckedFile], *, is_optional: bool = False) -> State:
-        """The state in a checkpoint, which rank 0 checks for all of them. Collective.
-
-        Args:
-            check: called on rank 0.
-            is_optional: the unit goes on without it. Then all ranks have to know of one that could not read it.
-
-        Raises:
-            CheckpointCorruptError: it is not what it should be: on all ranks. Where that was found when each rank read
-                the file, and it is not optional, on the rank that found it.
-        """
-        checked, problem = self.group.gathered(_tried(check) if self.group.rank == 0 else (None, ""))[0]
-        state = None
-        if not problem:
-            state, problem = _tried(lambda: read_together(checked, self.group, self.device))
-        if is_optional:
-            problem = next(filter(None, self.group.gathered(problem)), "")
-        if problem:
-            raise CheckpointCorruptError(problem)
-        assert state is not None
-        return state
+    def load(self, find: Callable[[], CheckedFile | Unchecked], *, is_optional: bool = False) -> State:
+        """See `load_together`."""
+        return load_together(find, self.group, self.device, is_optional=is_optional)
 
 
 class Membership:
@@ -128,16 +108,23 @@ class Membership:
             ranks.folder, rank=ranks.rank, size=ranks.size, device=device
         ):
             self.leave()
-            self._group = group = RankGroup.join(
-                ranks.folder,
-                rank=ranks.rank,
-                size=ranks.size,
-                device=device,
-                timeout_s=min(max(_SHORTEST_S, 2 * hang_timeout_s), _LONGEST_S),
-            )
+            self._group = group = self._met(ranks, device, hang_timeout_s)
             self._left = threading.Event()
             note = (group, self._left)
             threading.Thread(target=self._note, args=note, name="operations", daemon=True).start()
+        return group
+
+    def _met(self, ranks: Ranks, device: str, hang_timeout_s: float) -> RankGroup:
+        """A new group, all of whose ranks are there."""
+        timeout_s = min(max(_SHORTEST_S, 2 * hang_timeout_s), _LONGEST_S)
+        place: Any = {"rank": ranks.rank, "size": ranks.size, "device": device, "timeout_s": timeout_s}
+        if not ranks.address:
+            return RankGroup.join(ranks.folder, **place)
+        context = self._context
+        group = RankGroup.join_several_workers(
+            ranks.address, **place, say_where=context.say_where, hear_where=context.hear_where
+        )
+        context.vote = group.largest
         return group
 
     def _note(self, group: RankGroup, left: threading.Event) -> None:
@@ -145,11 +132,3 @@ class Membership:
         also where it lets no thread of its process go on."""
         while not left.wait(_NOTE_S):
             self._context.note_operations(group.operations())
-
-
-def _tried(action: Callable[[], _T]) -> tuple[_T | None, str]:
-    """What it returns, or why the checkpoint cannot be read."""
-    try:
-        return action(), ""
-    except CheckpointCorruptError as error:
-        return None, str(error) or "the checkpoint cannot be read"

@@ -13,8 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-CONTROL_PLANE_GROUPS = ("kvs", "control", "kubernetes", "dispatcher")
-HEAVY_LIBRARIES = ("boto3", "flask", "pandas", "redis", "torch")
+CONTROL_PLANE_GROUPS = ("kvs", "control", "search", "kubernetes", "dispatcher")
+HEAVY_LIBRARIES = ("boto3", "flask", "optuna", "pandas", "redis", "torch")
 
 
 def _requirements_of_group(group: str) -> list[Requirement]:

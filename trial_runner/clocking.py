@@ -7,7 +7,6 @@ the devices are waited for, and the clock stands still while ranks speak.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ class Pace:
     """What was measured.
 
     Attributes:
-        batch_s: median seconds of a batch.
+        batch_s: seconds of a batch on average, as a unit takes the sum of its batches.
         sigma: of the logarithm of what a unit's batches take, as far as the two halves tell.
         batches: that were timed.
     """
@@ -95,15 +94,13 @@ class Stopwatch:
 
     def pace(self) -> Pace:
         """What was measured; a `batch_s` of 0 if nothing was."""
-        rates = [seconds / count for count, seconds in self.blocks]
-        if not rates:
+        if not self.blocks:
             return Pace(batch_s=0.0, sigma=LEAST_SIGMA, batches=0)
-        # Of all blocks but the weights: each has as many batches as the others, but for the first.
-        weighted = [rate for (count, _), rate in zip(self.blocks, rates, strict=True) for _ in range(count)]
+        batches = sum(count for count, _ in self.blocks)
         return Pace(
-            batch_s=statistics.median(weighted),
+            batch_s=sum(seconds for _, seconds in self.blocks) / batches,
             sigma=max(LEAST_SIGMA, self._apart() / math.sqrt(2)),
-            batches=sum(count for count, _ in self.blocks),
+            batches=batches,
         )
 
     def _wanted(self, now: float, batches: int) -> int:

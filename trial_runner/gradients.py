@@ -18,8 +18,9 @@ import torch
 SUMS = 8
 _SLICE = 1 << 20
 """Entries that are looked at at once."""
-_SMALL = 1e-4
-"""Of the norm of the whole gradient. What is smaller is compared relative to that: rounding errors are no smaller."""
+_SMALL = 1e-2
+"""Of the norm of the whole gradient. What is smaller is compared relative to that: what it is the sum of may be as
+large as the others, and rounding errors with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +62,29 @@ def _mixed(number: torch.Tensor) -> torch.Tensor:
     return number ^ (number >> 16)
 
 
-def difference(found: Marks, expected: Marks) -> tuple[float, str]:
-    """The largest relative difference of a parameter's gradient, and that parameter; infinite where one has a gradient
-    and the other has none, or is not there."""
-    worst, which = 0.0, ""
-    whole = math.sqrt(sum(mark.norm**2 for mark in expected.values() if mark is not None))
+def differences(found: Marks, expected: Marks) -> dict[str, float]:
+    """Of each parameter the relative difference of its gradient; infinite where one has a gradient and the other has
+    none, or is not there."""
+    whole = _norm(expected)
+    errors: dict[str, float] = {}
     for name in sorted({*found, *expected}):
-        error = _apart(found.get(name), expected.get(name), whole)
-        is_missing = (name in found) != (name in expected)
-        if is_missing or not error <= worst:
-            worst, which = math.inf if is_missing or math.isnan(error) else error, name
-            if worst == math.inf:
-                break
-    return worst, which
+        error = math.inf
+        if name in found and name in expected:
+            error = _apart(found[name], expected[name], whole)
+        errors[name] = math.inf if math.isnan(error) else error
+    return errors
+
+
+def is_rounding(name: str, of: Marks) -> bool:
+    """Whether a parameter's gradient is so small beside the others that it may be rounding alone, as that of a bias
+    before a normalisation is."""
+    mark = of.get(name)
+    return mark is not None and mark.norm <= _SMALL * _norm(of)
+
+
+def _norm(marks: Marks) -> float:
+    """Of the whole gradient."""
+    return math.sqrt(sum(mark.norm**2 for mark in marks.values() if mark is not None))
 
 
 def _apart(one: Mark | None, other: Mark | None, whole: float) -> float:

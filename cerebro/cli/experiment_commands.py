@@ -41,7 +41,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     resume = command("resume", "let a paused or stopped run go on, or stopped models of it", _steer_models)
     retry = command("retry", "let models that failed go on from their last checkpoints", _steer_models)
     for parser, is_needed in ((stop, False), (resume, False), (retry, True)):
-        _add_run(parser)
+        add_run(parser)
         parser.add_argument(
             "--model",
             action="append",
@@ -51,19 +51,21 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
             help="may be given several times",
         )
     scheduler = command("scheduler", "dispatch the units that are left by another policy", _reschedule)
-    scheduler.add_argument("name", metavar="NAME", help="lrptw, random, fifo, cyclic or monte-carlo")
+    scheduler.add_argument(
+        "name", metavar="NAME", help="lrptw, random, fifo, cyclic, monte-carlo, promising, hermes, slaq or rr"
+    )
     scheduler.add_argument(
         "--no-planner",
         dest="planner",
         action="store_false",
         help="do without the planner, which looks for better orders",
     )
-    _add_run(scheduler)
+    add_run(scheduler)
     priority = command(
         "priority", "give an open run more, or less, of the cluster beside others", _prioritise
     )
     priority.add_argument("name", metavar="PRIORITY", help="low, normal or high")
-    _add_run(priority)
+    add_run(priority)
     command("archive", "take an experiment out of the list that is shown at first", _steer)
     command("unarchive", "put it back", _steer)
     command("restore", "let an experiment go on whose log could not be read, after an upgrade", _restore)
@@ -71,7 +73,8 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     delete.add_argument("--yes", metavar="NAME", help="its name once more, instead of typing it when asked")
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a run."""
     parser.add_argument(
         "--run",
         metavar="R",
@@ -106,8 +109,8 @@ def _steer(options: argparse.Namespace, **fields: Any) -> int:
     from cerebro.commands.rules import DOES, CommandKind
 
     kvs, kind = cluster_client(options.home), CommandKind(options.action)
-    known = _read(kvs, options.experiment)
-    for event in _append(kvs, options.experiment, known, kind=kind, **fields):
+    known = read(kvs, options.experiment)
+    for event in append(kvs, options.experiment, known, kind=kind, **fields):
         named = (getattr(event, "model", ""), getattr(event, "run", ""), options.experiment)
         print(f"{' of '.join(name for name in named if name)}: asked to {DOES[kind]}.")
     return 0
@@ -117,18 +120,18 @@ def _delete(options: argparse.Namespace) -> int:
     from cerebro.commands.rules import CommandKind, allowed
 
     kvs, name = cluster_client(options.home), options.experiment
-    known = state, problem = _read(kvs, name)
+    known = state, problem = read(kvs, name)
     if options.yes is None and (problem is not None or CommandKind.DELETE in allowed(state)):
         models = sum(len(run.models) for run in state.runs.values())
         lost = "what its log says, all models" if problem else f"{len(state.runs)} runs, {models} models"
         options.yes = _asked(name, f"{lost} with their checkpoints, metrics,")
-    _append(kvs, name, known, kind=CommandKind.DELETE, confirm=options.yes or "")
+    append(kvs, name, known, kind=CommandKind.DELETE, confirm=options.yes or "")
     _await_end(kvs, name)
     print(f"{name} is deleted.")
     return 0
 
 
-def _read(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | None]:
+def read(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | None]:
     """What is known of an experiment, and why no more."""
     from cerebro.cli.experiment_status import load_readable
     from cerebro.state import ExperimentState
@@ -142,10 +145,11 @@ def _read(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError |
         raise NotFoundError(f"no experiment {name!r}; the newest are: {newest}") from error
 
 
-def _append(
+def append(
     kvs: KvsClient, name: str, known: tuple[ExperimentState, UnreadableError | None], **fields: Any
 ) -> tuple[ClientEvent, ...]:
-    """Append the command of these fields. What cannot be read can still be archived and deleted as a whole."""
+    """Append the command of these fields; its events, with their numbers. What cannot be read can still be archived and
+    deleted as a whole."""
     from cerebro.client.session import author
     from cerebro.commands.command import Command, event_of_experiment, events_of
     from cerebro.commands.rules import OF_EXPERIMENT
@@ -155,9 +159,8 @@ def _append(
         raise problem
     by = author()
     events = (event_of_experiment(command, name, by=by),) if problem else events_of(command, state, by=by)
-    for event in events:
-        kvs.append(name, event, **({"is_unread": True} if problem else {}))
-    return events
+    flags = {"is_unread": True} if problem else {}
+    return tuple(event.model_copy(update={"seq": kvs.append(name, event, **flags)}) for event in events)
 
 
 def _asked(name: str, lost: str) -> str:

@@ -24,6 +24,7 @@ from cerebro.state import (
     explained,
     gap,
     reason_to_wait,
+    rungs,
     schedule_lines,
     standings,
     waiting_for,
@@ -90,11 +91,12 @@ def state_lines(
         left_s = log.left_s(each.run, now)
         left = f", about {duration(left_s)} left" if left_s is not None else ""
         lines += ["", f"  {each.run} {each.line}{left}"]
-    fits = [run for run in state.runs.values() if run.models]
+    fits = [run for run in state.runs.values() if run.is_planned_fit]
     if not fits:
         return lines
     schedule = [f"  {line}" for line in schedule_lines(state, fits[-1], now)]
-    for part in (schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
+    search = [f"  {line}" for line in rungs.lines(fits[-1])]
+    for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
         lines += ["", *part] if part else []
     return lines
 
@@ -122,9 +124,10 @@ def _run_row(
     state: ExperimentState, run: Run, standing: Standing | None, troubles: Mapping[str, str], now: float
 ) -> tuple[str, ...]:
     done, total = run.progress()
+    share = f"{done}/{total}" if run.has_known_end else f"{done} so far"
     note = explained(reason_to_wait(waiting_for(state, run), standing), troubles) or run.error
     spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
-    return (run.id, wording.run(run), f"{done}/{total}", spent, first_line(note))
+    return (run.id, wording.run(run), share, spent, first_line(note))
 
 
 def _epoch_lines(fit: Run) -> list[str]:
@@ -153,7 +156,10 @@ def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
     name, mode = getattr(fit.request, "metric", ""), getattr(fit.request, "mode", "max")
     epoch = model.best_epoch(name, mode, validated=fit.is_validated)
     score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
-    note = model.failure.line if model.failure else "best" if is_best else ""
+    origin = f"from {model.parent} at epoch {model.inherited_epochs}" if model.inherited else ""
+    verdict = fit.search.verdicts.get(model.id, "") if fit.search is not None else ""
+    note = ", ".join(filter(None, ["best" if is_best else "", origin, first_line(verdict)]))
+    note = model.failure.line if model.failure else note
     return (
         model.id,
         wording.model(model, fit),

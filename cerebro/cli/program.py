@@ -13,7 +13,17 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cerebro.cli import cluster, experiment_commands, failed, local, proofs, scale, studies, trials
+from cerebro.cli import (
+    cluster,
+    experiment_commands,
+    failed,
+    local,
+    model_commands,
+    proofs,
+    scale,
+    studies,
+    trials,
+)
 from cerebro.errors import CerebroError
 
 _INTERRUPTED = 130
@@ -55,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     failed.register(commands, common)
     trials.register(commands, common)
     experiment_commands.register(commands, common)
+    model_commands.register(commands, common)
     return parser
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from cerebro.cli.text import duration, table
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import ExperimentSummary, WorkerStatus
+from cerebro.contract.tasks import KINDS
 from cerebro.state import (
     ExperimentState,
     Run,
@@ -105,7 +106,7 @@ def cluster_json(
                 "silent_s": status.silent_s,
                 "is_lost": status.is_lost,
                 "devices": max(1, len(status.record.devices)),
-                "kinds": list(status.record.kinds),
+                "kinds": [kind for kind in status.record.kinds if kind in KINDS],
                 "tasks": list(status.tasks),
             }
             for status in workers
@@ -150,7 +151,7 @@ def _run_json(
         "kind": run.kind,
         "state": wording.run(run),
         "done": done,
-        "total": total,
+        "total": total if run.has_known_end else None,
         "error": run.error,
         "schedule": asdict(found) | {"gap": found.gap} if found is not None else None,
         "standing": _standing_json(standing, log, troubles, now) if standing is not None else None,

@@ -17,6 +17,7 @@ from cerebro.cli.queue import FollowedLog, cluster_json, queue_lines
 from cerebro.cli.text import duration, size, table
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import ExperimentSummary, Holding, WorkerStatus
+from cerebro.contract.tasks import KINDS
 from cerebro.errors import CerebroError, UnreadableError
 from cerebro.local import processes
 from cerebro.local.home import ClusterInfo, ServiceInfo
@@ -211,7 +212,7 @@ def worker_lines(
             str(len(status.record.gpus)),
             str(max(1, len(status.record.devices))),
             str(len(held[status.record.volume or status.record.worker])),
-            " ".join(status.record.kinds),
+            " ".join(kind for kind in status.record.kinds if kind in KINDS),
             _doing(status, words or {}, troubles or {}),
         )
         for status in sorted(workers, key=lambda status: status.record.worker)

@@ -15,6 +15,7 @@ from cerebro.errors import CerebroError, InstanceError
 
 if TYPE_CHECKING:
     from cerebro.research.comparison import Row
+    from cerebro.research.hermes.comparison import Row as HermesRow
 
 DEFAULT_FAMILIES = ("thesis-", "paper-")
 """What is simulated if nothing is named: what the thesis and the paper did."""
@@ -123,22 +124,29 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
 
 def _catalogue() -> Iterator[str]:
     """A line for each scenario."""
+    from cerebro.research.hermes import comparison as hermes
     from cerebro.research.scenarios import SCENARIOS
 
-    width = max(map(len, SCENARIOS))
-    for scenario in SCENARIOS.values():
-        yield f"{scenario.name:<{width}}  {scenario.about}"
+    width = max(map(len, (*SCENARIOS, *hermes.SCENARIOS)))
+    listed = [(each.name, each.about) for each in SCENARIOS.values()]
+    listed += [(each.name, each.about) for each in hermes.SCENARIOS.values()]
+    for name, about in listed:
+        yield f"{name:<{width}}  {about}"
 
 
 def _simulate(options: argparse.Namespace) -> Iterator[str]:
     """Schedulers side by side, scenario by scenario."""
     from cerebro.research.comparison import compare, schedulers
+    from cerebro.research.hermes import comparison as hermes
     from cerebro.research.scenarios import SCENARIOS, find
 
     names = options.scenarios or [name for name in SCENARIOS if name.startswith(DEFAULT_FAMILIES)]
     # By name: the controller is a service, and the shared package imports none.
     engine = importlib.import_module("controller.core_simulation").run if options.core else None
-    for scenario in [find(name) for name in names]:
+    scenarios = [find(name) for name in names if name not in hermes.SCENARIOS]
+    for name in (name for name in names if name in hermes.SCENARIOS):
+        yield from _hermes(name, options)
+    for scenario in scenarios:
         policies = options.policy or schedulers(scenario)
         rows = compare(scenario, policies, seeds=options.seeds, sigma=options.sigma, engine=engine)
         if options.svg:
@@ -151,6 +159,44 @@ def _simulate(options: argparse.Namespace) -> Iterator[str]:
             yield f"{scenario.name}: {scenario.about}"
             yield from _table(rows)
             yield ""
+
+
+def _hermes(name: str, options: argparse.Namespace) -> Iterator[str]:
+    """Policies side by side on one of Hermes's scenarios."""
+    from cerebro.research.hermes.comparison import SCENARIOS, compare
+
+    scenario = SCENARIOS[name]
+    if options.svg or options.sigma is not None:
+        raise InstanceError(
+            f"{name} is about when good jobs reach their goal: it has no Gantt charts, and unit times without noise. "
+            "Leave out --svg and --sigma; hermes-4-noise-15 and others have noise of the losses"
+        )
+    engine = importlib.import_module("controller.job_simulation").run if options.core else None
+    rows = compare(scenario, options.policy, seeds=range(options.seeds), engine=engine)
+    if options.json:
+        yield json.dumps({"scenario": name, "about": scenario.about, "rows": [*map(_told_of_jobs, rows)]})
+        return
+    yield f"{name}: {scenario.about}"
+    yield "  mean time of good jobs to 90 % of their decrease / an oracle's; makespan / (work / GPUs)"
+    heads = (*rows[0].to_goal, "all", "makespan", "units" if options.core else "switches")
+    cells: list[Sequence[str]] = [heads]
+    for row in rows:
+        means = (f"{sum(ratios) / len(ratios):.2f}" for ratios in row.to_goal.values())
+        cells.append((*means, f"{row.mean:.2f}", f"{row.makespan:.3f}", f"{row.switches:.0f}"))
+    width = max(len(row.policy) for row in rows)
+    for policy, numbers in zip(("", *(row.policy for row in rows)), _aligned(cells), strict=True):
+        yield "  ".join([f"  {policy:<{width}}", *numbers])
+    yield ""
+
+
+def _told_of_jobs(row: HermesRow) -> dict[str, Any]:
+    return {
+        "policy": row.policy,
+        "to_goal": {network: list(ratios) for network, ratios in row.to_goal.items()},
+        "mean": row.mean,
+        "makespan": row.makespan,
+        "switches": row.switches,
+    }
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What users give to `run_etl` and `run_fit`, checked.
+"""What users give to `run_etl`, `run_fit` and `try_out`, checked.
 
 What is wrong is told at once, by the user's own words for it, before anything is sent.
 """
@@ -6,10 +6,12 @@ What is wrong is told at once, by the user's own words for it, before anything i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cerebro.contract.records import Locators
+from cerebro.client.search import SearchSpace, first_configuration
+from cerebro.contract.records import Hyperparameters, Locators
+from cerebro.contract.search import AboveRule, BelowRule, StopRule
 from cerebro.data.locators import known_columns
 from cerebro.errors import DataError, MetricError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
@@ -47,7 +49,7 @@ def check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: 
     Raises:
         SpecError, MetricError, DataError, SearchSpaceError: what is wrong.
     """
-    check_spec(spec, SubEpochSpec, "run_fit", trained_by(is_validated=is_validated))
+    check_spec(spec, SubEpochSpec, "run_fit", _needed(is_validated=is_validated))
     mode, scheduler, planner = settings["mode"], settings["scheduler"], settings["planner"]
     if mode not in ("min", "max"):
         raise MetricError(
@@ -65,17 +67,56 @@ def check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: 
         raise DataError(f"planner is {planner!r}, expected True or False")
 
 
-def _check_metric(spec: SubEpochSpec, metric: str, method: str) -> None:
+def check_rules(spec: SubEpochSpec, rules: Iterable[StopRule], *, is_validated: bool) -> None:
+    """Whether stop rules are about metrics that there will be, as far as that is known.
+
+    Raises:
+        MetricError: one is not.
+    """
+    for rule in rules:
+        if isinstance(rule, AboveRule | BelowRule):
+            how = f"in {rule.kind.capitalize()}({rule.metric!r}, {rule.limit:g})"
+            _check_metric(spec, rule.metric, "test" if is_validated else "train", how=how)
+
+
+def _check_metric(spec: SubEpochSpec, metric: str, method: str, *, how: str = "as `metric`") -> None:
     """What a method computes names for is known only once it has returned: after the first epoch, by the controller."""
     names = returned_names(getattr(spec, method), metric)
     if names is not None and metric not in names:
         told = ", ".join(sorted(names))
         raise MetricError(
             f"metric {metric!r} is not returned by {type(spec).__name__}.{method}(), which returns: {told}. Choose one "
-            f"of them as `metric`, or return {metric!r}"
+            f"of them {how}, or return {metric!r}"
         )
 
 
-def trained_by(*, is_validated: bool) -> set[str]:
+def check_dry_run(
+    etl: ETLSpec,
+    spec: SubEpochSpec | None,
+    hyperparams: SearchSpace | None,
+    *,
+    rows: int,
+    is_validated: bool,
+) -> Hyperparameters:
+    """Whether a dry run of these could be made.
+
+    Returns:
+        The configuration that it tries; empty without `spec`.
+
+    Raises:
+        SpecError, DataError, SearchSpaceError: what is wrong.
+    """
+    check_spec(etl, ETLSpec, "try_out", {"row_preprocessor"})
+    if rows < 1:
+        raise DataError(f"rows is {rows}, expected at least 1")
+    if spec is None:
+        return {}
+    check_spec(spec, SubEpochSpec, "try_out", _needed(is_validated=is_validated))
+    if hyperparams is None:
+        raise SearchSpaceError("no hyperparams: give a configuration, such as {'lr': 0.01, 'batch_size': 32}")
+    return first_configuration(hyperparams)
+
+
+def _needed(*, is_validated: bool) -> set[str]:
     """The methods that a spec needs to train."""
     return {"create_models", "train"} | ({"test"} if is_validated else set())

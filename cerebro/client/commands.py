@@ -1,4 +1,5 @@
-"""The part of `cerebro.Experiment` by which users steer what goes on: stop, resume, retry, reschedule, archive, delete.
+"""The part of `cerebro.Experiment` by which users steer what goes on: stop, resume and retry, add, clone and change
+models, reschedule, archive, delete.
 
 All of it returns as soon as the command is in the experiment's log, with the name of who gave it; `watch` and `status`
 show what becomes of it. Which command is allowed when, and what is said otherwise, says `cerebro.commands.rules`.
@@ -6,6 +7,10 @@ show what becomes of it. Which command is allowed when, and what is said otherwi
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from cerebro.client.search import configurations
 from cerebro.client.session import Session
 from cerebro.commands.command import Command
 from cerebro.commands.rules import CommandKind
@@ -60,6 +65,120 @@ class CommandsMixin:
             NotFoundError, ConflictError: as `stop_model`.
         """
         self._session.steer(Command(kind=CommandKind.RETRY_MODEL, run=run, models=(model,)))
+
+    def add_models(
+        self, models: Sequence[Mapping[str, Any]], *, epochs: int | None = None, run: str | None = None
+    ) -> list[str]:
+        """Have a fit run (the newest) train more models, from nothing.
+
+        A run that has ended is open again, for them.
+
+        Args:
+            models: hyper-parameters of each.
+            epochs: for which they are trained; as the run was asked for, if left out.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            SearchSpaceError: what one of them has cannot be, such as a batch size above the smallest partition.
+            ConflictError: the run has not begun, is stopping, or failed for a reason that concerns all its models.
+        """
+        found = configurations(list(models))
+        (told,) = self._session.steer_and_see(
+            Command(kind=CommandKind.ADD_MODELS, run=run, configurations=tuple(found), epochs=epochs)
+        )
+        return list(told.added)
+
+    def clone(
+        self,
+        model: str,
+        hyperparams: Mapping[str, Any] | None = None,
+        *,
+        at: Literal["last", "best"] | int = "last",
+        warm: bool = False,
+        epochs: int | None = None,
+        run: str | None = None,
+    ) -> str:
+        """Add a model with the hyper-parameters of another one, but for those that are given.
+
+        Args:
+            warm: whether it goes on from the other one's weights, optimizer and place in the epoch; else it is trained
+                from nothing. Hyper-parameters that shape the network can only differ in a cold clone.
+            at: of a warm one, from which state: the newest, that of the best epoch, or that of an epoch by its number.
+                Each model keeps few checkpoints: `ConflictError` names those that there are.
+            epochs: for which it is trained in all, those of the other one included; as the other one, if left out.
+
+        Returns:
+            Its id.
+
+        Raises:
+            NotFoundError: there is no such model, or it has no such hyper-parameter.
+            SearchSpaceError, ConflictError: as `add_models`; and the checkpoint is gone, or was never written.
+        """
+        (told,) = self._session.steer_and_see(
+            Command(
+                kind=CommandKind.CLONE_MODEL,
+                run=run,
+                models=(model,),
+                hyperparams=hyperparams or {},
+                at=at,
+                warm=warm,
+                epochs=epochs,
+            )
+        )
+        return told.added[0]
+
+    def change_model(self, model: str, hyperparams: Mapping[str, Any], *, run: str | None = None) -> None:
+        """Change hyper-parameters of a model that is being trained, from its next unit that has not started.
+
+        The unit that runs ends with the old values. An optimizer's learning rate changes if it is restored by
+        ``checkpoint.track``: its own `load_state_dict` would put the old one back, and the unit fails with a sentence
+        that says so.
+
+        Raises:
+            NotFoundError: there is no such model, or it has no such hyper-parameter.
+            SearchSpaceError: a batch size above the smallest partition.
+            ConflictError: it trains no more, or has these values already.
+        """
+        self._session.steer_and_see(
+            Command(kind=CommandKind.CHANGE_MODEL, run=run, models=(model,), hyperparams=hyperparams)
+        )
+
+    def extend_model(self, model: str, *, epochs: int, run: str | None = None) -> None:
+        """Have a model trained for so many epochs in all: more than before, or fewer, but not below what it has begun.
+
+        A run that has ended is open again, for a model that is to be trained further.
+
+        Raises:
+            NotFoundError: there is no such model.
+            ConflictError: it was stopped or failed, has begun a later epoch, or is trained for so many already.
+        """
+        self._session.steer_and_see(
+            Command(kind=CommandKind.EXTEND_MODEL, run=run, models=(model,), epochs=epochs)
+        )
+
+    def prioritize(self, model: str, urgency: int, *, run: str | None = None) -> None:
+        """Have units of a model go first wherever they can (above 0), or last (below it); 0 is that of every model.
+
+        What runs is not interrupted, and no worker waits for a model. Between experiments, `set_priority` decides.
+
+        Raises:
+            NotFoundError: there is no such model.
+            BadRequestError: it is no whole number.
+            ConflictError: it trains no more.
+        """
+        self._session.steer_and_see(
+            Command(kind=CommandKind.PRIORITIZE_MODEL, run=run, models=(model,), urgency=urgency)
+        )
+
+    def stop_search(self, run: str | None = None) -> None:
+        """Have a search (of the newest fit run) add no more models and extend none. What it has granted goes on.
+
+        Raises:
+            ConflictError: the run has ended or has no search, or that was stopped already.
+        """
+        self._session.steer_and_see(Command(kind=CommandKind.STOP_SEARCH, run=run))
 
     def set_scheduler(self, name: str, planner: bool = True, run: str | None = None) -> None:
         """Have the units that are left of a fit run (the newest) dispatched by another policy; see `run_fit`.

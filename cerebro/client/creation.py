@@ -7,6 +7,7 @@ gone. One whose locators never led to a data set holds nothing worth its name, s
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from pathlib import Path
 
 from cerebro.client import visibility
@@ -19,17 +20,26 @@ from cerebro.errors import ConflictError, LocatorError, NotFoundError
 from cerebro.usercode import archive
 
 
-def created(connection: Connection, record: ExperimentRecord, given: Locators) -> ExperimentRecord:
-    """The experiment: made, found again, or found again and given the record's locators.
+def created(
+    connection: Connection, name: str, locators: Locators, given: Locators, packed: bytes | None
+) -> ExperimentRecord:
+    """The experiment: made, found again, or found again and given these locators.
 
     Args:
-        given: the record's locators as the user wrote them: a relative path tells which machine was meant.
+        given: the locators as the user wrote them: a relative path tells which machine was meant.
+        packed: the archive of what user code may import, if there is one; it is stored.
 
     Raises:
         LocatorError: workers cannot see what a new locator names.
-        ConflictError: an experiment of this name has other locators, with which data were preprocessed, or other code.
+        ConflictError: it cannot have that name; or an experiment of this name has other locators, with which data were
+            preprocessed, or other code.
     """
     kvs = connection.kvs
+    sha256 = None
+    if packed is not None:
+        sha256 = hashlib.sha256(packed).hexdigest()
+        kvs.put_archive(sha256, packed)
+    record = _record(name, locators, sha256)
     known: ExperimentRecord | None = None
     with contextlib.suppress(NotFoundError):
         known = kvs.experiment(record.name)
@@ -62,12 +72,7 @@ def _check_reach(connection: Connection, locators: Locators, given: Locators) ->
         visibility.check_inside(locators, shared)
 
 
-def record_of(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:
-    """The record of a new experiment.
-
-    Raises:
-        ConflictError: it cannot have that name.
-    """
+def _record(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:
     try:
         return ExperimentRecord(name=name, locators=locators, archive=sha256, author=author())
     except ValueError as cause:

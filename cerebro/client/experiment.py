@@ -5,31 +5,31 @@ Checks what the user gave and shapes what comes back. Runs belong to the cluster
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro.client.asking import check_etl, check_fit, trained_by
+from cerebro.client.asking import check_dry_run, check_etl, check_fit, check_rules
 from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import Connection, connect
-from cerebro.client.creation import created, packed_code, record_of
+from cerebro.client.creation import created, packed_code
 from cerebro.client.files import cache_folder
-from cerebro.client.search import SearchSpace, configurations, first_configuration
+from cerebro.client.search import SearchSpace, configurations
+from cerebro.client.search.choices import ProcedureOfUser, RuleOfUser
+from cerebro.client.search.requests import search_request
 from cerebro.client.session import Session, author
 from cerebro.client.techniques import Named, chosen, to_try
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
-from cerebro.contract.records import Hyperparameters, Locators
+from cerebro.contract.records import Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest, Priority
 from cerebro.data.locators import absolute, parse_locators
-from cerebro.errors import DataError, SearchSpaceError
+from cerebro.errors import DataError
 from cerebro.figures import averaged, tested
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.state import ExperimentState, Run, RunState, Standing
-from cerebro.usercode.checks import check_spec
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.in_process import UserCode
 
@@ -76,12 +76,7 @@ class Experiment(CommandsMixin):
         parsed = absolute(given)
         packed = packed_code(Path(code)) if code is not None else None
         connection = connect(server, token)
-        sha256 = None
-        if packed is not None:
-            sha256 = hashlib.sha256(packed).hexdigest()
-            connection.kvs.put_archive(sha256, packed)
-        record = record_of(name, parsed, sha256)
-        self._session = Session(connection, created(connection, record, given))
+        self._session = Session(connection, created(connection, name, parsed, given, packed))
 
     @classmethod
     def attach(cls, name: str, *, server: str | None = None, token: str | None = None) -> Experiment:
@@ -181,6 +176,9 @@ class Experiment(CommandsMixin):
         mode: Literal["min", "max"] | None = None,
         seed: int = 0,
         samples: int | None = None,
+        search: ProcedureOfUser | None = None,
+        stop: RuleOfUser | Sequence[RuleOfUser] = (),
+        hours: float | None = None,
         scheduler: str = "lrptw",
         planner: bool = True,
         hang_timeout_s: float = 600.0,
@@ -188,6 +186,7 @@ class Experiment(CommandsMixin):
         techniques: Named | None = None,
         gpus: Sequence[int] | None = None,
         trials: Literal["auto", "never"] = "auto",
+        gang: int = 1,
         priority: Priority = "normal",
         project: str = "",
         progress: bool = True,
@@ -196,14 +195,19 @@ class Experiment(CommandsMixin):
 
         Args:
             search_space: see `cerebro.client.search`; must name ``batch_size``.
-            epochs: passes over all partitions, for each model.
+            epochs: passes over all partitions, for each model; of a search: at most.
             metric: what models are ranked by: a name that `SubEpochSpec.test` returns (`train` without
             validation data).
             mode: ``"max"`` if more is better, ``"min"`` if less is.
             seed: of weights, shuffles and the schedule.
-            samples: configurations to draw where the search space has distributions.
+            samples: configurations to draw where the search space has distributions; of a search: at most.
+            search: which models are drawn and how far each is trained: ``ASHA()``, ``Hyperband()``, ``PBT()`` or
+            ``Random()``, with a ``sampler=``; see docs/search.md. Left out: the whole search space, to the end.
+            stop: rules by which models are stopped early, such as ``Plateau(epochs=3)``.
+            hours: after so long all models are stopped where they are.
             scheduler: dispatch policy: ``lrptw`` (critical first), ``random`` (the seed paper's), ``fifo``, ``cyclic``
-            or ``monte-carlo``; see docs/scheduling.md.
+            or ``monte-carlo``; ``promising`` has the best models early, as ``hermes``, ``slaq`` and ``rr`` try to; see
+            docs/scheduling.md.
             planner: whether a planner and an exact solver may look for a better order beside training; their plan is
             followed only if it is simulated to be better. Has a meaning with ``lrptw`` only.
             hang_timeout_s: a unit without a batch for so long is given up, and its model with it.
@@ -212,6 +216,8 @@ class Experiment(CommandsMixin):
             `cerebro.techniques`, your own among them. Left out: one device, and what a model needs that does not fit.
             gpus: numbers of devices that a unit may take, such as ``[1, 2]``.
             trials: whether ways to train may be measured before one is chosen: ``"auto"`` or ``"never"``.
+            gang: so many workers train each unit together, each on a partition of its own. For fewer models than
+            workers; see docs/techniques.md.
             priority, project: how much of the cluster the run gets beside other open runs; see `run_etl`.
 
         Raises:
@@ -236,11 +242,23 @@ class Experiment(CommandsMixin):
             "max_attempts": max_attempts,
         }
         check_fit(spec, settings, is_validated=is_validated)
-        models = configurations(search_space, samples=samples, seed=seed)
+        searched = search_request(
+            search_space, search=search, stop=stop, samples=samples, hours=hours, epochs=epochs
+        )
+        check_rules(spec, searched.stop if searched else (), is_validated=is_validated)
+        models = [] if search is not None else configurations(search_space, samples=samples, seed=seed)
         kvs = self.connection.kvs
-        named = chosen(techniques, gpus, trials, workers=self._session.devices(), put_code=kvs.put_code)
+        named = chosen(
+            techniques,
+            gpus,
+            trials,
+            gang,
+            workers=self._session.devices(),
+            apart=self._session.apart() if gang != 1 else (),
+            put_code=kvs.put_code,
+        )
         code = kvs.put_code(encode(spec, author=author()))
-        request = FitRequest(code=code.sha256, models=tuple(models), **settings, **named)
+        request = FitRequest(code=code.sha256, models=tuple(models), search=searched, **settings, **named)
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         if run.state is RunState.STOPPED:
             warnings.warn(stopped_text(self.state(), run), stacklevel=2)
@@ -329,19 +347,10 @@ class Experiment(CommandsMixin):
             SpecError, SearchSpaceError, LocatorError, MetadataError, RowError, MetricError: as the cluster would say.
             Whatever `create_models`, `train`, `test` and `predict` raise.
         """
-        check_spec(etl, ETLSpec, "try_out", {"row_preprocessor"})
-        if rows < 1:
-            raise DataError(f"rows is {rows}, expected at least 1")
-        configuration: Hyperparameters = {}
+        configuration = check_dry_run(
+            etl, spec, hyperparams, rows=rows, is_validated=self.locators.valid is not None
+        )
         ways = to_try(techniques, gpus)
-        if spec is not None:
-            needed = trained_by(is_validated=self.locators.valid is not None)
-            check_spec(spec, SubEpochSpec, "try_out", needed)
-            if hyperparams is None:
-                raise SearchSpaceError(
-                    "no hyperparams: give a configuration, such as {'lr': 0.01, 'batch_size': 32}"
-                )
-            configuration = first_configuration(hyperparams)
         from cerebro.client.dry_run import dry_run
 
         record, kvs = self._session.record, self.connection.kvs

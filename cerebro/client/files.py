@@ -7,8 +7,10 @@ fetched lies in a cache folder, complete or not at all, and a checkpoint's bytes
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -17,14 +19,15 @@ import urllib3
 
 from cerebro import errors
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.durable import DurableFile, Written, checksum
+from cerebro.data.based import BasedFile, opened
+from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, checksum, fill
 from cerebro.runtime.volumes import Volumes
 
 _PIECE = 128 << 10
 """What of it has come when a connection breaks off is fetched again."""
 _TIMEOUT = urllib3.Timeout(connect=5.0, read=30.0)
 _PAUSE_S = 0.5
-_OK, _PARTIAL, _UNAUTHORIZED, _NOT_FOUND = 200, 206, 401, 404
+_OK, _PARTIAL, _UNAUTHORIZED, _NOT_FOUND, _CORRUPT = 200, 206, 401, 404, 422
 
 
 class Files(Protocol):
@@ -34,20 +37,50 @@ class Files(Protocol):
         """A folder below which `reference.name` is the checkpoint."""
         ...
 
+    def whole(self, reference: CheckpointRef) -> Path:
+        """The checkpoint as one file, which needs no base beside it."""
+        ...
+
     def shared(self, name: str) -> Path:
         """A file of the shared volume."""
         ...
 
 
 class MountedFiles:
-    """Volumes are folders of this machine."""
+    """Volumes are folders of this machine.
 
-    def __init__(self, volumes: Volumes) -> None:
-        self._volumes = volumes
+    Args:
+        cache: folder for what is put together from several files; as a rule that of the user.
+    """
+
+    def __init__(self, volumes: Volumes, cache: Path | None = None) -> None:
+        self._volumes, self._cache = volumes, cache
 
     def checkpoints(self, reference: CheckpointRef) -> Path:
         """The folder of all checkpoints; loading one shows whether it is whole."""
         return self._volumes.checkpoints
+
+    def whole(self, reference: CheckpointRef) -> Path:
+        """The file itself; of one with a base a copy, which is made once and checked every time.
+
+        Raises:
+            CheckpointCorruptError: it cannot be read, or is not what was saved.
+            StorageFullError, OSError: the copy cannot be written.
+        """
+        path = self._volumes.checkpoint(reference.name)
+        if not path.exists():
+            return path
+        with _readable(path):
+            file = opened(path)
+        with file:
+            if not isinstance(file, BasedFile):
+                return path
+            # Other clusters may have a checkpoint of this name.
+            name = f"{reference.checksum.replace(':', '-')}/{reference.name}"
+            copy = _below((self._cache or cache_folder(os.environ)) / "whole", name)
+            if not _is_there(copy, reference):
+                _require_saved(reference, _copied(file, path, copy), copy)
+            return copy
 
     def shared(self, name: str) -> Path:
         """Where a file of the shared volume is.
@@ -88,24 +121,18 @@ class FetchedFiles:
         """A folder with the checkpoint; fetched once, checked every time.
 
         Raises:
-            CheckpointCorruptError: what came is not what was saved.
+            CheckpointCorruptError: what came is not what was saved, or is so damaged that it cannot be sent.
             NotFoundError, UnauthorizedError, StoreUnavailableError: it did not come.
         """
         root = self._folder / "checkpoints"
-        path, expected = (
-            _below(root, reference.name),
-            Written(num_bytes=reference.size, checksum=reference.checksum),
-        )
-        if path.exists() and path.stat().st_size == expected.num_bytes and checksum(path) == expected:
-            return root
-        found = self._fetch("checkpoints", reference.name, path)
-        if found != expected:
-            path.unlink()
-            raise errors.CheckpointCorruptError(
-                f"checkpoint {reference.name} came with checksum {found.checksum} over {found.num_bytes} bytes, "
-                f"expected {expected.checksum} over {expected.num_bytes}: it was damaged after it was written"
-            )
+        path = _below(root, reference.name)
+        if not _is_there(path, reference):
+            _require_saved(reference, self._fetch("checkpoints", reference.name, path), path)
         return root
+
+    def whole(self, reference: CheckpointRef) -> Path:
+        """What was fetched: it comes as one file. Raises as `checkpoints`."""
+        return self.checkpoints(reference) / reference.name
 
     def shared(self, name: str) -> Path:
         """A file of the shared volume on this machine.
@@ -181,6 +208,43 @@ class _Transfer:
         self._file.discard()
 
 
+def _is_there(path: Path, reference: CheckpointRef) -> bool:
+    expected = Written(num_bytes=reference.size, checksum=reference.checksum)
+    return path.exists() and path.stat().st_size == expected.num_bytes and checksum(path) == expected
+
+
+def _require_saved(reference: CheckpointRef, found: Written, path: Path) -> None:
+    """Keep a copy only if it is what was saved."""
+    if (found.checksum, found.num_bytes) != (reference.checksum, reference.size):
+        path.unlink()
+        raise errors.CheckpointCorruptError(
+            f"checkpoint {reference.name} came with checksum {found.checksum} over {found.num_bytes} bytes, "
+            f"expected {reference.checksum} over {reference.size}: it was damaged after it was written"
+        )
+
+
+def _copied(file: BasedFile, path: Path, to: Path) -> Written:
+    copy, buffer = DurableFile(to), memoryview(bytearray(BLOCK_BYTES))
+    try:
+        while True:
+            with _readable(path):
+                block = fill(file, buffer)
+            if not block:
+                return copy.commit()
+            copy.write(block)
+    finally:
+        copy.discard()
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Say of which checkpoint it is that it cannot be read."""
+    try:
+        yield
+    except OSError as cause:
+        raise errors.CheckpointCorruptError(f"checkpoint {path} cannot be read: {cause.strerror}") from cause
+
+
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """``CEREBRO_CACHE``, else ``cerebro`` in the user's cache folder."""
     given = environment.get("CEREBRO_CACHE")
@@ -202,4 +266,6 @@ def _refusal(status: int, content: bytes) -> errors.CerebroError:
         return errors.NotFoundError(f"the cluster has no such file: {said}")
     if status == _UNAUTHORIZED:
         return errors.UnauthorizedError(f"the cluster refuses the token: {said}")
+    if status == _CORRUPT:
+        return errors.CheckpointCorruptError(f"the cluster cannot read the checkpoint: {said}")
     return errors.StoreUnavailableError(f"HTTP {status}: {said}")

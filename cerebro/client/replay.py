@@ -148,7 +148,7 @@ def chosen(state: ExperimentState, run: str | None, model: str | None) -> tuple[
     finished = [r.id for r in state.runs.values() if r.kind == "fit" and r.state is RunState.FINISHED]
     fit = chosen_fit(state, run or (finished[-1] if finished else None))
     models = list(fit.models.values()) if model is None else [find_model(fit, model)]
-    trained = [known for known in models if known.visits]
+    trained = [known for known in models if known.own_visits]
     if not trained:
         raise ConflictError(
             f"nothing to replay: no unit of {model or 'any model'} is committed in {fit.id} of experiment "
@@ -218,6 +218,7 @@ def replay(
                 request=request,
                 folders=folders,
                 rows=fit.plan.partitions,
+                models=fit.models,
                 archive=archive,
                 cores=cores,
                 is_single=tolerance > 0,

@@ -15,7 +15,13 @@ from cerebro.client.connection import Connection
 from cerebro.client.progress import Progress
 from cerebro.client.progress.bars import NOT_SHOWN, ShownStanding
 from cerebro.commands.chosen import chosen_fit, chosen_run
-from cerebro.commands.command import Command, check_priority, event_of_experiment, events_of
+from cerebro.commands.command import (
+    Command,
+    check_priority,
+    event_of_experiment,
+    events_of,
+    outcomes,
+)
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.commands.rules import OF_EXPERIMENT, check_free
 from cerebro.contract.api import QueueAnswer
@@ -31,6 +37,7 @@ from cerebro.errors import (
     UnreadableError,
 )
 from cerebro.state import (
+    CommandRecord,
     ExperimentState,
     Run,
     RunState,
@@ -38,6 +45,7 @@ from cerebro.state import (
     explained,
     lost_because,
     reason_to_wait,
+    rungs,
     schedule_lines,
     standing_of,
     waiting_for,
@@ -119,11 +127,13 @@ class Session:
             state = self._state
         for run in state.runs.values():
             done, total = run.progress()
+            share = f"{done}/{total}" if run.has_known_end else f"{done}"
             standing = self.standing(run)
             waits = reason_to_wait(waiting_for(state, run), standing, self._unregistered(run))
             why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
-            lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
+            lines.append(f"  {run.id}: {run.state}, {share} done{why and f' ({why})'}")
             lines += [f"    {line}" for line in [self._shown(run, standing).line] if line]
+            lines += [f"    {line}" for line in rungs.lines(run)]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
         return "\n".join([*lines, *self._worker_lines(state)])
 
@@ -198,8 +208,16 @@ class Session:
             if "train" in status.record.kinds and not status.is_lost
         }
 
-    def steer(self, command: Command) -> None:
-        """Ask for something; returns when it is in the log.
+    def apart(self) -> list[str]:
+        """Those of them that train with no other workers."""
+        return sorted(
+            status.record.worker
+            for status in self._kvs.workers()
+            if "train" in status.record.kinds and not status.is_lost and not status.record.address
+        )
+
+    def steer(self, command: Command) -> tuple[int, ...]:
+        """Ask for something; returns when it is in the log, with the numbers that its events have there.
 
         Raises:
             NotFoundError, ConflictError, SearchSpaceError: it cannot be; they say what can.
@@ -210,10 +228,17 @@ class Session:
             if command.kind not in OF_EXPERIMENT:
                 raise
             event = event_of_experiment(command, self.name, by=author())
-            self._kvs.append(self.name, event, is_unread=True)
-            return
-        for event in events_of(command, state, by=author()):
-            self._kvs.append(self.name, event)
+            return (self._kvs.append(self.name, event, is_unread=True),)
+        return tuple(self._kvs.append(self.name, event) for event in events_of(command, state, by=author()))
+
+    def steer_and_see(self, command: Command) -> tuple[CommandRecord, ...]:
+        """`steer`, and what became of it.
+
+        Raises:
+            ConflictError: also if it came too late.
+        """
+        seqs = self.steer(command)
+        return outcomes(command, self.state(), seqs, by=author())
 
     def restore(self) -> None:
         """Take the experiment out of quarantine: its log is read again."""

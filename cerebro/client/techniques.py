@@ -12,7 +12,7 @@ from typing import Any
 from cerebro.client.session import author
 from cerebro.commands.planning import ways_of
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.ways import Params, TechniqueChoice
+from cerebro.contract.ways import MAX_GANG_SIZE, Params, TechniqueChoice
 from cerebro.errors import SpecError
 from cerebro.techniques import Technique
 from cerebro.techniques.named import KINDS
@@ -26,15 +26,18 @@ def chosen(
     techniques: Named | None,
     gpus: Sequence[int] | None,
     trials: str,
+    gang: int = 1,
     *,
     workers: Mapping[str, int],
     put_code: Callable[[CodeRecord], CodeRecord],
+    apart: Collection[str] = (),
 ) -> dict[str, Any]:
     """The fields of a `FitRequest` that tell of techniques.
 
     Args:
-        techniques, gpus, trials: as `run_fit` has them.
+        techniques, gpus, trials, gang: as `run_fit` has them.
         workers: worker that trains -> how many devices it has; empty: none is known.
+        apart: those of them that train with no other workers.
         put_code: stores a user's own technique; called once all is found to be right.
 
     Raises:
@@ -44,18 +47,33 @@ def chosen(
     if trials not in ("auto", "never"):
         raise SpecError(f"trials is {trials!r}, expected 'auto' or 'never'")
     _check_gpus(gpus, workers)
+    if type(gang) is not int or not 1 <= gang <= MAX_GANG_SIZE:
+        raise SpecError(
+            f"gang is {gang!r}, expected how many workers are to train each unit together: a whole number from 1 to "
+            f"{MAX_GANG_SIZE}"
+        )
     own = [_own(each) for each in _listed(techniques)]
     names = [name for name, _ in own]
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"techniques names {name!r} twice: name each technique once")
     made = None if techniques is None else [_choice(name, technique) for name, technique in own]
-    ways_of(made, gpus or (), workers)
+    ways_of(made, gpus or (), workers, gang_size=gang)
+    if gang > 1 and workers and len(workers) - len(apart) < gang:
+        raise SpecError(
+            f"gang is {gang}, but {', '.join(apart)} train{'s' if len(apart) == 1 else ''} with no other workers: set "
+            "worker.gangs.enabled of the chart (CEREBRO_ADDRESS of a worker), or leave gang out"
+        )
     for number, (_, technique) in enumerate(own):
         if made and not _is_built_in(technique):
             code = put_code(encode(technique, author=author())).sha256
             made[number] = made[number].model_copy(update={"code": code})
-    return {"techniques": made and tuple(made), "gpus": tuple(gpus or ()), "trials": trials}
+    return {
+        "techniques": made and tuple(made),
+        "gpus": tuple(gpus or ()),
+        "trials": trials,
+        "gang": gang,
+    }
 
 
 def to_try(techniques: Named | None, gpus: Sequence[int] | None) -> list[tuple[Technique, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from cerebro.commands.rules import OF_EXPERIMENT, OF_MODEL, CommandKind, resumable, resumable_later
+from cerebro.commands.rules import OF_EXPERIMENT, OF_FIT, OF_MODEL, CommandKind, resumable, resumable_later
 from cerebro.errors import NotFoundError
 from cerebro.state import ExperimentState, Model, Run
 
@@ -76,5 +76,5 @@ def about(kind: CommandKind, state: ExperimentState, run: str | None) -> Run | N
         found = resumable(state) or resumable_later(state)
         if found is not None:
             return found
-    is_of_fit = kind in OF_MODEL or kind is CommandKind.SET_SCHEDULER
+    is_of_fit = kind in OF_MODEL or kind in OF_FIT
     return chosen_fit(state, run) if is_of_fit else chosen_run(state, run)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import get_args
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
+from cerebro.commands import terms
 from cerebro.commands.chosen import about, find_model
 from cerebro.commands.rules import (
     DOES,
+    NEW_TERMS,
     OF_MODEL,
     OF_OPEN,
     CommandKind,
@@ -31,7 +34,7 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import Priority
 from cerebro.errors import BadRequestError, ConflictError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
-from cerebro.state import ExperimentState, Model, Run, RunState, wording
+from cerebro.state import CommandRecord, ExperimentState, Model, Run, RunState, wording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,12 @@ class Command:
         scheduler, planner: of `CommandKind.SET_SCHEDULER`.
         priority: of `CommandKind.SET_PRIORITY`.
         confirm: of `CommandKind.DELETE`, the experiment's name once more.
+        configurations: of `CommandKind.ADD_MODELS`, hyper-parameters of each new model.
+        hyperparams: of `CHANGE_MODEL` and `CLONE_MODEL`, those that are to differ.
+        epochs: of `EXTEND_MODEL`, and of new models, for how many each is trained in all; `None`: as its run, or the
+            model that it is a clone of.
+        at, warm: of `CLONE_MODEL`, whether it goes on from the other one's state, and from which: as in `Origin`.
+        urgency: of `PRIORITIZE_MODEL`.
     """
 
     kind: CommandKind
@@ -53,6 +62,12 @@ class Command:
     planner: bool = True
     priority: str = ""
     confirm: str = ""
+    configurations: tuple[Mapping[str, Any], ...] = ()
+    hyperparams: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int | None = None
+    at: str | int = "last"
+    warm: bool = False
+    urgency: int | None = None
 
 
 def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[ClientEvent, ...]:
@@ -63,8 +78,8 @@ def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[Cli
 
     Raises:
         NotFoundError: there is no such run, or it has no such model.
-        SearchSpaceError: there is no such scheduler.
-        BadRequestError: there is no such priority.
+        SearchSpaceError: there is no such scheduler, or a model cannot have such hyper-parameters.
+        BadRequestError: there is no such priority, urgency or number of epochs.
         ConflictError: the state does not allow it, for any one of the models; nothing is to be sent then.
     """
     run = about(command.kind, state, command.run)
@@ -72,6 +87,24 @@ def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[Cli
         now = f"no run of experiment {state.name!r} is open ({run.id} is {wording.run(run)})"
         raise ConflictError(f"it is not possible to {DOES[command.kind]}: {now}")
     return tuple(_event_of(command, state, run, model, by=by) for model in command.models or ("",))
+
+
+def outcomes(
+    command: Command, state: ExperimentState, seqs: Collection[int], *, by: str
+) -> tuple[CommandRecord, ...]:
+    """What became of a command.
+
+    Args:
+        state: that knows its events, which are of these numbers of the log.
+
+    Raises:
+        ConflictError: somebody was faster, so it had no effect; says what stands against it now.
+    """
+    found = tuple(record for record in state.commands if record.seq in seqs)
+    if any(record.is_late for record in found):
+        events_of(command, state, by=by)
+        raise ConflictError(f"it came too late to {DOES[command.kind]}: others have changed the run since")
+    return found
 
 
 PRIORITIES = get_args(Priority)
@@ -108,6 +141,8 @@ def _event_of(
     if run is None:
         _check(kind, allowed(state), experiment_now(state, kind))
         return event_of_experiment(command, state.name, by=by)
+    if kind in NEW_TERMS:
+        return terms.event_of(command, state, run, find_model(run, model) if model else None, by=by)
     if kind in OF_MODEL:
         return _model_event(kind, state, run, find_model(run, model), by=by)
     if kind is CommandKind.SET_SCHEDULER and command.scheduler not in POLICIES:
@@ -142,6 +177,6 @@ def _model_event(
 
 def _check(kind: CommandKind, may: frozenset[CommandKind], now: str) -> None:
     if kind not in may:
-        others = ", ".join(sorted(DOES[each] for each in may))
+        others = ", ".join(sorted(DOES[each] for each in may - NEW_TERMS))
         hint = f"; possible now: {others}" if others else ""
         raise ConflictError(f"it is not possible to {DOES[kind]}: {now}{hint}")

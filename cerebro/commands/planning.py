@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
+from cerebro.contract.search import ChoiceOf, RandInt, Space
 from cerebro.contract.ways import SINGLE, Params, TechniqueChoice, Way
 from cerebro.errors import DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
@@ -25,7 +26,8 @@ def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, 
 
     Raises:
         DataError: there is no data set, or none for training.
-        SearchSpaceError: a model's ``batch_size`` is missing, no positive integer, or larger than a partition.
+        SearchSpaceError: a model's ``batch_size`` is missing, no positive integer, or larger than a partition; or so
+            are all that a search may draw.
         SpecError: no worker has as many devices as are asked for.
     """
     dataset = _dataset(state)
@@ -42,8 +44,12 @@ def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, 
     width = max(2, len(str(len(request.models) - 1)))
     models = {f"m{number:0{width}}": hyperparams for number, hyperparams in enumerate(request.models)}
     for name, hyperparams in models.items():
-        _check_batch_size(name, hyperparams, partitions)
-    ways = ways_of(request.techniques, request.gpus, devices, has_gpus=_has_gpus(state))
+        _check_batch_size(f"of model {name}", hyperparams, partitions)
+    if request.search is not None and request.search.space:
+        _check_batch_size("of the search space", _smallest_batch(request.search.space), partitions)
+    ways = ways_of(
+        request.techniques, request.gpus, devices, has_gpus=_has_gpus(state), gang_size=request.gang
+    )
     for partition in partitions:
         holders = {w.name: devices[w.name] for w in state.holders(dataset.id, partition) if w.name in devices}
         _check_reach(partition, holders, ways)
@@ -66,6 +72,7 @@ def ways_of(
     devices: Mapping[str, int],
     *,
     has_gpus: bool = True,
+    gang_size: int = 1,
 ) -> tuple[Way, ...]:
     """By which units of a fit may run, those first that are tried first while nothing is measured.
 
@@ -78,10 +85,13 @@ def ways_of(
         techniques, gpus: as a `FitRequest` has them.
         devices: see `plan_fit`.
         has_gpus: whether a worker may have some. Beside a CPU, what lies on the host lies where it lay before.
+        gang_size: workers that are to train a unit together. Their ways come first; what cannot be trained so goes on
+            as without them.
 
     Raises:
-        SpecError: no worker has as many devices as are asked for.
+        SpecError: no worker has as many devices as are asked for, or there are not so many workers.
     """
+    together = _gang_ways(techniques, gpus, devices, gang_size)
     most = max(devices.values(), default=1)
     told = ", ".join(f"{name}: {count}" for name, count in sorted(devices.items())) or "none is known"
     if devices and gpus and max(gpus) > most:
@@ -91,7 +101,7 @@ def ways_of(
         )
     sizes = sorted(gpus) or sorted({most, *(1 << bit for bit in range(most.bit_length()))})
     if techniques is None:
-        return (*_automatic(sizes, has_gpus=has_gpus),)
+        return (*together, *_automatic(sizes, has_gpus=has_gpus))
     found = [
         Way(
             technique=each.name,
@@ -105,6 +115,8 @@ def ways_of(
         for size in sizes
         if each.least <= size <= each.most
     ]
+    if not found and together:
+        return (*together, SINGLE)
     if not found:
         needs = "; ".join(
             f"{each.name} takes {each.least}"
@@ -116,12 +128,57 @@ def ways_of(
             f"none of the techniques can be used on {_either(sizes)} devices ({needs}): name others, or other numbers "
             f"in gpus. The workers and their devices: {told}"
         )
-    return tuple(found)
+    return (*together, *found)
+
+
+def _gang_ways(
+    techniques: Sequence[TechniqueChoice] | None,
+    gpus: Collection[int],
+    devices: Mapping[str, int],
+    gang_size: int,
+) -> tuple[Way, ...]:
+    """Of so many workers together, each with its own partition; on all devices that each of them has, if no numbers are
+    named."""
+    if gang_size == 1:
+        return ()
+    if devices and len(devices) < gang_size:
+        raise SpecError(
+            f"gang is {gang_size}, but {len(devices)} worker{'s train' if len(devices) > 1 else ' trains'} "
+            f"({', '.join(sorted(devices))}): choose at most as many, or add workers"
+        )
+    named = techniques or [TechniqueChoice(name=name, least=2) for name in ("ddp", "fsdp")]
+    # So many as enough workers have.
+    most = sorted(devices.values(), reverse=True)[gang_size - 1] if devices else max(gpus, default=1)
+    size = max((number for number in gpus if number <= most), default=0) if gpus else most
+    if not size:
+        told = ", ".join(f"{name}: {count}" for name, count in sorted(devices.items()))
+        raise SpecError(
+            f"gang is {gang_size}, but fewer workers have {min(gpus)} devices, the least that gpus names ({told}): "
+            "name a smaller number"
+        )
+    found = tuple(
+        Way(
+            technique=each.name,
+            version=each.version,
+            params=each.params,
+            size=size,
+            workers=gang_size,
+            code=each.code,
+        )
+        for each in named
+        if each.processes == "ranks" and each.least <= gang_size * size <= each.most
+    )
+    if not found:
+        raise SpecError(
+            f"none of the techniques can be used by a gang of {gang_size} workers: name one that shares the rows of a "
+            "batch between devices, such as 'ddp', too"
+        )
+    return found
 
 
 def _check_reach(partition: int, holders: Mapping[str, int], ways: Collection[Way]) -> None:
     """A model has to be trained where each partition is."""
-    least = min(way.size for way in ways)
+    least = min(way.size for way in ways if way.workers == 1)
     if holders and max(holders.values()) < least:
         told = ", ".join(f"{name}: {count}" for name, count in sorted(holders.items()))
         raise SpecError(
@@ -217,18 +274,28 @@ def _dataset(state: ExperimentState) -> Dataset:
     return dataset
 
 
-def _check_batch_size(name: str, hyperparams: Hyperparameters, partitions: dict[int, int]) -> None:
+def _smallest_batch(space: Space) -> Hyperparameters:
+    """The least batch size that may be drawn: where it does not fit, no model can be made."""
+    match space.get("batch_size"):
+        case ChoiceOf(values=values):
+            numbers = [size for size in values if isinstance(size, int)]
+            return {"batch_size": min(numbers, default=values[0])}
+        case RandInt(low=low):
+            return {"batch_size": low}
+        case _:
+            return {}
+
+
+def _check_batch_size(whose: str, hyperparams: Hyperparameters, partitions: dict[int, int]) -> None:
     size = hyperparams.get("batch_size")
     if size is None:
-        raise SearchSpaceError(
-            f"model {name} has no hyper-parameter 'batch_size': add it to the search space"
-        )
+        raise SearchSpaceError(f"no hyper-parameter 'batch_size' {whose}: add it to the search space")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise SearchSpaceError(f"batch_size of model {name} is {size!r}, expected a positive integer")
+        raise SearchSpaceError(f"batch_size {whose} is {size!r}, expected a positive integer")
     smallest = min(partitions, key=lambda p: partitions[p])
     if size > partitions[smallest]:
         raise SearchSpaceError(
-            f"batch_size {size} of model {name} is larger than partition {smallest}, which has "
+            f"batch_size {size} {whose} is larger than partition {smallest}, which has "
             f"{partitions[smallest]} rows: "
             f"choose at most {partitions[smallest]}, or preprocess more data"
         )

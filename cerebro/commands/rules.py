@@ -27,6 +27,12 @@ class CommandKind(StrEnum):
     STOP_MODEL = "stop_model"
     RESUME_MODEL = "resume_model"
     RETRY_MODEL = "retry_model"
+    ADD_MODELS = "add_models"
+    CLONE_MODEL = "clone_model"
+    CHANGE_MODEL = "change_model"
+    EXTEND_MODEL = "extend_model"
+    PRIORITIZE_MODEL = "prioritize_model"
+    STOP_SEARCH = "stop_search"
     ARCHIVE = "archive"
     UNARCHIVE = "unarchive"
     DELETE = "delete"
@@ -35,7 +41,28 @@ class CommandKind(StrEnum):
 OF_EXPERIMENT = frozenset({CommandKind.ARCHIVE, CommandKind.UNARCHIVE, CommandKind.DELETE})
 OF_OPEN = frozenset({CommandKind.STOP_RUN, CommandKind.SET_PRIORITY})
 """What only a run can be asked for that has not ended."""
-OF_MODEL = frozenset({CommandKind.STOP_MODEL, CommandKind.RESUME_MODEL, CommandKind.RETRY_MODEL})
+OF_FIT = frozenset({CommandKind.SET_SCHEDULER, CommandKind.ADD_MODELS, CommandKind.STOP_SEARCH})
+"""What only a fit run can be asked for."""
+OF_TRAINING = frozenset({CommandKind.CHANGE_MODEL, CommandKind.PRIORITIZE_MODEL})
+"""What only a model can be asked for that is being trained."""
+NEW_TERMS = OF_TRAINING | {
+    CommandKind.ADD_MODELS,
+    CommandKind.CLONE_MODEL,
+    CommandKind.EXTEND_MODEL,
+    CommandKind.STOP_SEARCH,
+}
+"""What changes which models a fit trains, and with what (`cerebro.commands.terms`)."""
+OF_MODEL = frozenset(
+    {
+        CommandKind.STOP_MODEL,
+        CommandKind.RESUME_MODEL,
+        CommandKind.RETRY_MODEL,
+        CommandKind.CLONE_MODEL,
+        CommandKind.CHANGE_MODEL,
+        CommandKind.EXTEND_MODEL,
+        CommandKind.PRIORITIZE_MODEL,
+    }
+)
 
 DOES = {
     CommandKind.STOP_RUN: "stop the run",
@@ -45,6 +72,12 @@ DOES = {
     CommandKind.STOP_MODEL: "stop the model",
     CommandKind.RESUME_MODEL: "resume the model",
     CommandKind.RETRY_MODEL: "retry the model",
+    CommandKind.ADD_MODELS: "add models",
+    CommandKind.CLONE_MODEL: "clone the model",
+    CommandKind.CHANGE_MODEL: "change the model",
+    CommandKind.EXTEND_MODEL: "change the model's number of epochs",
+    CommandKind.PRIORITIZE_MODEL: "change the model's urgency",
+    CommandKind.STOP_SEARCH: "stop the search",
     CommandKind.ARCHIVE: "archive the experiment",
     CommandKind.UNARCHIVE: "take the experiment out of the archive",
     CommandKind.DELETE: "delete the experiment",
@@ -137,8 +170,10 @@ def stopped_text(state: ExperimentState, run: Run) -> str:
     ]
     by = f" by {stops[-1].by}" if stops and stops[-1].by else ""
     done, total = run.progress()
+    is_known = run.search is None or run.search.finish is not None
+    far = f"{done} of {total} tasks" if is_known else f"{done} tasks"
     how = f"Experiment.attach({state.name!r}).resume({run.id!r}) or `cerebro resume {state.name} --run {run.id}`"
-    return f"{run.id} of experiment {state.name!r} was stopped{by} after {done} of {total} tasks: {how} lets it go on"
+    return f"{run.id} of experiment {state.name!r} was stopped{by} after {far}: {how} lets it go on"
 
 
 # --- what is allowed -----------------------------------------------------------------------------
@@ -157,6 +192,14 @@ def _of_run(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
         found |= {CommandKind.STOP_RUN, CommandKind.SET_PRIORITY}
     if run.kind == "fit" and (run.state is RunState.STOPPED or CommandKind.STOP_RUN in found):
         found.add(CommandKind.SET_SCHEDULER)
+    if trains_on(state, run):
+        found.add(CommandKind.ADD_MODELS)
+    if (
+        run.search is not None
+        and not (run.search.is_closed or run.search.finish)
+        and CommandKind.STOP_RUN in found
+    ):
+        found.add(CommandKind.STOP_SEARCH)
     may_resume = run.state is RunState.STOPPED and _has_work(run) and is_free(state, run)
     if run.state is RunState.PAUSED or may_resume:
         found.add(CommandKind.RESUME_RUN)
@@ -167,15 +210,25 @@ def _of_model(state: ExperimentState, run: Run, model: Model) -> frozenset[Comma
     # A failure that no model could escape ends a run for good; a stop that is under way is not crossed.
     if run.fatal is not None or run.state is RunState.STOPPING or not is_free(state, run):
         return frozenset()
+    clone = {CommandKind.CLONE_MODEL}
     match model.state:
         case ModelState.FAILED:
-            return frozenset({CommandKind.RETRY_MODEL})
+            return frozenset({CommandKind.RETRY_MODEL}) | clone
         case ModelState.STOPPED:
-            return frozenset({CommandKind.RESUME_MODEL})
+            return frozenset({CommandKind.RESUME_MODEL}) | clone
+        case ModelState.ACTIVE if run.is_open:
+            return frozenset({CommandKind.STOP_MODEL, CommandKind.EXTEND_MODEL}) | OF_TRAINING | clone
         case ModelState.ACTIVE:
-            return frozenset({CommandKind.STOP_MODEL if run.is_open else CommandKind.RESUME_MODEL})
+            return frozenset({CommandKind.RESUME_MODEL}) | clone
         case ModelState.FINISHED:
-            return frozenset()
+            stop = frozenset({CommandKind.STOP_MODEL} if run.is_open and run.waits_at_rung(model) else ())
+            return frozenset({CommandKind.EXTEND_MODEL}) | clone | stop
+
+
+def trains_on(state: ExperimentState, run: Run) -> bool:
+    """Whether a fit that has begun may train more models: nothing has ended it for good, and none stands in its way."""
+    is_over = run.fatal is not None or run.state is RunState.STOPPING
+    return run.kind == "fit" and run.plan is not None and not is_over and is_free(state, run)
 
 
 def is_free(state: ExperimentState, run: Run) -> bool:
@@ -184,7 +237,8 @@ def is_free(state: ExperimentState, run: Run) -> bool:
 
 
 def _has_work(run: Run) -> bool:
-    return run.plan is None or not run.models or _has_active(run)
+    is_searching = run.search is not None and run.search.finish is None
+    return run.plan is None or not run.models or is_searching or _has_active(run)
 
 
 def _has_active(run: Run) -> bool:

@@ -14,13 +14,13 @@ given it never goes back. Nothing that ends by time ends by it: leases count by 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
 from cerebro.contract.base import Contract, Devices, Name
-from cerebro.contract.records import Holding, Locators
-from cerebro.contract.runs import Plan, PlannedUnit, Priority, Project, Request, TakenSpan
+from cerebro.contract.records import Holding, Hyperparameters, Locators
+from cerebro.contract.runs import NewModel, Plan, PlannedUnit, Priority, Project, Request, TakenSpan
 from cerebro.contract.tasks import Failure, FailureKind, Member, Savepoint, TaskResult
 from cerebro.contract.trials import DeviceKind, TrialOutcome
 from cerebro.contract.ways import Way
@@ -129,6 +129,59 @@ class PriorityChanged(_Event):
     type: Literal["PriorityChanged"] = "PriorityChanged"
     run: Name
     priority: Priority
+    by: str = ""
+
+
+class ModelsAdded(_Event):
+    """A user wants a run to train more models. A run that has ended is open again, for these."""
+
+    type: Literal["ModelsAdded"] = "ModelsAdded"
+    run: Name
+    models: tuple[NewModel, ...] = Field(min_length=1)
+    by: str = ""
+    beside: bool = False
+    """As in `RunResumed`."""
+
+
+class ModelExtended(_Event):
+    """A user changes for how many epochs a model is trained in all; not fewer than it has begun. A run that has ended
+    is open again, for this model."""
+
+    type: Literal["ModelExtended"] = "ModelExtended"
+    run: Name
+    model: str
+    epochs: int = Field(ge=1)
+    by: str = ""
+    beside: bool = False
+    """As in `RunResumed`."""
+
+
+class ModelChanged(_Event):
+    """A user changes hyper-parameters of a model, from its next unit that has not started."""
+
+    type: Literal["ModelChanged"] = "ModelChanged"
+    run: Name
+    model: str
+    hyperparams: Hyperparameters
+    """Those that change, with their new values."""
+    by: str = ""
+
+
+class UrgencyChanged(_Event):
+    """A user wants units of a model to go before, or after, those of others."""
+
+    type: Literal["UrgencyChanged"] = "UrgencyChanged"
+    run: Name
+    model: str
+    urgency: int
+    by: str = ""
+
+
+class SearchStopRequested(_Event):
+    """A user wants a search to add no more models and extend none; what has a grant goes on."""
+
+    type: Literal["SearchStopRequested"] = "SearchStopRequested"
+    run: Name
     by: str = ""
 
 
@@ -251,6 +304,45 @@ class TrialsRecalled(_Event):
     """``GROUP/WAY``, as in the key of the trial's task -> outcome."""
 
 
+class Extension(NamedTuple):
+    """A larger grant."""
+
+    model: str
+    epochs: int
+    urgency: int
+
+
+class SearchDecided(_Event):
+    """The search answered a report. Made again from the log alone, its orders are the same; if they are not, its code
+    has changed."""
+
+    type: Literal["SearchDecided"] = "SearchDecided"
+    run: Name
+    number: int = Field(ge=0)
+    """Of the decision, from 0."""
+    report: int = Field(ge=-1)
+    """Number of the report that it answers; -1: the beginning."""
+    draw: int = Field(0, exclude_if=lambda value: not value)
+    """So many values are to be drawn."""
+    add: tuple[NewModel, ...] = Field((), exclude_if=lambda value: not value)
+    extend: tuple[Extension, ...] = Field((), exclude_if=lambda value: not value)
+    stop: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    """Model -> why it is trained no further."""
+    finish: str | None = Field(None, exclude_if=lambda value: value is None)
+    """Nothing more will be ordered, and why."""
+
+
+class ValuesDrawn(_Event):
+    """The sampler's answer to draws that the search asked for. It is not made again: floating point differs between
+    machines and versions of libraries."""
+
+    type: Literal["ValuesDrawn"] = "ValuesDrawn"
+    run: Name
+    first: int = Field(ge=0)
+    """Number of the first of them; they ascend from 0."""
+    values: tuple[Hyperparameters, ...] = Field(min_length=1)
+
+
 class WorkerJoined(_Event):
     """A worker (or its next incarnation) can be given tasks; `holdings` replaces what was known of it."""
 
@@ -310,6 +402,9 @@ class TaskAssigned(_Event):
     others: tuple[Member, ...] = Field((), exclude_if=lambda others: not others)
     """Of a unit on a set of partitions: the other workers of its gang, by ascending partition; `worker` leads, and
     reads the first. Absent where the unit visits one partition, so that older versions can read that."""
+    terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
+    """Of a unit: which of its model's hyper-parameters and epochs it was given, of all that there were, from 0. A user
+    may change them while the unit is on its way, so the order of the log does not tell."""
 
 
 class TaskStarted(_Event):
@@ -385,6 +480,11 @@ Event = Annotated[
     | ModelRetried
     | SchedulerChanged
     | PriorityChanged
+    | ModelsAdded
+    | ModelExtended
+    | ModelChanged
+    | UrgencyChanged
+    | SearchStopRequested
     | ExperimentArchived
     | LocatorsChanged
     | DeletionRequested
@@ -394,6 +494,8 @@ Event = Annotated[
     | DevicesTaken
     | WaysStruckOff
     | TrialsRecalled
+    | SearchDecided
+    | ValuesDrawn
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved
@@ -418,6 +520,8 @@ ControllerEvent = Annotated[
     | DevicesTaken
     | WaysStruckOff
     | TrialsRecalled
+    | SearchDecided
+    | ValuesDrawn
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved,
@@ -440,6 +544,11 @@ ClientEvent = Annotated[
     | ModelRetried
     | SchedulerChanged
     | PriorityChanged
+    | ModelsAdded
+    | ModelExtended
+    | ModelChanged
+    | UrgencyChanged
+    | SearchStopRequested
     | ExperimentArchived
     | LocatorsChanged
     | DeletionRequested,

@@ -124,6 +124,13 @@ QUEUE_DEPTH = 2
 """Open attempts that a device may have: one runs, one has its model loaded meanwhile. As many take no device."""
 
 
+READS_BASES = "bases"
+"""No kind of task: who registers with it reads checkpoints whose frozen weights are in a file of their own."""
+
+TELLS_CURVES = "curves"
+"""The same: who registers with it tells the curve of a unit where it is to."""
+
+
 class WorkerRecord(Contract):
     """A worker as it registered.
 
@@ -145,7 +152,8 @@ class WorkerRecord(Contract):
     memory_bytes: int | None = Field(None, ge=0, exclude_if=lambda value: value is None)
     """For its processes together: the limit of its container, or all there is. Absent: an older version registered."""
     kinds: tuple[str, ...]
-    """Task kinds it has handlers for. Who can do a ``trial`` knows ways; who cannot is given units without one."""
+    """Task kinds it has handlers for. Who can do a ``trial`` knows ways; who cannot is given units without one. And
+    `READS_BASES` and `TELLS_CURVES`, where it does: they are told here because versions from before them read this."""
     holdings: tuple[Holding, ...] = ()
     volume: Name | None = None
     """Its shard volume, if it shares that with other workers, all of which then hold the same training partitions;
@@ -155,6 +163,9 @@ class WorkerRecord(Contract):
     host: str = ""
     """The machine: its name, or that of the node that its pod runs on."""
     pid: int = 0
+    address: str = Field("", exclude_if=lambda address: not address)
+    """``HOST:PORT`` where other workers find it that train a unit with it. Absent: it trains none with others, as all
+    of older versions."""
 
 
 class GpuUsage(Contract):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.ways import TechniqueChoice, Way
+from cerebro.contract.search import SearchRequest
+from cerebro.contract.ways import MAX_GANG_SIZE, TechniqueChoice, Way
 
 Priority = Literal["low", "normal", "high"]
 """How much of the cluster a run is due beside other open runs."""
@@ -32,11 +33,13 @@ class EtlRequest(Contract):
 
 
 class FitRequest(Contract):
-    """`run_fit`: train each of `models` for `epochs` epochs over all partitions by hopping."""
+    """`run_fit`: train each of `models` for `epochs` epochs over all partitions by hopping; or, with a `search`, those
+    that it draws, for at most as many."""
 
     kind: Literal["fit"] = "fit"
     code: Sha256
-    models: tuple[Hyperparameters, ...] = Field(min_length=1)
+    models: tuple[Hyperparameters, ...]
+    """None if the search draws them."""
     epochs: int = Field(ge=1)
     metric: str = Field(min_length=1)
     mode: Literal["min", "max"]
@@ -51,8 +54,39 @@ class FitRequest(Contract):
     """That units may use, the first one first where nothing is measured. Absent: chosen by the platform."""
     gpus: tuple[int, ...] = Field((), exclude_if=lambda value: not value)
     """Numbers of devices that a unit may take. Absent: chosen by the platform."""
+    gang: int = Field(1, ge=1, le=MAX_GANG_SIZE, exclude_if=lambda workers: workers == 1)
+    """Workers that are to train a unit together, each on a partition of its own, while there are so many to a model."""
     trials: Literal["auto", "never"] = Field("auto", exclude_if=lambda value: value == "auto")
     """Whether ways may be measured in trials before they are chosen."""
+    search: SearchRequest | None = Field(None, exclude_if=lambda value: value is None)
+    """What adds models, and decides how far each is trained. Absent: `models`, to the end."""
+
+    @model_validator(mode="after")
+    def _has_models(self) -> FitRequest:
+        if not self.models and self.search is None:
+            raise ValueError("a fit without a search needs models")
+        return self
+
+
+class Origin(Contract):
+    """The state of a model at the end of one of its units, from which another model goes on."""
+
+    model: str
+    at: Literal["last", "best"] | Annotated[int, Field(ge=1)] = "last"
+    """Its newest unit; the end of its best epoch by the run's metric; or the end of an epoch."""
+
+
+class NewModel(Contract):
+    """A model that is added to a run. Its id is given by the fold, in the order of the log."""
+
+    hyperparams: Hyperparameters
+    epochs: int = Field(ge=1)
+    """That it may be trained for in all: its grant."""
+    origin: Origin | None = None
+    """Whose weights it has, and whose visits it has made. Absent: it is trained from nothing."""
+    parent: str = ""
+    """The model whose hyper-parameters it was made from, if any."""
+    urgency: int = 0
 
 
 class EvaluateRequest(Contract):

@@ -13,13 +13,23 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.events import ControllerEvent
+from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskBody, TaskResult
 from cerebro.contract.ways import Way
 
 
+class AssignedMember(Contract):
+    """A worker that is to train a unit with the one that leads: `Member`, of an incarnation."""
+
+    worker: Name
+    incarnation: str
+    partition: int = Field(ge=0)
+    devices: Devices = (0,)
+
+
 class Assign(Contract):
     """Controller: put `attempt` of a task into the inbox of a worker's present incarnation. Refused if one of the
-    devices does not exist or has `QUEUE_DEPTH` open attempts already."""
+    devices does not exist or has `depth` open attempts already."""
 
     op: Literal["assign"] = "assign"
     task: str
@@ -28,7 +38,18 @@ class Assign(Contract):
     incarnation: str
     devices: Devices = (0,)
     """Of the worker, that the attempt takes; none: it takes its turn in the lane of the tasks without a device."""
+    others: tuple[AssignedMember, ...] = Field((), exclude_if=lambda others: not others)
+    """Of a unit on a set of partitions: they get the attempt with `worker`, all or none. Absent of all others, so that
+    older versions can read those."""
+    terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
+    """As in `TaskAssigned`."""
     body: TaskBody
+
+    @property
+    def depth(self) -> int:
+        """Open attempts that each of the devices may have, with this one. A gang begins at once at all of its workers,
+        or is not given to them."""
+        return 1 if self.others else QUEUE_DEPTH
 
     @property
     def way(self) -> Way | None:
@@ -37,7 +58,7 @@ class Assign(Contract):
 
 
 class Revoke(Contract):
-    """Controller: take an attempt back. A lease that still runs is respected unless `force`."""
+    """Controller: take an attempt back, from all who have it. A lease that still runs is respected unless `force`."""
 
     op: Literal["revoke"] = "revoke"
     task: str

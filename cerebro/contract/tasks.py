@@ -7,9 +7,9 @@ store but the user code that it names.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from cerebro.contract.base import Contract, Devices, Name, Sha256, Split, dropped
 from cerebro.contract.records import Hyperparameters, Locators
@@ -63,6 +63,30 @@ class Member(Contract):
     devices: Devices = (0,)
 
 
+class Gang(Contract):
+    """The workers of a unit on a set of partitions.
+
+    Attributes:
+        address: of the one that leads, where the others find it.
+        members: all of them, by ascending partition: the one that leads is the first.
+        rows: of their partitions.
+    """
+
+    address: str
+    members: tuple[Member, ...] = Field(min_length=2)
+    rows: tuple[int, ...]
+
+    def ranks_of(self, number: int) -> range:
+        """The ranks of a member: one for each of its devices, after those of the members before it."""
+        begin = sum(len(member.devices) for member in self.members[:number])
+        return range(begin, begin + len(self.members[number].devices))
+
+    def member_of(self, rank: int) -> tuple[int, int]:
+        """Number of the member that has a rank, and which of its ranks that is."""
+        number = next(n for n in range(len(self.members)) if rank in self.ranks_of(n))
+        return number, rank - self.ranks_of(number)[0]
+
+
 class FailureKind(StrEnum):
     """Why an attempt ended without a result. `RETRYABLE` says which of them are worth another attempt."""
 
@@ -79,6 +103,9 @@ class FailureKind(StrEnum):
     UNAVAILABLE = "unavailable"  # an object store did not answer: worth another attempt
     NOT_APPLICABLE = (
         "not_applicable"  # the way cannot train this model: another one is tried; counts as no attempt
+    )
+    MEMBER_LOST = (
+        "member_lost"  # of a gang: another worker did not come, or was lost; counts as a lost worker
     )
 
 
@@ -139,6 +166,41 @@ class Timings(Contract):
     save_s: float = 0.0
 
 
+MAX_POINTS = 32
+"""Of a unit's curve."""
+
+
+class CurvePoint(NamedTuple):
+    """Values that came one after another: seconds from the beginning of the unit's training to their middle, their
+    mean, how many they are."""
+
+    seconds: float
+    mean: float
+    number: int
+
+
+class Curve(Contract):
+    """The course of a number that a unit reported while it ran.
+
+    Attributes:
+        name: that it was reported by.
+        points: by ascending time; their means are finite. None only if nothing finite was reported.
+        has_diverged: whether that is so, or the last value was NaN or infinite. Absent where neither is.
+    """
+
+    name: str
+    points: tuple[CurvePoint, ...] = Field(max_length=MAX_POINTS)
+    has_diverged: bool = Field(False, exclude_if=lambda value: not value)
+
+    @model_validator(mode="after")
+    def _shows_something(self) -> Curve:
+        if not self.points and not self.has_diverged:
+            raise ValueError(
+                f"the curve of {self.name!r} has no points, expected at least one unless it has diverged"
+            )
+        return self
+
+
 class TaskResult(Contract):
     """What a committed task produced; fields that do not apply to its kind stay empty."""
 
@@ -170,6 +232,9 @@ class TaskResult(Contract):
     """Of `inspect` alone."""
     trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)
     """Of `trial` alone."""
+    curve: Curve | None = Field(None, exclude_if=lambda curve: curve is None)
+    """Of a unit that was to tell it, and reported something. Absent of all others, so that older versions can read
+    them."""
 
 
 class EtlTask(Contract):
@@ -240,6 +305,20 @@ class TrainTask(ModelTask):
     way: Way | None = Field(None, exclude_if=lambda way: way is None)
     """How it uses its devices. Absent where it runs on one as user code is written, so that older versions can read
     that."""
+    with_base: bool = Field(False, exclude_if=lambda value: not value)
+    """Whether frozen weights may be written into a file of their own, which checkpoints name. Absent where not, so that
+    older versions can read all other units: they could not read these checkpoints."""
+    with_curve: bool = Field(False, exclude_if=lambda value: not value)
+    """Whether its result is to have a `Curve`: where the run is dispatched by merit. Absent where not, so that older
+    versions can read all other units."""
+    gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
+    """Of a unit on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Partitions beside the first."""
+        return () if self.gang is None else tuple(member.partition for member in self.gang.members[1:])
+
     keep: tuple[str, ...] = ()
     """Checkpoint names of this model that must outlive the commit; the worker removes all others of units before."""
 
@@ -328,4 +407,6 @@ class InboxItem(Contract):
     """Why the attempt is to be given back at its next batch; empty if it is not."""
     devices: Devices = (0,)
     """That the attempt takes; of a cancellation, or of what is asked, it tells nothing."""
+    member: int = Field(0, ge=0, exclude_if=lambda member: member == 0)
+    """Of a gang's attempt: number of this worker among its members. 0 leads, or has it alone."""
     body: TaskBody | None = None

@@ -160,10 +160,10 @@ class TrialOutcome(Contract):
         reason: why the way is struck off; empty: it can be used.
         cause: what kind of reason that is: memory of a device or of the host ran out, the gradient is another one than
             that of one device, the technique does not apply, or anything else (a crash, a hang).
-        batch_s: median seconds of a batch; 0 where the way is struck off.
+        batch_s: seconds of a batch on average, at first the median of them; 0 where the way is struck off.
         sigma: standard deviation of the logarithm of a unit's time over the one that `batch_s` says.
         batches: that were timed.
-        load_s, save_s: seconds that reading and writing the model's state take.
+        load_s, save_s: seconds that reading and writing the model's state take, with frozen weights.
         start_s: seconds until a group of processes was ready to train; 0 for one process.
         device_bytes: most memory of a device that was in use at once; 0: it has none of its own, or not known.
         host_bytes: most memory that its processes had together.

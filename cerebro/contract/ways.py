@@ -21,6 +21,9 @@ Params = dict[str, JsonValue]
 
 Processes = Literal["ranks", "one"]
 
+MAX_GANG_SIZE = 64
+"""More workers than ever train one unit together."""
+
 
 class TechniqueChoice(Contract):
     """A technique that a user names for a run.
@@ -44,13 +47,15 @@ class TechniqueChoice(Contract):
 
 
 class Way(Contract):
-    """A technique with its parameters on `size` devices of one worker.
+    """A technique with its parameters on `size` devices of one worker, or of each worker of a gang.
 
     Attributes:
         technique: its name.
         version: of the technique.
         params: all that it is given.
-        size: number of devices.
+        size: number of devices; of each worker.
+        workers: how many train a unit together, each on a partition of its own. Absent where it is one, so that older
+            versions can read that.
         processes: ``"ranks"``: a process for each device; ``"one"``: one process that uses them all. As the technique
             says; told here because the worker's agent does not open techniques.
         code: of the user's own technique; `None`: it is built in.
@@ -60,12 +65,18 @@ class Way(Contract):
     version: int = Field(default=1, ge=1)
     params: Params = Field(default_factory=dict)
     size: int = Field(default=1, ge=1, le=MAX_DEVICES)
+    workers: int = Field(default=1, ge=1, le=MAX_GANG_SIZE, exclude_if=lambda workers: workers == 1)
     processes: Processes = "ranks"
     code: Sha256 | None = None
 
     @property
     def ranks(self) -> int:
-        """How many processes train the model together."""
+        """How many processes train the model together, on all workers."""
+        return self.workers * self.ranks_here
+
+    @property
+    def ranks_here(self) -> int:
+        """How many of them are on one worker."""
         return self.size if self.processes == "ranks" else 1
 
     @property
@@ -75,9 +86,12 @@ class Way(Contract):
 
     @property
     def label(self) -> str:
-        """For people and as a key: ``fsdp-2``, ``fsdp(reshard=False)-4``; a single device is not named."""
+        """For people and as a key: ``fsdp-2``, ``fsdp(reshard=False)-4``, ``ddp-2x4`` on two workers with four devices
+        each; a single device is not named."""
         params = ", ".join(f"{name}={value!r}" for name, value in sorted(self.params.items()))
         name = f"{self.technique}({params})" if params else self.technique
+        if self.workers > 1:
+            return f"{name}-{self.workers}x{self.size}"
         return name if self.size == 1 else f"{name}-{self.size}"
 
 

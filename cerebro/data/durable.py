@@ -102,8 +102,11 @@ class DurableFile:
     def close(self) -> None:
         """Do nothing: Arrow closes its sink before it is known whether the content is good (`commit`)."""
 
-    def commit(self, *, sync_rename: bool = True) -> Written:
+    def commit(self, *, sync_rename: bool = True, named: Callable[[Written], str] | None = None) -> Written:
         """Flush to the disk and rename into place, replacing what was there.
+
+        Args:
+            named: gives the file's name, where that tells what is in it; else it is that of ``path``.
 
         With ``sync_rename=False`` the new name may be lost in a power cut, until another file of the folder is
         committed: for files that count only with a manifest beside them.
@@ -115,10 +118,11 @@ class DurableFile:
                 found = checksum(self._aside).checksum
             os.fsync(self._file.fileno())
             self._file.close()
-            self._aside.replace(self._path)
+            written = Written(num_bytes=self._num_bytes, checksum=found)
+            self._aside.replace(self._path if named is None else self._path.with_name(named(written)))
             if sync_rename:
                 sync_folder(self._path.parent)
-        return Written(num_bytes=self._num_bytes, checksum=found)
+        return written
 
     def discard(self) -> None:
         """Leave no trace. Safe to call twice, and after `commit`."""
@@ -154,13 +158,18 @@ def checksum(path: Path, on_block: Callable[[memoryview], None] = lambda block: 
     Args:
         on_block: is shown every `BLOCK_BYTES` of the file, of which the last may be fewer, to be used at once.
     """
+    with path.open("rb", buffering=0) as file:
+        return checksum_of(file, on_block)
+
+
+def checksum_of(file: RawIOBase, on_block: Callable[[memoryview], None] = lambda block: None) -> Written:
+    """`checksum` of an open file, from where it is."""
     digest, size = xxhash.xxh3_64(), 0
     buffer = memoryview(bytearray(BLOCK_BYTES))
-    with path.open("rb", buffering=0) as file:
-        while block := fill(file, buffer):
-            digest.update(block)
-            on_block(block)
-            size += len(block)
+    while block := fill(file, buffer):
+        digest.update(block)
+        on_block(block)
+        size += len(block)
     return Written(num_bytes=size, checksum=f"xxh3_64:{digest.hexdigest()}")
 
 

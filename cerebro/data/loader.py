@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from cerebro.data.mapped import MappedRows, share_of
+from cerebro.data.merged import Merged, bounds_in_batches, merged_order
 from cerebro.data.prefetch import prefetched
 from cerebro.data.trees import RowId, rebuild
 from cerebro.errors import DataError
@@ -32,7 +33,7 @@ _HostBatch: TypeAlias = tuple[NDArray[np.int64], list[torch.Tensor]]
 class PartitionLoader:
     """Iterates over the rows of complete partitions in batches of (inputs, outputs) on ``device``.
 
-    A pass yields every row once (with ``drop_last``, all but a last incomplete batch). With ``seed=None``
+    A pass yields every row once. With ``seed=None``
     rows come in stored order. With a seed they are shuffled; each further pass over the same loader has its
     own order, drawn from the seed and the number of the pass, so that a loop over several passes does not see
     one order again and again.
@@ -49,6 +50,8 @@ class PartitionLoader:
         first: batch that the first pass begins with; those before it are not read.
         share: (which, of so many) of the ranks that read the same batches together: only its rows of each. A batch
             without a row for it gives it one that others have, too: `counts` tells.
+        merged: the source is one of several partitions that as many workers read together. Batches, their number and
+            `num_rows` are of all of them, and what is read is the source's part.
 
     Raises:
         DataError: there are fewer rows than ``batch_size``, a partition is incomplete, or partitions do not
@@ -63,10 +66,10 @@ class PartitionLoader:
         batch_size: int,
         seed: int | None,
         device: str | torch.device = "cpu",
-        drop_last: bool = False,
         on_batch: Callable[[int, int], None] | None = None,
         first: int = 0,
         share: tuple[int, int] = (0, 1),
+        merged: Merged | None = None,
     ) -> None:
         self._rows = source if isinstance(source, MappedRows) else MappedRows.open(source)
         self._names = [field.name for field in self._rows.fields]
@@ -75,7 +78,7 @@ class PartitionLoader:
         self._seed = seed
         self._device = torch.device(device)
         self._on_cpu = self._device.type == "cpu"
-        self._drop_last = drop_last
+        self._merged = merged
         self._passes = 0
         self._latest = np.empty(0, np.int64)
         self.batch_size = batch_size
@@ -90,6 +93,12 @@ class PartitionLoader:
             raise DataError(f"the first batch is {first}, expected one of the {len(self)} that there are")
         if seed is not None and seed < 0:
             raise DataError(f"seed is {seed}, expected a number of at least 0, or None for stored order")
+        if merged is not None and merged.rows[merged.number] != self._rows.num_rows:
+            raise DataError(
+                f"{_named(source)} has {self._rows.num_rows} rows, but the workers that read it with others expect "
+                f"{merged.rows[merged.number]}"
+            )
+        self._bounds = self._make_bounds()
         if batch_size > self.num_rows:
             raise DataError(
                 f"batch_size {batch_size} is larger than the {self.num_rows} rows of {_named(source)}: "
@@ -98,23 +107,29 @@ class PartitionLoader:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all partitions together."""
-        return self._rows.num_rows
+        """Rows of all partitions together, those that other workers read included."""
+        return self._rows.num_rows if self._merged is None else self._merged.num_rows
 
     @property
     def own_rows(self) -> int:
         """Rows that a pass hands out: of this share, and those that it was lent."""
-        return sum(times * max(1, self._share_of(rows)) for times, rows in self._sizes())
+        return sum(times * max(1, self._share_of(rows)) for rows, times in self._sizes())
 
     @property
     def shared_rows(self) -> int:
         """Rows of a pass that are of this share. Over all shares they add up to those of the pass."""
-        return sum(times * self._share_of(rows) for times, rows in self._sizes())
+        return sum(times * self._share_of(rows) for rows, times in self._sizes())
 
     def _sizes(self) -> list[tuple[int, int]]:
-        """How many batches of a pass have how many rows."""
-        full, rest = divmod(self.num_rows, self.batch_size)
-        return [(full, self.batch_size)] + ([(1, rest)] if rest and not self._drop_last else [])
+        """So many rows of the source are in so many batches of a pass."""
+        rows, times = np.unique(np.diff(self._bounds), return_counts=True)
+        return list(zip(rows.tolist(), times.tolist(), strict=True))
+
+    def _make_bounds(self) -> NDArray[np.int64]:
+        """Where the batches of a pass begin and end among the rows of the source."""
+        if self._merged is not None:
+            return bounds_in_batches(self._merged, self.batch_size)[: len(self) + 1]
+        return np.minimum(np.arange(len(self) + 1, dtype=np.int64) * self.batch_size, self.num_rows)
 
     def _share_of(self, rows: int) -> int:
         begin, end = share_of(rows, *self.share)
@@ -130,13 +145,11 @@ class PartitionLoader:
         return self._rows.ids()
 
     def __len__(self) -> int:
-        full, rest = divmod(self.num_rows, self.batch_size)
-        return full if self._drop_last or rest == 0 else full + 1
+        return (self.num_rows + self.batch_size - 1) // self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
         first = 0 if self._passes else self.first
-        order = self._order()[first * self.batch_size :]
-        host = self._gathered(order)
+        host = self._gathered(self._order(), self._bounds[first:])
         if not self._on_cpu:
             host = prefetched(host)
         with closing(host):
@@ -145,30 +158,25 @@ class PartitionLoader:
                     self.on_batch(index, index * self.batch_size)
                 self._latest = rows
                 whole = min(self.batch_size, self.num_rows - index * self.batch_size)
-                self.counts = self._share_of(whole), whole
+                own = int(self._bounds[index + 1] - self._bounds[index])
+                self.counts = self._share_of(own), whole
                 batch = self._batch(columns)
                 columns.clear()
                 yield batch
                 del batch  # before the next is gathered: its memory, still in the cache, is used again
 
-    def iter_with_ids(self) -> Iterator[tuple[Any, Any, list[RowId]]]:
-        """Like iteration, with the ids of each batch's rows as a third value."""
-        for inputs, outputs in self:
-            yield inputs, outputs, self.ids
-
     def _order(self) -> NDArray[np.int64]:
         number, self._passes = self._passes, self._passes + 1
         if self._seed is None:
-            order = np.arange(self.num_rows, dtype=np.int64)
-        else:
-            sequence = np.random.SeedSequence(self._seed, spawn_key=(number,))
-            order = np.random.Generator(np.random.PCG64(sequence)).permutation(self.num_rows)
-        return order[: len(self) * self.batch_size]
+            return np.arange(self._rows.num_rows, dtype=np.int64)
+        return _shuffled(self._rows.num_rows, self._seed, number)
 
-    def _gathered(self, order: NDArray[np.int64]) -> Generator[_HostBatch, None, None]:
+    def _gathered(
+        self, order: NDArray[np.int64], bounds: NDArray[np.int64]
+    ) -> Generator[_HostBatch, None, None]:
         """Batches in host memory: the rows' positions, and their columns, which the consumer removes."""
         pin = self._device.type == "cuda"
-        for rows, arrays in self._rows.batches(order, self.batch_size, self.share):
+        for rows, arrays in self._rows.batches(order, bounds, self.share):
             columns = [torch.from_numpy(array) for array in arrays]
             arrays.clear()
             yield rows, [column.pin_memory() for column in columns] if pin else columns
@@ -181,6 +189,42 @@ class PartitionLoader:
             # Pinned memory is not reused before the copy ends: torch's allocator of it sees to that.
             columns = {name: column.to(self._device, non_blocking=True) for name, column in columns.items()}
         return rebuild(self._structure["input"], columns), rebuild(self._structure["output"], columns)
+
+
+class MergedLoader(PartitionLoader):
+    """Reads several partitions alone, in the batches in which as many workers read them together (`Merged`): the same
+    rows, in another order within a batch.
+
+    Args:
+        folders: of the partitions.
+        seeds: of each.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        *,
+        batch_size: int,
+        seeds: Sequence[int],
+        device: str | torch.device = "cpu",
+    ) -> None:
+        super().__init__(folders, batch_size=batch_size, seed=seeds[0], device=device)
+        self._seeds = seeds
+        self._counts = [MappedRows.open([folder]).num_rows for folder in folders]
+
+    def _order(self) -> NDArray[np.int64]:
+        number, self._passes = self._passes, self._passes + 1
+        shuffled = [_shuffled(*each, number) for each in zip(self._counts, self._seeds, strict=True)]
+        begins = np.cumsum([0, *self._counts[:-1]])
+        rows = np.concatenate([begin + order for begin, order in zip(begins, shuffled, strict=True)])
+        found: NDArray[np.int64] = rows[merged_order(self._counts)]
+        return found
+
+
+def _shuffled(rows: int, seed: int, number: int) -> NDArray[np.int64]:
+    """The order of so many rows in a pass."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(number,))
+    return np.random.Generator(np.random.PCG64(sequence)).permutation(rows)
 
 
 def _named(source: Sequence[Path] | MappedRows) -> str:

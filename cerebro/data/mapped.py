@@ -7,9 +7,10 @@ times). Torch is not known here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -129,25 +130,32 @@ class MappedRows:
         return () if self.layout is None else self.layout.fields
 
     def batches(
-        self, order: NDArray[np.int64], batch_size: int, share: tuple[int, int] = (0, 1)
+        self, order: NDArray[np.int64], bounds: NDArray[np.int64], share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[NDArray[np.int64], list[Array]]]:
-        """Copies of the rows of ``order`` (positions in stored order), ``batch_size`` at a time.
+        """Copies of the rows of ``order`` (positions in stored order, at least one), batch by batch.
 
         Yields their positions, and per field an array of shape (rows, *field shape) and its `storage` dtype,
         which is the caller's.
 
         Args:
+            bounds: batch ``t`` has the rows of ``order`` from ``bounds[t]`` to ``bounds[t + 1]``.
             share: (which, of so many): only these rows of each batch, as `share_of` has it; one row where that is none.
         """
-        step = batch_size * _PLANNED
-        for first in range(0, len(order), step):
-            rows = order[first : first + step]
+        for number in range(0, len(bounds) - 1, _PLANNED):
+            edges = bounds[number : number + _PLANNED + 1].tolist()
+            first = min(edges[0], len(order) - 1)
+            rows = order[first : max(edges[-1], first + 1)]
             chunk = self._edges.searchsorted(rows, side="right") - 1
             local = rows - self._edges[chunk]
             plan = [(column.gather, column.indices(chunk, local)) for column in self._columns]
-            for start in range(0, len(rows), batch_size):
-                begin, end = share_of(min(batch_size, len(rows) - start), *share)
-                part = slice(start + begin, start + max(end, begin + 1))
+            for start, stop in pairwise(edges):
+                begin, end = share_of(stop - start, *share)
+                lent = min(start + begin - first, len(rows) - 1)
+                part = (
+                    slice(start + begin - first, start + end - first)
+                    if end > begin
+                    else slice(lent, lent + 1)
+                )
                 yield rows[part], [gather(indices[part]) for gather, indices in plan]
 
     def ids(self, rows: NDArray[np.int64] | None = None) -> list[RowId]:
@@ -178,7 +186,7 @@ def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[
                 )
             reader = pa.ipc.open_file(file)
             chunks = [_chunk(reader.get_batch(i), fields) for i in range(reader.num_record_batches)]
-    except (OSError, KeyError, pa.ArrowException) as error:
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise ShardCorruptError(
             f"{path} cannot be read ({error}): its partition must be preprocessed again"
         ) from error
@@ -195,6 +203,10 @@ def _chunk(batch: pa.RecordBatch, fields: Sequence[Field]) -> _Chunk:
 def _column(column: pa.ExtensionArray, field: Field) -> Array:
     if column.type != tensor_type(field):
         raise KeyError(f"column {field.name!r} is {column.type}, expected {field}")
-    # The values as a whole, without offset: batches as read from a file are no slices.
-    values: NDArray[Any] = column.storage.values.to_numpy(zero_copy_only=True)
+    # The values as a whole, without offset: batches as read from a file are no slices. Not by
+    # `to_numpy`, for which Arrow imports pandas.
+    count = len(column) * math.prod(field.shape)
+    if not count:
+        return np.empty((len(column), *field.shape), field.storage)
+    values: NDArray[Any] = np.frombuffer(column.storage.values.buffers()[1], field.storage, count)
     return values.reshape(len(column), *field.shape)

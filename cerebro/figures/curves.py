@@ -9,7 +9,19 @@ from typing import Any, Literal
 
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import FailureKind
-from cerebro.figures.frame import Cell, Duration, Figure, cut, duration, empty, figure, lines, number, text
+from cerebro.figures.frame import (
+    Cell,
+    Duration,
+    Figure,
+    Table,
+    cut,
+    duration,
+    empty,
+    figure,
+    lines,
+    number,
+    text,
+)
 from cerebro.figures.frame import axis as axis_of
 from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour, dash, faint
 from cerebro.state import Model, Run
@@ -30,6 +42,8 @@ class Curve:
         y: finite values only.
         broke_at: where the metric was first not finite; `None` if it never was.
         best_at: index into `x` of the best epoch, for curves over epochs.
+        parent, branch: the model whose curve this one joins in its first point, and the epoch there; empty and `None`
+            of a model that began with weights of its own.
     """
 
     model: str
@@ -38,6 +52,13 @@ class Curve:
     y: tuple[float, ...]
     broke_at: float | None = None
     best_at: int | None = None
+    parent: str = ""
+    branch: int | None = None
+
+    @property
+    def own_y(self) -> tuple[float, ...]:
+        """Without the first point, where that is its parent's."""
+        return self.y if self.branch is None else self.y[1:]
 
 
 def shown_split(run: Run) -> CurveSplit:
@@ -63,7 +84,8 @@ def epoch_curves(
         axis: the end of an epoch is where its last unit ended.
 
     Returns:
-        In the order of the plan. A model without a value yet is left out, unless it broke.
+        In the order of the models. A model without a value yet is left out, unless it broke. Of one that goes on from
+        another one the curve begins where it branches off that one's.
     """
     chosen = [
         (index, model)
@@ -77,10 +99,12 @@ def epoch_curves(
 
 def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit, axis: Axis) -> Curve:
     is_valid = split == "valid"
-    found = model.scores(metric, validated=is_valid)
+    since = model.inherited_epochs
+    known = model.scores(metric, validated=is_valid)
+    found = {epoch: value for epoch, value in known.items() if epoch >= since}
     told = (
         (epoch, (model.validations.get(epoch, {}) if is_valid else model.training_metrics(epoch)).get(metric))
-        for epoch in range(1, model.completed_epochs + 1)
+        for epoch in range(since + 1, model.completed_epochs + 1)
     )
     broke = next((epoch for epoch, value in told if value is not None and not math.isfinite(value)), None)
     if broke is None and model.failure is not None and model.failure.kind is FailureKind.NON_FINITE:
@@ -93,6 +117,8 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
         y=tuple(found.values()),
         broke_at=None if broke is None else _place(run, model, broke, axis),
         best_at=list(found).index(best) if best in found else None,
+        parent=model.parent if model.inherited else "",
+        branch=since if since and since in found else None,
     )
 
 
@@ -136,7 +162,8 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
 ) -> Figure:
     """`metric` over epochs, rows or time.
 
-    A diamond marks a model's best epoch, a cross where the metric was not finite any more.
+    A diamond marks a model's best epoch, a cross where the metric was not finite any more, a ring where a model goes on
+    from another one.
 
     Args:
         curves: those to draw, most important first: of more than `MOST_LINES` the rest is cut, which the title says.
@@ -164,6 +191,7 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
     unit = duration(_reach(shown)) if axis == "time" else Duration(1.0, "")
     traces = list(_lines(shown, axis, unit, smoothing, theme))
     traces += _diamonds(shown, metric, unit, axis, theme)
+    traces += _branches(shown, unit, theme)
     traces += _crosses(shown, metric, unit, colors, is_log=is_log)
     return figure(
         "curves",
@@ -171,10 +199,7 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
         theme=theme,
         title=title,
         description=_description(shown, metric, mode, max(total, len(curves))),
-        table=cut(
-            (_row(curve, mode) for curve in shown),
-            ("model", "points", "first", "last", f"best ({mode})", "broke at"),
-        ),
+        table=_table(shown, mode),
         layout={
             "xaxis": _x_axis(shown, axis, unit, colors),
             "yaxis": axis_of(colors, metric, type="log" if is_log else "linear", hoverformat=".6~g"),
@@ -246,6 +271,27 @@ def _diamonds(
     )
 
 
+def _branches(shown: Sequence[Curve], unit: Duration, theme: Theme) -> list[dict[str, Any]]:
+    """Rings where curves leave those of their parents."""
+    found = [(curve, curve.x[0], curve.y[0]) for curve in shown if curve.branch is not None and curve.x]
+    return _marks(
+        found,
+        unit,
+        name="goes on from another model",
+        showlegend=False,
+        meta={"role": "branch"},
+        marker={
+            "symbol": "circle-open",
+            "size": 10,
+            "color": [colour(curve.index, theme) for curve, _, _ in found],
+            "line": {"width": 2},
+        },
+        hovertext=[
+            lines(f"{curve.model} from {curve.parent} at epoch {curve.branch}") for curve, _, _ in found
+        ],
+    )
+
+
 def _crosses(
     shown: Sequence[Curve], metric: str, unit: Duration, colors: ThemeColors, *, is_log: bool
 ) -> list[dict[str, Any]]:
@@ -309,16 +355,28 @@ def _title(metric: str, split: str, shown: Sequence[Curve], total: int) -> str:
 
 def _description(shown: Sequence[Curve], metric: str, mode: str, total: int) -> str:
     said = f"Learning curves of {metric}, {len(shown):,} of {total:,} models."
-    ranked = [(max(c.y) if mode == "max" else min(c.y), c.model) for c in shown if c.y]
+    ranked = [(max(c.own_y) if mode == "max" else min(c.own_y), c.model) for c in shown if c.own_y]
     if ranked:
         value, model = max(ranked) if mode == "max" else min(ranked)
         said += f" The best value is {number(value)}, of {model}."
+    joined = sum(curve.branch is not None for curve in shown)
+    said += f" Rings are where {joined} of them go on from another model." if joined else ""
     broken = sum(curve.broke_at is not None for curve in shown)
     return said + (f" Of {broken} the values were not finite at the end." if broken else "")
 
 
 def _row(curve: Curve, mode: str) -> tuple[Cell, ...]:
-    if not curve.y:
+    if not curve.own_y:
         return (curve.model, 0, None, None, None, curve.broke_at)
-    best = max(curve.y) if mode == "max" else min(curve.y)
-    return (curve.model, len(curve.y), curve.y[0], curve.y[-1], best, curve.broke_at)
+    best = max(curve.own_y) if mode == "max" else min(curve.own_y)
+    return (curve.model, len(curve.own_y), curve.own_y[0], curve.own_y[-1], best, curve.broke_at)
+
+
+def _table(shown: Sequence[Curve], mode: str) -> Table:
+    """Points of models themselves; of those that go on from another one, which and where."""
+    columns = ("model", "points", "first", "last", f"best ({mode})", "broke at")
+    rows = [_row(curve, mode) for curve in shown]
+    if not any(curve.parent for curve in shown):
+        return cut(rows, columns)
+    told = (f"{c.parent} at epoch {c.branch}" if c.branch is not None else c.parent or None for c in shown)
+    return cut([(*row, origin) for row, origin in zip(rows, told, strict=True)], (*columns, "from"))

@@ -17,10 +17,10 @@ class ModelSummary:
 
     Attributes:
         id: such as ``m03``.
-        index: position in the run's plan, from 0: a model's colour follows it.
+        index: position among the run's models, from 0: a model's colour follows it.
         state: a word of `cerebro.state.wording`.
-        epoch, epochs: the present one, of so many.
-        units_done, units: committed units, of so many.
+        epoch, epochs: the present one, of so many that it is granted.
+        units_done, units: committed units, of so many; those that it has from its parent among them.
         latest, latest_epoch: the objective at the newest epoch that has it.
         best, best_epoch: the objective at the best epoch.
         metrics: all metrics at the best epoch, else at the newest; validation if the run validates, else training.
@@ -30,6 +30,8 @@ class ModelSummary:
         compute_s: time spent in user code.
         started, ended: of its first and its newest committed unit.
         failure: why it was given up.
+        parent: the model that it was made from; empty without one.
+        branch: the epoch of its parent after which it goes on from there; `None`: it began with weights of its own.
     """
 
     id: str
@@ -51,6 +53,15 @@ class ModelSummary:
     started: float
     ended: float
     failure: Failure | None
+    parent: str = ""
+    branch: int | None = None
+
+    @property
+    def lineage(self) -> str:
+        """Where it comes from, in words; empty if it was made from no other model."""
+        if not self.parent:
+            return ""
+        return f"{self.parent} at epoch {self.branch}" if self.branch is not None else f"{self.parent}, anew"
 
 
 def summaries(run: Run) -> Iterator[ModelSummary]:
@@ -79,13 +90,15 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         best=model.metric(request.metric, best, validated=validated) if best else None,
         best_epoch=best,
         metrics=model.validations.get(told, {}) if validated else model.training_metrics(told),
-        hyperparams=model.hyperparams,
+        hyperparams=model.hyperparams_shown(best),
         worker=(task.worker or "") if task else "",
         redone=model.redone,
         compute_s=model.compute_s,
-        started=model.visits[0].started if model.visits else 0.0,
-        ended=model.visits[-1].ended if model.visits else 0.0,
+        started=model.own_visits[0].started if model.own_visits else 0.0,
+        ended=model.own_visits[-1].ended if model.own_visits else 0.0,
         failure=model.failure,
+        parent=model.parent,
+        branch=model.inherited_epochs if model.inherited else None,
     )
 
 

@@ -233,6 +233,7 @@ def _marks(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> 
     marker = trace["marker"]
     colours = marker.get("color") or trace.get("line", {}).get("color", "")
     symbol = _SYMBOLS.get(marker.get("symbol", ""))
+    is_open = marker.get("symbol") == "circle-open"
     for index, (x, y) in enumerate(zip(trace["x"], trace["y"], strict=True)):
         if scales[0].share(x) is None or scales[1].share(y) is None:
             continue
@@ -241,7 +242,8 @@ def _marks(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> 
         if symbol:
             yield f'<svg x="{across}" y="{down}" overflow="visible"><path d="{symbol}" fill="{fill}"/></svg>'
         else:
-            yield f'<circle cx="{across}" cy="{down}" r="{marker["size"] / 2:g}" fill="{fill}"/>'
+            look = f'fill="none" stroke="{fill}" stroke-width="2"' if is_open else f'fill="{fill}"'
+            yield f'<circle cx="{across}" cy="{down}" r="{marker["size"] / 2:g}" {look}/>'
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

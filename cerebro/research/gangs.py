@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from cerebro.errors import InstanceError
 from cerebro.scheduling.planner import plan
-from cerebro.scheduling.problem import Gang, Problem, open_shop
+from cerebro.scheduling.problem import GangStrategy, Problem, open_shop
 from cerebro.scheduling.schedule import Schedule, Unit
 
 _HOP_LATENCY_S = 1e-4
@@ -61,7 +61,7 @@ def with_gangs(problem: Problem, training: Training) -> Problem:
         problem,
         gangs=tuple(
             tuple(
-                Gang(
+                GangStrategy(
                     members=members,
                     seconds=max(ways[0].seconds for ways in row) / training.speed_up(members),
                     technique="ddp",

@@ -102,6 +102,13 @@ SAVEPOINT_S = NumericSetting(
     expected="the seconds between two savepoints, or 0 for none",
     least=0,
 )
+GANG_PORT = NumericSetting(
+    name="CEREBRO_GANG_PORT",
+    expected="the port on which a worker listens for others that train with it, or 0 for any that is free",
+    is_whole=True,
+    least=0,
+    most=65535,
+)
 THREADS = NumericSetting(
     name="CEREBRO_THREADS",
     expected="the number of requests that kvs_api serves at once, from 1",
@@ -113,7 +120,7 @@ _DEVICE_MEMORY = "CEREBRO_DEVICE_MEMORY"
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
-SETTINGS = (OPEN_RUNS, LEASE_S, DEVICES, CORES, WEIGHT, GRACE_S, SAVEPOINT_S, THREADS)
+SETTINGS = (OPEN_RUNS, LEASE_S, DEVICES, CORES, WEIGHT, GRACE_S, SAVEPOINT_S, GANG_PORT, THREADS)
 
 
 def check(environment: Mapping[str, str]) -> None:

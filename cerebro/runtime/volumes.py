@@ -7,7 +7,7 @@ built here cannot leave its volume.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -122,9 +122,16 @@ def failed_rows_file(dataset: str, split: str, partition: int) -> str:
     return f"datasets/{dataset}/failed/{split}-{partition:04d}.json"
 
 
-def checkpoint_file(*, unit: int, epoch: int, partition: int, attempt: int) -> str:
-    """Name of the file that an attempt at a unit writes in its model's folder; `unit_of` reads it."""
-    return f"u{unit:05d}-e{epoch:03d}-p{partition:04d}-a{attempt}.pt"
+def checkpoint_file(
+    *, unit: int, epoch: int, partition: int, attempt: int, others: Sequence[int] = ()
+) -> str:
+    """Name of the file that an attempt at a unit writes in its model's folder; `unit_of` reads it.
+
+    Args:
+        others: of a unit on a set of partitions, those beside the first: attempts are counted for each set.
+    """
+    partitions = "+".join(f"{number:04d}" for number in (partition, *others))
+    return f"u{unit:05d}-e{epoch:03d}-p{partitions}-a{attempt}.pt"
 
 
 def savepoint_file(*, checkpoint: str, batch: int) -> str:
@@ -149,4 +156,4 @@ def unit_of(name: str) -> int | None:
 
 _UNIT = re.compile(r"\.?u([0-9]+)-")
 """What is still being written has a dot in front."""
-_SAVEPOINT = re.compile(r"\.?u[0-9]+-e[0-9]+-p[0-9]+-a([0-9]+)\.s([0-9]+)\.pt")
+_SAVEPOINT = re.compile(r"\.?u[0-9]+-e[0-9]+-p[0-9+]+-a([0-9]+)\.s([0-9]+)\.pt")

@@ -124,7 +124,7 @@ class _Run:
             return  # of an attempt that was lost
         del self._due[model]
         state = self._state
-        worker, partition, started, _ = state.running[model]
+        worker, partition, started, *_ = state.running[model]
         way = self._problem.strategies[model][worker][0]
         self._units.append(
             Unit(

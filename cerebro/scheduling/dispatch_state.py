@@ -32,14 +32,28 @@ class Choice(NamedTuple):
     partition: int
 
 
+class GangMember(NamedTuple):
+    """Of a unit on a set of partitions: one of its workers, the partition that it reads, and its GPUs for it."""
+
+    worker: int
+    partition: int
+    gpus: int = 1
+
+
 class Running(NamedTuple):
     """A unit that runs, or that is queued at its worker. It keeps the GPUs with which it started, whatever the model
-    needs from then on."""
+    needs from then on. On a set of partitions, `others` are those beside the first."""
 
     worker: int
     partition: int
     started: float
     gpus: int = 1
+    others: tuple[GangMember, ...] = ()
+
+    @property
+    def members(self) -> tuple[GangMember, ...]:
+        """Who reads which partition, on how many GPUs."""
+        return (GangMember(self.worker, self.partition, self.gpus), *self.others)
 
 
 class DispatchState:
@@ -53,7 +67,8 @@ class DispatchState:
         sizes: of the partitions.
         held: ``held[w]``, mask of the partitions worker `w` holds; 0 while it is away.
         open: ``open[m]``, mask of the partitions model `m` has yet to visit in its present epoch, running included.
-        epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, of so many.
+        epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, of ``epochs[m]``.
+        urgency: ``urgency[m]``: of what could start on a worker, only units of models of the highest one do.
         running: model -> where it is. A model that is not in it is idle.
         gpus: ``gpus[w]``, GPUs of worker `w`: in a live run, its devices.
         free: ``free[w]``, those of them that no unit holds.
@@ -63,6 +78,8 @@ class DispatchState:
             holders is shared by them so that it occupies each as long.
         rank: ``rank[m]``, place of model `m` among all by its whole work, longest first, as it was estimated when the
             state was made.
+        merit: ``merit[m]``, how much it is worth to train model `m` next, by the rule of the policy; the most first.
+            Empty where nobody knows. Always replaced as a whole.
         is_replicated: whether some partition has several holders.
         now: seconds, the time of the newest change.
     """
@@ -70,7 +87,7 @@ class DispatchState:
     def __init__(self, problem: Problem) -> None:
         if not problem.is_single:
             raise ValueError("choose a strategy for each model and worker first: Problem.with_strategies")
-        self.sizes, self.epochs = problem.sizes, problem.epochs
+        self.sizes, self.epochs = problem.sizes, [problem.epochs] * problem.num_models
         held = [0] * problem.num_workers
         for p, workers in enumerate(problem.holders):
             for w in workers:
@@ -83,11 +100,9 @@ class DispatchState:
         )
         self.fixed = [[ways[0].fixed if ways else 0.0 for ways in row] for row in problem.strategies]
         self.open = list(problem.left)
-        self._is_plain = all(count == 1 for row in self.need for count in row) and not any(
-            map(any, self.fixed)
-        )
+        self._is_narrow = all(count == 1 for row in self.need for count in row)
         for m, mask in enumerate(self.open):
-            if not mask and self.epochs > 1:
+            if not mask and problem.epochs > 1:
                 self.open[m], self.epoch[m] = self.everything, 2
         self.recount()
         order = sorted(range(problem.num_models), key=lambda m: (-self.model_left[m], m))
@@ -114,7 +129,7 @@ class DispatchState:
             gpus: of each worker; one if left out.
         """
         state = cls.__new__(cls)
-        state.sizes, state.epochs = tuple(sizes), epochs
+        state.sizes, state.epochs = tuple(sizes), [epochs] * models
         workers = len(held)
         state._begin(
             [[1.0] * workers for _ in range(models)],
@@ -131,15 +146,20 @@ class DispatchState:
         self.time, self.need, self.held = time, need, held
         self.fixed = [[0.0] * len(held) for _ in time]
         self.gpus = tuple(gpus)
-        self._is_plain = True
+        self._is_narrow = True
+        """Whether no unit takes several GPUs."""
         self.everything = (1 << len(self.sizes)) - 1
         self.open, self.epoch = [self.everything] * len(time), [1] * len(time)
+        self.urgency = [0] * len(time)
+        self.has_urgency = False
+        """Whether any of them differs."""
         self.running: dict[int, Running] = {}
         self.free = list(gpus)
         self.now = 0.0
         self.model_left = [0.0] * len(time)
         self.worker_left = [0.0] * len(held)
         self.rank = list(range(len(time)))
+        self.merit: list[float] = []
         self._holders: list[tuple[int, ...]] = []
         self._unheld = 0
         self.is_replicated = False
@@ -148,7 +168,7 @@ class DispatchState:
         """An independent state in the same state. Times and needs are shared: change them on neither meanwhile."""
         other = DispatchState.__new__(DispatchState)
         other.__dict__.update(self.__dict__)
-        for name in ("held", "open", "epoch", "free", "model_left", "worker_left"):
+        for name in ("held", "open", "epoch", "epochs", "urgency", "free", "model_left", "worker_left"):
             setattr(other, name, list(getattr(self, name)))
         other.running = dict(self.running)
         return other
@@ -157,7 +177,16 @@ class DispatchState:
 
     def eligible(self, worker: int) -> Iterator[tuple[int, int]]:
         """(model, mask of partitions) that could start on the worker now, by ascending model: the model is idle, the
-        worker holds a partition it has yet to visit, and has the GPUs free."""
+        worker holds a partition it has yet to visit, and has the GPUs free. Of those only the most urgent."""
+        if not self.has_urgency:
+            yield from self.startable(worker)
+            return
+        found = list(self.startable(worker))
+        highest = max((self.urgency[model] for model, _ in found), default=0)
+        yield from ((model, mask) for model, mask in found if self.urgency[model] == highest)
+
+    def startable(self, worker: int) -> Iterator[tuple[int, int]]:
+        """`eligible`, however urgent."""
         held, free, running, need = self.held[worker], self.free[worker], self.running, self.need
         if not held or free < 1:
             return
@@ -181,6 +210,16 @@ class DispatchState:
 
     # --- what happens ----------------------------------------------------------------------------
 
+    def start_gang(self, model: int, members: Sequence[GangMember], at: float | None = None) -> None:
+        """A unit on a set of partitions occupies its model, and GPUs of several workers."""
+        assert model not in self.running, f"model {model} is at {self.running[model]}"
+        self.now = self.now if at is None else at
+        first, *others = members
+        self.running[model] = Running(first.worker, first.partition, self.now, first.gpus, tuple(others))
+        for member in members:
+            assert self.open[model] >> member.partition & 1, f"model {model} does not need {member}"
+            self.free[member.worker] -= member.gpus
+
     def start(self, choice: Choice, at: float | None = None) -> None:
         """A unit occupies its model and its GPUs."""
         worker, model, partition = choice
@@ -195,15 +234,18 @@ class DispatchState:
         """The model's unit ended without effect, or is taken back: it is open again. Undoes `start` exactly."""
         unit = self.running.pop(model)
         self.free[unit.worker] += unit.gpus
+        for member in unit.others:
+            self.free[member.worker] += member.gpus
 
     def finish(self, model: int, at: float | None = None) -> None:
         """The model's unit is committed. After its last partition the model's next epoch opens."""
-        partition = self.running[model].partition
+        members = self.running[model].members
         self.release(model)
         self.now = self.now if at is None else at
-        self._count(model, partition, -1)
-        self.open[model] &= ~(1 << partition)
-        if not self.open[model] and self.epoch[model] < self.epochs:
+        for member in members:
+            self._count(model, member.partition, -1)
+            self.open[model] &= ~(1 << member.partition)
+        if not self.open[model] and self.epoch[model] < self.epochs[model]:
             self.epoch[model] += 1
             self.open[model] = self.everything
 
@@ -220,13 +262,45 @@ class DispatchState:
         for partition in range(len(self.sizes)):
             self._count(model, partition, -self._visits_left(model, partition))
         self.open[model] = 0
-        self.epoch[model] = self.epochs
+        self.epoch[model] = self.epochs[model]
 
     def restore(self, model: int, epoch: int, left: int) -> None:
         """A model that was dropped goes on: the partitions of the mask `left` in that epoch, and all later epochs."""
         self.epoch[model], self.open[model] = epoch, left
         for partition in range(len(self.sizes)):
             self._count(model, partition, self._visits_left(model, partition))
+
+    def set_urgency(self, model: int, urgency: int) -> None:
+        """From now on units of the model go before those of models with a lower one."""
+        self.urgency[model] = urgency
+        self.has_urgency = self.has_urgency or urgency != 0
+
+    def set_epochs(self, model: int, epochs: int, epoch: int, left: int) -> None:
+        """From now on the model is trained for so many epochs in all: of the present one, `epoch`, the partitions of
+        the mask `left` are open."""
+        for sign in (-1, +1):
+            for partition in range(len(self.sizes)):
+                self._count(model, partition, sign * self._visits_left(model, partition))
+            if sign < 0:
+                self.epochs[model], self.epoch[model], self.open[model] = epochs, epoch, left
+
+    def add_model(self, seconds: Sequence[float]) -> int:
+        """Another model, of which nothing is due until `set_epochs` says what; its number.
+
+        Args:
+            seconds: of a unit for a partition of size 1 on each worker, on one GPU.
+        """
+        model = len(self.time)
+        self.time.append([*seconds])
+        self.fixed.append([0.0] * len(seconds))
+        self.need.append([1] * len(seconds))
+        self.open.append(0)
+        self.epoch.append(0)
+        self.epochs.append(0)
+        self.urgency.append(0)
+        self.model_left.append(0.0)
+        self.rank.append(model)
+        return model
 
     def set_held(self, worker: int, held: int) -> None:
         """From now on the worker holds those partitions, as a bit mask; 0 when it is lost."""
@@ -252,17 +326,22 @@ class DispatchState:
                     s if mask else 0.0 for s, mask in zip(self.worker_left, held, strict=True)
                 ]
 
-    def set_time(self, model: int, worker: int, seconds: float) -> None:
+    def set_time(self, model: int, worker: int, seconds: float, fixed: float) -> None:
         """A better estimate."""
-        if self.time[model][worker] != seconds:
-            self.set_way(model, worker, seconds, self.need[model][worker], self.fixed[model][worker])
+        if self.time[model][worker] != seconds or self.fixed[model][worker] != fixed:
+            self.set_way(model, worker, seconds, self.need[model][worker], fixed)
+
+    def set_times(self, time: list[list[float]], fixed: list[list[float]]) -> None:
+        """Better estimates of all units: `time` and `fixed` anew."""
+        self.time, self.fixed = time, fixed
+        self.recount()
 
     def set_way(self, model: int, worker: int, seconds: float, need: int, fixed: float) -> None:
         """From now on units of the model run there on `need` GPUs and take so long. One that runs goes on as it is."""
         self._weigh(model, worker, -1)
         self.time[model][worker], self.need[model][worker] = seconds, need
         self.fixed[model][worker] = fixed
-        self._is_plain = self._is_plain and need == 1 and not fixed
+        self._is_narrow = self._is_narrow and need == 1
         self._weigh(model, worker, +1)
 
     # --- sums ------------------------------------------------------------------------------------
@@ -279,20 +358,15 @@ class DispatchState:
         others = [p for p, holders in enumerate(self._holders) if len(holders) != 1]
         totals = [0.0] * len(single)
         for model, row in enumerate(self.time):
-            ahead, mask = self.epochs - self.epoch[model], self.open[model]
+            ahead, mask = self.epochs[model] - self.epoch[model], self.open[model]
             slowly: Iterable[int] = others
             if NEVER in row:
                 slowly = range(len(self.sizes))
             else:
                 fixed = self.fixed[model]
-                parts = [(ahead + (mask >> p & 1)) * row[worker] * size for p, worker, size in single]
-                if not self._is_plain:
-                    parts = [
-                        part + (ahead + (mask >> p & 1)) * fixed[w]
-                        for part, (p, w, _) in zip(parts, single, strict=True)
-                    ]
+                parts = [(ahead + (mask >> p & 1)) * (row[w] * size + fixed[w]) for p, w, size in single]
                 self.model_left[model] = sum(parts)
-                if not self._is_plain:
+                if not self._is_narrow:
                     need = self.need[model]
                     parts = [part * need[w] for part, (_, w, _) in zip(parts, single, strict=True)]
                 totals = list(map(operator.add, totals, parts))
@@ -318,7 +392,7 @@ class DispatchState:
         return self.need[model][worker] / self.gpus[worker]
 
     def _visits_left(self, model: int, partition: int) -> int:
-        return self.epochs - self.epoch[model] + (self.open[model] >> partition & 1)
+        return self.epochs[model] - self.epoch[model] + (self.open[model] >> partition & 1)
 
     def _count(self, model: int, partition: int, visits: int) -> None:
         """Take so many visits of the model to the partition into the sums."""

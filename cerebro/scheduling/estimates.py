@@ -5,6 +5,9 @@ paper's simulations assume (section 5.4), and little enough to be known after ea
 factors are fitted to all pairs (model, worker) by alternating least squares of logarithms. What a pair showed itself
 counts beside the product, so a model that suits one kind of GPU is learned too.
 
+Beside that a unit has a *fixed part*, which does not grow with its rows: the model is loaded and saved, processes are
+started. It is measured by itself, and taken to be the same on all workers.
+
 Without any observation every model costs the same, and decisions are made by rows alone. Pure; a fold over
 observations, so it can be rebuilt from a log.
 """
@@ -45,7 +48,7 @@ _SIGMA_STEP = 0.05
 
 @dataclass
 class _Mean:
-    """Of logarithms: the mean at first, then a moving one."""
+    """The mean at first, then a moving one."""
 
     value: float = 0.0
     count: int = 0
@@ -76,6 +79,9 @@ class Estimates:
     _costs: dict[_Subject, float] = field(default_factory=dict)
     _seeds: dict[_Subject, tuple[str, float]] = field(default_factory=dict)
     """Where a trial ran, and the logarithm of its seconds per row."""
+    _fixed: dict[_Subject, _Mean] = field(default_factory=dict)
+    _fixed_seeds: dict[_Subject, float] = field(default_factory=dict)
+    _typical_fixed: float = 0.0
     _slowness: dict[str, float] = field(default_factory=dict)
     _typical: float = 0.0
     _variance: float = _SIGMA**2
@@ -91,16 +97,37 @@ class Estimates:
         """Whether a unit of the model was observed, or a trial of it."""
         return (model, technique) in self._pairs or (model, technique) in self._seeds
 
-    def seed(self, model: str, worker: str, *, rows: float, seconds: float, technique: str = "") -> None:
-        """A trial on the worker has shown what a unit of so many rows would take there: believed as `_SEED_WEIGHT`
-        observations of units are, which correct it. A second one takes the place of the first."""
+    def seed(
+        self,
+        model: str,
+        worker: str,
+        *,
+        rows: float,
+        seconds: float,
+        fixed_s: float = 0.0,
+        technique: str = "",
+    ) -> None:
+        """A trial on the worker has shown what so many rows would take there, and how long a unit's fixed part:
+        believed as `_SEED_WEIGHT` observations of units are, which correct it. A second one takes the place of the
+        first."""
         if rows > 0 and seconds > 0:
             subject = (model, technique)
             self._seeds[subject] = worker, math.log(seconds / rows)
+            self._fixed_seeds[subject] = fixed_s
             self._fit_cost(subject)
 
-    def observe(self, model: str, worker: str, *, rows: int, seconds: float, technique: str = "") -> None:
-        """A unit ran. Units without rows or of no time tell nothing and are passed over."""
+    def observe(
+        self,
+        model: str,
+        worker: str,
+        *,
+        rows: int,
+        seconds: float,
+        fixed_s: float = 0.0,
+        technique: str = "",
+    ) -> None:
+        """A unit ran: its rows took `seconds`, all else `fixed_s`. Units without rows or of no time tell nothing and
+        are passed over."""
         if rows <= 0 or seconds <= 0:
             return
         log_rate, subject = math.log(seconds / rows), (model, technique)
@@ -115,6 +142,7 @@ class Estimates:
             pairs[worker] = _Mean()
             self._subjects[worker].append(subject)
         pairs[worker].learn(log_rate)
+        self._fixed.setdefault(subject, _Mean()).learn(fixed_s)
         self._fit_cost(subject)
         self.observations += 1
 
@@ -127,6 +155,8 @@ class Estimates:
             for subject in self._pairs | self._seeds:
                 self._fit_cost(subject)
             self._typical = sum(self._costs.values()) / max(1, len(self._costs))
+        known = [self.fixed_s(model, technique) for model, technique in self._costs]
+        self._typical_fixed = sum(known) / max(1, len(known))
 
     def _fit_cost(self, subject: _Subject) -> None:
         pairs = self._pairs.get(subject, {})
@@ -144,11 +174,20 @@ class Estimates:
         self._costs[subject] = (told + prior * self._typical) / count
 
     def seconds(self, model: str, worker: str, *, rows: float, technique: str = "") -> float:
-        """What a unit of so many rows will take; always above 0. A model that never ran costs what is typical."""
+        """What so many rows will take in a unit; always above 0. A model that never ran costs what is typical."""
         cost, slowness = self._costs.get((model, technique), self._typical), self._slowness.get(worker, 0.0)
         seconds = math.exp(cost) * (max(rows, 1.0) * math.exp(slowness))
         mean = self._pairs.get((model, technique), {}).get(worker)
         return seconds if mean is None else seconds * _own_share(mean, cost, slowness)
+
+    def fixed_s(self, model: str, technique: str = "") -> float:
+        """The fixed part of a unit. Of a model that never ran it is what is typical."""
+        mean, seed = self._fixed.get((model, technique)), self._fixed_seeds.get((model, technique))
+        if mean is None:
+            return self._typical_fixed if seed is None else seed
+        if seed is None:
+            return mean.value
+        return (mean.count * mean.value + _SEED_WEIGHT * seed) / (mean.count + _SEED_WEIGHT)
 
     def table(
         self, models: Sequence[str], workers: Sequence[str], *, rows: float, technique: str = ""

@@ -34,8 +34,6 @@ _FIRST_ROTATIONS = 768
 _ROTATIONS, _DISPATCHES, _ORDERS = 128, 16, 64
 """Steps of a search before the next has its turn. A rotation takes about an eighth of the time of a dispatch. An order
 does too, but its search decodes several in a step."""
-_ORDERS_OF_WAYS = 320
-"""Where there are strategies to choose, the search over orders finds nearly all that is found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +115,7 @@ def _steps(problem: Problem, rng: random.Random, enough: float) -> Iterator[Cand
         yield from itertools.islice(search, _FIRST_ROTATIONS)
     searches.append((search_priorities(problem, tables, rng), _DISPATCHES))
     if has_choice(problem):
-        burst = _ORDERS if problem.is_single else _ORDERS_OF_WAYS
-        searches.append((_refined(problem, first, elite, rng), burst))
+        searches.append((_refined(problem, first, elite, rng), _ORDERS))
     yield from _in_turns(searches, elite)
 
 

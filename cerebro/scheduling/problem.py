@@ -41,7 +41,7 @@ class Strategy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gang:
+class GangStrategy:
     """A way to run a unit on a set of partitions: on as many workers as there are partitions, each holds one of them.
 
     Attributes:
@@ -98,7 +98,7 @@ class Problem:
     left: tuple[int, ...] = ()
     model_ready: tuple[float, ...] = ()
     gpu_ready: tuple[tuple[float, ...], ...] = ()
-    gangs: tuple[tuple[Gang, ...], ...] = ()
+    gangs: tuple[tuple[GangStrategy, ...], ...] = ()
 
     def __post_init__(self) -> None:
         defaults = {
@@ -364,7 +364,7 @@ def _check_strategy(problem: Problem, model: int, worker: int, way: Strategy) ->
         )
 
 
-def _check_gang(problem: Problem, model: int, gang: Gang) -> None:
+def _check_gang(problem: Problem, model: int, gang: GangStrategy) -> None:
     where = f"a gang for model {problem.models[model]!r}"
     _check_positive(gang.seconds, f"the time of {where}")
     if not 0 <= gang.fixed < math.inf:

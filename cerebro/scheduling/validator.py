@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from cerebro.errors import ScheduleError
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import Gang, Problem, filled_s
+from cerebro.scheduling.problem import GangStrategy, Problem, filled_s
 from cerebro.scheduling.schedule import Schedule, Unit
 
 _TOLERANCE = 1e-9
@@ -131,7 +131,7 @@ def _place(problem: Problem, unit: Unit, slack: float, actual: bool) -> Iterator
         for way in known
         if way.gpus == unit.gpus
         and way.technique == unit.technique
-        and (not isinstance(way, Gang) or way.members == len(unit.places))
+        and (not isinstance(way, GangStrategy) or way.members == len(unit.places))
     ]
     if not ways:
         technique = f" by {unit.technique}" if unit.technique else ""

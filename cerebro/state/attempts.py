@@ -20,7 +20,7 @@ from cerebro.contract.events import (
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import commits, failures, invariants, ways
-from cerebro.state.invariants import Gang
+from cerebro.state.invariants import Members
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
 from cerebro.state.tasks import Task, TaskEvent, TaskState
@@ -35,7 +35,7 @@ class _Concerned(NamedTuple):
     task: Task
     worker: Worker
     model: Model | None
-    gang: Gang
+    members: Members
 
 
 def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: Mapping[str, Dataset]) -> None:
@@ -62,10 +62,10 @@ def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Co
     task.check(event)
     worker = _known(workers, event, event.worker)
     source = event if isinstance(event, TaskAssigned) else task.attempts[-1]
-    gang: Gang = ((worker, source.devices),)
+    members: Members = ((worker, source.devices),)
     if source.others:
-        gang = (*gang, *((_known(workers, event, each.worker), each.devices) for each in source.others))
-    return _Concerned(run, task, worker, run.models.get(task.key.model) if task.key.model else None, gang)
+        members = (*members, *((_known(workers, event, each.worker), each.devices) for each in source.others))
+    return _Concerned(run, task, worker, run.models.get(task.key.model) if task.key.model else None, members)
 
 
 def _known(workers: Mapping[str, Worker], event: TaskEvent, name: str) -> Worker:
@@ -75,24 +75,24 @@ def _known(workers: Mapping[str, Worker], event: TaskEvent, name: str) -> Worker
 
 
 def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, Dataset]) -> None:
-    run, task, worker, model, gang = concerned
+    run, task, worker, model, members = concerned
     dataset = datasets.get(run.plan.dataset) if run.plan else None
-    invariants.check_assignment(event, task.key, run, gang, model=model, dataset=dataset)
+    invariants.check_assignment(event, task.key, run, members, model=model, dataset=dataset)
     run.tasks[event.task] = run.open[event.task] = task
     run.is_fresh = False
     if task.key.kind == "etl" and run.kind != "etl":
         run.remade[event.task] = task
-    for member, devices in gang:
+    for member, devices in members:
         member.open_tasks[event.task] = devices
     if model and task.key.kind == "train":
-        model.busy = event.task
+        model.busy, model.given = event.task, event.terms
     task.assign(event, worker.name)
     run.see_task(event.task, task)
 
 
 def _begin(event: TaskStarted, concerned: _Concerned) -> None:
-    run, task, _, model, gang = concerned
-    invariants.check_start(event, gang)
+    run, task, _, model, members = concerned
+    invariants.check_start(event, members)
     if model and task.key.kind == "train":
         run.origin = min(run.origin, event.time)
         is_saved = model.savepoint_of(event.task) is not None
@@ -115,11 +115,11 @@ def _go_on(event: UnitSaved | TaskAsked, concerned: _Concerned) -> None:
 def _close(
     event: TaskCommitted | TaskFailed | TaskRevoked, concerned: _Concerned, datasets: Mapping[str, Dataset]
 ) -> None:
-    run, task, worker, model, gang = concerned
+    run, task, worker, model, members = concerned
     # Before the task knows: what never ran has met no savepoint.
     is_running = task.state is TaskState.RUNNING
     trainee = model if task.key.kind == "train" else None
-    for member, _ in gang:
+    for member, _ in members:
         del member.open_tasks[event.task]
         member.left.discard(event.task)
     del run.open[event.task]
@@ -138,7 +138,9 @@ def _close(
             task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
             _see_work(run, task)
             is_given_back = event.failure.kind is FailureKind.PREEMPTED
-            worker.is_ending |= is_given_back and task.attempts[-1].asked is None
+            newest = task.attempts[-1]
+            # Of a gang it is perhaps another worker that ends: that one says so itself.
+            worker.is_ending |= is_given_back and newest.asked is None and not newest.others
             failures.fail(event.failure, run, task, model)
         case TaskRevoked():
             if model is not None and is_running:
@@ -147,6 +149,9 @@ def _close(
             if is_running and event.loss is FailureKind.OUT_OF_MEMORY and trainee is not None:
                 killed = Failure(kind=event.loss, message=event.reason, place="host")
                 goes_on = ways.judge(killed, run, task, trainee)
+            elif is_running and len(members) > 1 and trainee is not None and event.loss is FailureKind.CRASH:
+                lost = Failure(kind=FailureKind.MEMBER_LOST, message=event.reason)
+                goes_on = ways.judge(lost, run, task, trainee)
             task.revoke(event, run.max_attempts, goes_another_way=goes_on)
             _see_work(run, task)
             if task.state is TaskState.FAILED and task.failure is not None:

@@ -7,15 +7,20 @@ A user decides on what a page or a notebook showed a moment ago. So these events
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from cerebro.contract.events import (
     ClientEvent,
     DeletionRequested,
     ExperimentArchived,
     LocatorsChanged,
+    ModelChanged,
+    ModelExtended,
     ModelResumed,
     ModelRetried,
+    ModelsAdded,
     ModelStopRequested,
     PriorityChanged,
     RunPaused,
@@ -24,9 +29,11 @@ from cerebro.contract.events import (
     RunStarted,
     RunStopRequested,
     SchedulerChanged,
+    SearchStopRequested,
+    UrgencyChanged,
 )
-from cerebro.state import breaks, models, ways
-from cerebro.state.models import ModelState
+from cerebro.state import additions, breaks, models, ways
+from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import TRANSITIONS, Run, RunState
 
 RunCommand = (
@@ -37,8 +44,16 @@ RunCommand = (
     | ModelRetried
     | SchedulerChanged
     | PriorityChanged
+    | ModelsAdded
+    | ModelExtended
+    | ModelChanged
+    | UrgencyChanged
+    | SearchStopRequested
 )
 """Events by which users steer a run."""
+
+Reopening = RunResumed | ModelResumed | ModelRetried | ModelsAdded | ModelExtended
+"""Those by which a run that has ended may be open again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,48 +75,77 @@ class CommandRecord:
     run: str = ""
     model: str = ""
     is_late: bool = False
+    added: tuple[str, ...] = ()
+    """Models that it made."""
 
 
-def command_record(event: ClientEvent, seq: int, *, is_late: bool) -> CommandRecord:
-    """The entry of the list for an event that is number `seq` of its log."""
+def command_record(
+    event: ClientEvent, seq: int, *, is_late: bool, added: tuple[str, ...] = (), before: str = ""
+) -> CommandRecord:
+    """The entry of the list for an event that is number `seq` of its log. `before`: see that function."""
     return CommandRecord(
         seq=seq,
         time=event.time,
         by=event.author if isinstance(event, RunRequested) else event.by,
-        what=_what(event),
+        what=_SAID[type(event)](event) + (f" (before: {before})" if before else ""),
         run=getattr(event, "run", ""),
         model=getattr(event, "model", ""),
         is_late=is_late,
+        added=added,
     )
 
 
-def _what(event: ClientEvent) -> str:
+def before(event: ClientEvent, model: Model) -> str:
+    """What an event is about to change in a model, in words; empty if nothing that it has had before."""
     match event:
-        case RunRequested():
-            return f"requested {event.run}"
-        case RunStopRequested():
-            return f"stopped {event.run}"
-        case RunResumed():
-            return f"resumed {event.run}"
-        case ModelStopRequested():
-            return f"stopped model {event.model}"
-        case ModelResumed():
-            return f"resumed model {event.model}"
-        case ModelRetried():
-            return f"retried model {event.model}"
-        case SchedulerChanged():
-            planner = "" if event.planner else ", without a planner"
-            return f"changed the scheduler of {event.run} to {event.scheduler}{planner}"
-        case PriorityChanged():
-            return f"changed the priority of {event.run} to {event.priority}"
-        case ExperimentArchived():
-            return (
-                "archived the experiment" if event.is_archived else "took the experiment out of the archive"
-            )
-        case LocatorsChanged():
-            return "gave the experiment other dataset locators"
-        case DeletionRequested():
-            return "asked for the experiment to be deleted"
+        case ModelChanged():
+            had = {name: model.hyperparams.get(name) for name in event.hyperparams}
+            return ", ".join(f"{name}={value!r}" for name, value in had.items())
+        case ModelExtended():
+            return str(model.epochs)
+        case UrgencyChanged():
+            return str(model.urgency)
+    return ""
+
+
+def _added(event: ModelsAdded) -> str:
+    origins = {new.origin.model if new.origin else new.parent for new in event.models} - {""}
+    of = f", from {', '.join(sorted(origins))}" if origins else ""
+    many = "a model" if len(event.models) == 1 else f"{len(event.models)} models"
+    return f"added {many} to {event.run}{of}"
+
+
+def _changed(event: ModelChanged) -> str:
+    told = ", ".join(f"{name}={value!r}" for name, value in event.hyperparams.items())
+    return f"changed model {event.model}: {told}"
+
+
+def _rescheduled(event: SchedulerChanged) -> str:
+    planner = "" if event.planner else ", without a planner"
+    return f"changed the scheduler of {event.run} to {event.scheduler}{planner}"
+
+
+_SAID: dict[type, Callable[[Any], str]] = {
+    RunRequested: lambda event: f"requested {event.run}",
+    RunStopRequested: lambda event: f"stopped {event.run}",
+    RunResumed: lambda event: f"resumed {event.run}",
+    ModelStopRequested: lambda event: f"stopped model {event.model}",
+    ModelResumed: lambda event: f"resumed model {event.model}",
+    ModelRetried: lambda event: f"retried model {event.model}",
+    SchedulerChanged: _rescheduled,
+    PriorityChanged: lambda event: f"changed the priority of {event.run} to {event.priority}",
+    ModelsAdded: _added,
+    ModelExtended: lambda event: f"had model {event.model} trained for {event.epochs} epochs",
+    ModelChanged: _changed,
+    UrgencyChanged: lambda event: f"changed the urgency of model {event.model} to {event.urgency}",
+    SearchStopRequested: lambda event: f"ended the search of {event.run}",
+    ExperimentArchived: lambda event: (
+        "archived the experiment" if event.is_archived else "took the experiment out of the archive"
+    ),
+    LocatorsChanged: lambda event: "gave the experiment other dataset locators",
+    DeletionRequested: lambda event: "asked for the experiment to be deleted",
+}
+"""What each was, to be put behind a name."""
 
 
 # --- runs and models ---------------------------------------------------------------------------------
@@ -114,12 +158,24 @@ def steer(run: Run, event: RunCommand) -> bool:
             return move(run, event)
         case ModelStopRequested():
             model = run.models.get(event.model)
-            has_moved = model is not None and run.is_open and model.move(event.type)
-            if model is not None:
-                run.see_model(model)
-            return has_moved
+            return model is not None and run.is_open and _stop(run, model)
         case ModelResumed() | ModelRetried():
             return _resume(run, event)
+        case ModelsAdded():
+            return _add(run, event)
+        case ModelExtended():
+            return _extend(run, event)
+        case ModelChanged():
+            return _change(run, event)
+        case UrgencyChanged():
+            model = run.models.get(event.model)
+            if model is None or not run.is_open or model.urgency == event.urgency:
+                return False
+            model.urgency = event.urgency
+            run.planned = None  # a plan was made for models of one urgency
+            return True
+        case SearchStopRequested():
+            return run.is_open and run.search is not None and not run.search.is_closed
         case SchedulerChanged():
             return _reschedule(run, event)
         case PriorityChanged():
@@ -149,6 +205,12 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
     return True
 
 
+def _stop(run: Run, model: Model) -> bool:
+    has_moved = model.move("StoppedAtRung" if run.waits_at_rung(model) else "ModelStopRequested")
+    run.see_model(model)
+    return has_moved
+
+
 def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
     """A model goes on: in a run that has ended only this one does, though others may not have been at their end."""
     model = run.models.get(event.model)
@@ -160,10 +222,7 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
         state = models.TRANSITIONS[state, "LeftOut"]
     if (state, event.type) not in models.TRANSITIONS:
         return False
-    if not run.is_open:
-        move(run, event)
-        for each in run.models.values():
-            each.move("LeftOut")
+    _reopen(run, event)
     model.move(event.type)
     if isinstance(event, ModelRetried):
         model.failure = None
@@ -175,8 +234,65 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
         for task in run.tasks.values():
             if task.key.model == model.id:
                 task.retry()
+    run.settle(model)  # it may have been stopped at a rung
     for each in run.models.values():
         run.see_model(each)
+    return True
+
+
+def _reopen(run: Run, event: ModelResumed | ModelRetried | ModelsAdded | ModelExtended) -> None:
+    """A run that has ended is open again, for what the event is about alone."""
+    if run.is_open:
+        return
+    move(run, event)
+    if run.search is not None and run.search.finish is None:
+        run.search.close(event.by)  # it had not ended; it is not what goes on
+    for each in run.models.values():
+        each.move("LeftOut")
+        run.see_model(each)
+
+
+def _trains_on(run: Run) -> bool:
+    """Whether a fit that has begun, and that nothing ends for good, may have more to train."""
+    is_hopeless = run.state is RunState.FAILED and run.fatal is not None
+    return (
+        run.kind == "fit" and run.plan is not None and run.state is not RunState.STOPPING and not is_hopeless
+    )
+
+
+def _add(run: Run, event: ModelsAdded) -> bool:
+    if not _trains_on(run):
+        return False
+    if any(additions.refusal(run, new) for new in event.models):
+        return False
+    _reopen(run, event)
+    for new in event.models:
+        additions.add(run, new)
+    return True
+
+
+def _change(run: Run, event: ModelChanged) -> bool:
+    model = run.models.get(event.model)
+    if model is None or not run.is_open or model.state is not ModelState.ACTIVE or model.is_trained:
+        return False
+    if "batch_size" in event.hyperparams and additions.size_refusal(run, event.hyperparams):
+        return False
+    return model.change(event.hyperparams)
+
+
+def _extend(run: Run, event: ModelExtended) -> bool:
+    model = run.models.get(event.model)
+    if model is None or model.is_cut_short or not _trains_on(run):
+        return False
+    if not run.is_open and (event.epochs <= model.epochs or model.state is not ModelState.FINISHED):
+        return False
+    _reopen(run, event)
+    if not model.extend(event.epochs):
+        return False
+    run.has_added = True
+    run.planned = None
+    run.settle(model)
+    run.see_model(model)
     return True
 
 

@@ -11,6 +11,7 @@ users ask for is in `cerebro.state.commands`, what happens to tasks in `attempts
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -24,8 +25,11 @@ from cerebro.contract.events import (
     ExperimentArchived,
     HoldingsChanged,
     LocatorsChanged,
+    ModelChanged,
+    ModelExtended,
     ModelResumed,
     ModelRetried,
+    ModelsAdded,
     ModelStopRequested,
     PriorityChanged,
     RunFinished,
@@ -36,6 +40,8 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulePlanned,
     SchedulerChanged,
+    SearchDecided,
+    SearchStopRequested,
     TaskAsked,
     TaskAssigned,
     TaskCommitted,
@@ -44,16 +50,22 @@ from cerebro.contract.events import (
     TaskStarted,
     TrialsRecalled,
     UnitSaved,
+    UrgencyChanged,
+    ValuesDrawn,
     WaysStruckOff,
     WorkerJoined,
     WorkerLost,
     WorkerRemoved,
 )
-from cerebro.contract.runs import EtlPlan, EtlRequest
+from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest
 from cerebro.errors import IllegalEventError
-from cerebro.state import attempts, beside, breaks, commands, measured, plans, taken, ways, workers
-from cerebro.state.commands import CommandRecord, RunCommand
+from cerebro.search.procedure import SEARCH
+from cerebro.state import additions, attempts, beside, breaks, commands, measured, plans, taken, ways, workers
+from cerebro.state.commands import CommandRecord, Reopening, RunCommand
+from cerebro.state.keys import TaskKey
 from cerebro.state.runs import Dataset, Run, RunState
+from cerebro.state.search import SearchLog
+from cerebro.state.tasks import TaskEvent
 from cerebro.state.workers import Worker, WorkerChange
 
 
@@ -148,6 +160,7 @@ class ExperimentState:
             ):
                 run = self._run(event.task.partition("/")[0])
                 attempts.apply(event, run, self.workers, self.datasets)
+                self._tell_search(run, event)
             case (
                 RunRequested()
                 | RunStopRequested()
@@ -157,25 +170,50 @@ class ExperimentState:
                 | ModelRetried()
                 | SchedulerChanged()
                 | PriorityChanged()
+                | ModelsAdded()
+                | ModelExtended()
+                | ModelChanged()
+                | UrgencyChanged()
+                | SearchStopRequested()
                 | ExperimentArchived()
                 | LocatorsChanged()
                 | DeletionRequested()
             ):
+                before = self._before(event)
                 had_effect = self._ask(event)
                 if self.unseen is not None and self.open_runs():
                     self._catch_up(self.unseen)
-                self.commands.append(commands.command_record(event, self.seq + 1, is_late=not had_effect))
+                added: tuple[str, ...] = ()
+                if isinstance(event, ModelsAdded) and had_effect:
+                    added = tuple(self.runs[event.run].models)[-len(event.models) :]
+                self.commands.append(
+                    commands.command_record(
+                        event, self.seq + 1, is_late=not had_effect, added=added, before=before
+                    )
+                )
             case RunStarted():
                 run = self._move(event)
                 if run.plan is None:
-                    plans.begin(self.datasets, self.holders, run, event.plan)
                     run.started = event.time
+                    plans.begin(self.datasets, self.holders, run, event.plan)
+                    if isinstance(run.request, FitRequest) and run.request.search is not None:
+                        run.search = SearchLog(first_workers=self._training(), workers=self._training())
+                        for model in run.models.values():
+                            run.search.see_added(model, by=SEARCH)
             case RunPaused():
                 run = self._move(event)
                 run.reason, run.needs_bytes = event.reason, event.needs_bytes
             case RunFinished():
                 self._finish(event)
-            case EpochCompleted() | SchedulePlanned() | DevicesTaken() | WaysStruckOff() | TrialsRecalled():
+            case (
+                EpochCompleted()
+                | SchedulePlanned()
+                | DevicesTaken()
+                | WaysStruckOff()
+                | TrialsRecalled()
+                | SearchDecided()
+                | ValuesDrawn()
+            ):
                 self._note(event)
             case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
                 self._see(event)
@@ -197,13 +235,25 @@ class ExperimentState:
                 self._delete(event)
             case _:
                 run = self._run(event.run)
-                return (run.is_open or self._may_be_reopened(run, event)) and commands.steer(run, event)
+                may = run.is_open or self._may_be_reopened(run, event)
+                if isinstance(event, ModelExtended):
+                    may = may and beside.reader(self.runs, run, event.model) is None
+                has_effect = may and commands.steer(run, event)
+                if has_effect and run.search is not None:
+                    run.search.see_command(run, event)
+                return has_effect
         return True
+
+    def _before(self, event: ClientEvent) -> str:
+        """What it is about to change in a model, in words."""
+        run = self.runs.get(getattr(event, "run", ""))
+        model = run.models.get(getattr(event, "model", "")) if run else None
+        return commands.before(event, model) if model else ""
 
     def _may_be_reopened(self, run: Run, event: RunCommand) -> bool:
         if self.deletion is not None:
             return False
-        if isinstance(event, RunResumed | ModelResumed | ModelRetried) and event.beside:
+        if isinstance(event, Reopening) and event.beside:
             return beside.obstacle(self.runs, run) is None
         return not self.open_runs()
 
@@ -248,7 +298,14 @@ class ExperimentState:
         run.state, run.error, run.ended = RunState(event.outcome), event.error, event.time
 
     def _note(
-        self, event: EpochCompleted | SchedulePlanned | DevicesTaken | WaysStruckOff | TrialsRecalled
+        self,
+        event: EpochCompleted
+        | SchedulePlanned
+        | DevicesTaken
+        | WaysStruckOff
+        | TrialsRecalled
+        | SearchDecided
+        | ValuesDrawn,
     ) -> None:
         run = self._run(event.run)
         if not run.is_open or run.kind != "fit":
@@ -261,12 +318,35 @@ class ExperimentState:
             ways.strike_all(event, run)
         elif isinstance(event, TrialsRecalled):
             measured.recall(event, run)
+        elif isinstance(event, SearchDecided | ValuesDrawn):
+            self._search(event, run)
         elif event.epoch != len(run.epochs) + 1:
             raise IllegalEventError(
                 f"epoch {event.epoch} of {run.id} completed after {len(run.epochs)} epochs"
             )
         else:
             run.epochs.append(event)
+
+    # --- searches --------------------------------------------------------------------------------
+
+    def _search(self, event: SearchDecided | ValuesDrawn, run: Run) -> None:
+        if run.search is None:
+            raise IllegalEventError(f"{event.type} of {run.id}, which searches nothing")
+        if isinstance(event, SearchDecided):
+            additions.decide(run, event)
+        else:
+            run.search.draw(event, since_s=run.elapsed_s(event.time))
+
+    def _tell_search(self, run: Run, event: TaskEvent) -> None:
+        if run.search is None or isinstance(event, TaskAssigned | TaskStarted | UnitSaved | TaskAsked):
+            return
+        model = TaskKey.parse(event.task).model
+        if model is not None:
+            run.search.see_models(run, (run.models[model],), time=event.time, by=SEARCH)
+
+    def _training(self) -> int:
+        """Workers that are there and train."""
+        return sum(worker.is_alive and worker.trains for worker in self.workers.values())
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -295,6 +375,13 @@ class ExperimentState:
         for run in concerned:
             run.planned = None
             breaks.end(run, self.workers.values())
+        self._tell_workers(open_runs)
+
+    def _tell_workers(self, runs: Iterable[Run]) -> None:
+        """Searches ask how many models to train at a time."""
+        for run in runs:
+            if run.search is not None:
+                run.search.see_workers(self._training())
 
     def _note_change(self, worker: Worker, *, was_there: bool) -> None:
         if worker.is_alive != was_there:
@@ -324,6 +411,7 @@ class ExperimentState:
             self._note_change(worker, was_there=known is not None and known.is_alive)
         for run in self.open_runs():
             run.planned = None
+        self._tell_workers(self.open_runs())
 
 
 def fold(name: str, events: tuple[Event, ...] | list[Event]) -> ExperimentState:

@@ -93,6 +93,10 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
             return
     unit = len(model.visits) - 1
     model.reopened[unit] += 1
+    if unit < model.inherited and unit >= 0:
+        gone = f"{model.id} goes on from a checkpoint of {model.parent} that cannot be read: clone it once more. "
+        model.give_up(failure.model_copy(update={"message": gone + failure.message}))
+        return
     if unit < 0 or model.reopened[unit] > MAX_REOPENED:
         model.give_up(failure)
         return

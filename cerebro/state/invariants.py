@@ -20,7 +20,7 @@ from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.workers import Worker, lanes_of
 
-Gang = Sequence[tuple[Worker, tuple[int, ...]]]
+Members = Sequence[tuple[Worker, tuple[int, ...]]]
 """The workers of one attempt, and the devices that each gives: one worker, or for a unit on a set of partitions one for
 each, in their order."""
 
@@ -29,7 +29,7 @@ def check_assignment(
     event: TaskAssigned,
     key: TaskKey,
     run: Run,
-    gang: Gang,
+    members: Members,
     *,
     model: Model | None,
     dataset: Dataset | None,
@@ -38,7 +38,7 @@ def check_assignment(
 
     Args:
         key: of `event.task`.
-        gang: they, and the devices that each is to give: `event.worker` first.
+        members: they, and the devices that each is to give: `event.worker` first.
         model: the one it trains or validates, if any.
         dataset: the run's, if it is known.
 
@@ -47,7 +47,7 @@ def check_assignment(
     """
     if run.state not in (RunState.RUNNING, RunState.STOPPING):
         raise IllegalEventError(f"{event.task} assigned while {run.id} is {run.state}")
-    for worker, devices in gang:
+    for worker, devices in members:
         _check_place(event, worker, devices)
     if (key.others or event.others) and key.others != tuple(m.partition for m in event.others):
         raise IllegalEventError(
@@ -56,18 +56,18 @@ def check_assignment(
     if key.kind == "etl":
         _check_partition(run, key, dataset)
     elif key.kind == "train" and model is not None:
-        _check_unit(event, key, run, gang, model)
+        _check_unit(event, key, run, members, model)
     elif key.kind == "trial":
         _check_trial(event, key, run)
 
 
-def check_start(event: TaskStarted, gang: Gang) -> None:
+def check_start(event: TaskStarted, members: Members) -> None:
     """Whether it is the turn of the worker, or of each worker of the gang, to run the task.
 
     Raises:
         IllegalEventError: one has an older one.
     """
-    for worker, _ in gang:
+    for worker, _ in members:
         if not worker.is_next(event.task):
             raise IllegalEventError(
                 f"{worker.name} started {event.task} while {next(iter(worker.open_tasks))} is open there"
@@ -86,16 +86,18 @@ def _check_place(event: TaskAssigned, worker: Worker, devices: tuple[int, ...]) 
             raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {found} there")
 
 
-def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, gang: Gang, model: Model) -> None:
-    if event.way is not None and any(event.way.size != len(devices) for _, devices in gang):
+def _check_unit(event: TaskAssigned, key: TaskKey, run: Run, members: Members, model: Model) -> None:
+    if event.way is not None and any(event.way.size != len(devices) for _, devices in members):
         raise IllegalEventError(f"{event.task} assigned to devices {event.devices} by {event.way.label}")
+    if event.terms >= len(model.terms):
+        raise IllegalEventError(f"{event.task} assigned with terms {event.terms}, which {model.id} never had")
     if model.busy:
         raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")
     if not model.needs(key.epoch or 0, key.partitions):
         raise IllegalEventError(f"completeness: {event.task} assigned, but {model.id} does not need it now")
-    if event.others and len({worker.name for worker, _ in gang}) < len(gang):
+    if event.others and len({worker.name for worker, _ in members}) < len(members):
         raise IllegalEventError(f"{event.task} assigned to a gang that names a worker twice: {event.others}")
-    for (worker, _), partition in zip(gang, key.partitions, strict=True):
+    for (worker, _), partition in zip(members, key.partitions, strict=True):
         if isinstance(run.plan, FitPlan) and (run.plan.dataset, partition) not in worker.holdings:
             raise IllegalEventError(
                 f"{event.task} assigned to {worker.name}, which does not hold partition {partition}"

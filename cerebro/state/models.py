@@ -7,13 +7,14 @@ no partition, and none goes over the epoch's end; so the number of partitions vi
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
@@ -46,10 +47,26 @@ TRANSITIONS: dict[tuple[ModelState, str], ModelState] = {
     (ModelState.ACTIVE, "GivenUp"): ModelState.FAILED,
     (ModelState.STOPPED, "GivenUp"): ModelState.FAILED,
     (ModelState.FAILED, "GivenUp"): ModelState.FAILED,
+    # A user stopped it while it waited for a search to decide whether it goes on.
+    (ModelState.FINISHED, "StoppedAtRung"): ModelState.STOPPED,
+    # It may be trained for more epochs.
+    (ModelState.FINISHED, "Extended"): ModelState.ACTIVE,
     # Its run had ended, and is open again for another model alone.
     (ModelState.ACTIVE, "LeftOut"): ModelState.STOPPED,
 }
 """(state, event) -> state. What it lacks has no effect: it is a user's command that came too late."""
+
+
+def is_same(one: Hyperparameters, other: Hyperparameters) -> bool:
+    """Whether user code is given the same: 1, 1.0 and true are three values."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+class Terms(NamedTuple):
+    """What a model is trained with, until a user or a search changes it."""
+
+    hyperparams: Hyperparameters
+    epochs: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +77,8 @@ class Saved:
     attempt: int
     """That took it."""
     savepoint: Savepoint
+    terms: int = 0
+    """With which it was begun, as in `Model.given`."""
     deaths: int = 0
     """Attempts that went on from it, and whose process or worker died before they took another one."""
 
@@ -74,7 +93,23 @@ class Model:
     id: str
     hyperparams: Hyperparameters
     epochs: int
+    """That it may be trained for in all: its grant."""
     partitions: tuple[int, ...]
+    parent: str = ""
+    """The model whose hyper-parameters it was made from, if any."""
+    inherited: int = 0
+    """Its first `visits`, which are its parent's: it goes on from the checkpoint of the last of them."""
+    horizon: int = 0
+    """Epochs that its learning-rate schedule is to count on, if they are more than its grant: of a model of a search,
+    the most that any of them is trained for. A grant that grows from rung to rung would have it begin anew."""
+    urgency: int = 0
+    """Units of models of a higher one go first wherever they can."""
+    terms: list[Terms] = field(default_factory=list)
+    """All that there were, oldest first; the last are those of `hyperparams` and `epochs`."""
+    given: int = 0
+    """Which of `terms` its newest open unit has."""
+    begun: list[tuple[int, int]] = field(default_factory=list)
+    """(unit, which of `terms` it and those after it were trained with), ascending; of units that are committed."""
     state: ModelState = ModelState.ACTIVE
     visits: list[Visit] = field(default_factory=list)
     busy: str | None = None
@@ -112,6 +147,10 @@ class Model:
     _best: dict[tuple[str, str, bool], int | None] = field(default_factory=dict, repr=False, compare=False)
     """Arguments of `best_epoch` -> answer, until something is known that may change it."""
 
+    def __post_init__(self) -> None:
+        if not self.terms:
+            self._agree()
+
     # --- what changes it -------------------------------------------------------------------------
 
     def move(self, event: str) -> bool:
@@ -127,6 +166,9 @@ class Model:
 
     def add(self, visit: Visit) -> None:
         """A unit was committed."""
+        unit = len(self.visits)
+        if (self.begun[-1][1] if self.begun else 0) != self.given:
+            self.begun.append((unit, self.given))
         self.saved = None
         self.visits.append(visit)
         self.trained_s += visit.seconds
@@ -140,17 +182,54 @@ class Model:
             self._visited.clear()
             self._best.clear()
 
+    def inherit(self, parent: Model, units: int) -> None:
+        """Begin where another model was after so many units; to be called before anything else happens to it."""
+        for visit in parent.visits[:units]:
+            self.add(visit)
+        self.inherited = units
+        self.trained_s, self.compute_s, self.rows = 0.0, 0.0, 0
+        self.terms = [*parent.terms, *self.terms]
+        self.begun = [each for each in parent.begun if each[0] < units]
+        self.given = len(self.terms) - 1
+
+    def extend(self, epochs: int) -> bool:
+        """Have it trained for so many epochs in all, but not for fewer than it has begun; whether that changes it."""
+        epochs = max(epochs, self.begun_epochs, 1)
+        has_changed = epochs != self.epochs
+        self.epochs = epochs
+        if has_changed:
+            self._agree()
+        if not self.is_trained:
+            has_changed |= self.move("Extended")
+        return has_changed
+
+    def change(self, hyperparams: Hyperparameters) -> bool:
+        """Have the units that have not begun trained with these instead; whether any differs."""
+        changed = {**self.hyperparams, **hyperparams}
+        if is_same(changed, self.hyperparams):
+            return False
+        self.hyperparams = changed
+        self._agree()
+        return True
+
+    def _agree(self) -> None:
+        found = Terms(self.hyperparams, max(self.horizon, self.epochs))
+        last = self.terms[-1] if self.terms else None
+        if last is None or found.epochs != last.epochs or not is_same(found.hyperparams, last.hyperparams):
+            self.terms.append(found)
+
     def take_back(self) -> Visit:
         """The newest unit is to be done again."""
         self.saved = None
         lost = self.visits.pop()
+        self.begun = [each for each in self.begun if each[0] < len(self.visits)]
         self.visited -= len(lost.partitions)
         del self._ends[self.completed_epochs :]
         begun = self.visits[self._ends[-1] if self._ends else 0 :]
         self._visited = {partition for visit in begun for partition in visit.partitions}
         self.unreadable.discard(lost.epoch)
-        self.trained_s = sum(visit.seconds for visit in self.visits)
-        self.compute_s = sum(visit.compute_s for visit in self.visits)
+        self.trained_s = sum(visit.seconds for visit in self.own_visits)
+        self.compute_s = sum(visit.compute_s for visit in self.own_visits)
         self.rows -= lost.rows
         self._means.pop(lost.epoch, None)
         self._best.clear()
@@ -163,13 +242,77 @@ class Model:
 
     def save(self, task: str, attempt: int, savepoint: Savepoint) -> None:
         """Its unit `task` can go on from here."""
-        self.saved = Saved(task=task, attempt=attempt, savepoint=savepoint)
+        self.saved = Saved(task=task, attempt=attempt, savepoint=savepoint, terms=self.given)
 
     def savepoint_of(self, task: str) -> Savepoint | None:
         """Where its unit `task` goes on, if not at its beginning."""
         return self.saved.savepoint if self.saved is not None and self.saved.task == task else None
 
     # --- where it stands -------------------------------------------------------------------------
+
+    @property
+    def own_visits(self) -> list[Visit]:
+        """Those of `visits` that are no other model's."""
+        return self.visits[self.inherited :] if self.inherited else self.visits
+
+    @property
+    def own_visited(self) -> int:
+        """Partitions that its own visits were to, added up over all epochs."""
+        return self.visited - sum(len(visit.partitions) for visit in self.visits[: self.inherited])
+
+    @property
+    def inherited_epochs(self) -> int:
+        """Epochs that are complete within its inherited visits: the epoch at which it branched off."""
+        return bisect_right(self._ends, self.inherited)
+
+    def terms_of(self, unit: int) -> Terms:
+        """With which the unit of that number, from 0, was trained; of one that is not committed, with which it is
+        assigned now, or would be."""
+        if unit >= len(self.visits):
+            return self.terms[self.given if self.busy and unit == len(self.visits) else -1]
+        place = bisect_right(self.begun, (unit, len(self.terms)))
+        return self.terms[self.begun[place - 1][1] if place else 0]
+
+    def hyperparams_of(self, unit: int) -> Hyperparameters:
+        """Those of `terms_of`."""
+        return self.terms_of(unit).hyperparams
+
+    def hyperparams_shown(self, epoch: int | None) -> Hyperparameters:
+        """Those that stand beside its value after an epoch; without one, those of its newest unit, or of its first."""
+        if len(self.terms) == 1 or not self.visits:
+            return self.hyperparams
+        return self.hyperparams_at(epoch) if epoch else self.hyperparams_of(len(self.visits) - 1)
+
+    def hyperparams_at(self, epoch: int) -> Hyperparameters:
+        """With which the last unit of a complete epoch was trained."""
+        return self.hyperparams_of(self.visits_until(epoch) - 1)
+
+    def terms_for(self, task: str) -> int:
+        """Number of the terms with which its unit of this key is to begin: those that it had, if it goes on from a
+        savepoint, else the newest."""
+        is_saved = self.saved is not None and self.saved.task == task
+        return self.saved.terms if is_saved and self.saved else len(self.terms) - 1
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether its open unit was given other hyper-parameters than it has now, and is to begin anew with these."""
+        if self.busy is None or self.given == self.terms_for(self.busy):
+            return False
+        return not is_same(self.terms[self.given].hyperparams, self.hyperparams)
+
+    @property
+    def changes(self) -> list[tuple[int, Hyperparameters]]:
+        """(unit, hyper-parameters): with which it was trained before the unit of that number, ascending; only where
+        those after it differ."""
+        units = [*self.begun, (len(self.visits) + bool(self.busy), len(self.terms) - 1)]
+        if self.busy:
+            units.insert(-1, (len(self.visits), self.given))
+        found, before = [], 0
+        for unit, number in units:
+            if unit and self.terms[before].hyperparams != self.terms[number].hyperparams:
+                found.append((unit, self.terms[before].hyperparams))
+            before = number
+        return found
 
     @property
     def is_cut_short(self) -> bool:
@@ -195,6 +338,12 @@ class Model:
     def completed_epochs(self) -> int:
         """Epochs whose units are all committed."""
         return self.visited // len(self.partitions)
+
+    @property
+    def begun_epochs(self) -> int:
+        """Epochs that its grant cannot be smaller than: those that are complete, and the present one, of which a unit
+        may have been assigned already."""
+        return self.completed_epochs + (not self.is_trained)
 
     @property
     def remaining(self) -> tuple[int, ...]:
@@ -266,6 +415,10 @@ class Model:
         value = source.get(name)
         return value if value is not None and math.isfinite(value) else None
 
+    def metrics(self, epoch: int, *, validated: bool) -> dict[str, float]:
+        """All metrics of a completed epoch, from where `metric` has its one."""
+        return dict(self.validations.get(epoch, _NOTHING) if validated else self._mean(epoch))
+
     def scores(self, name: str, *, validated: bool) -> dict[int, float]:
         """`metric` of each epoch that has it, ascending."""
         found = {}
@@ -283,10 +436,13 @@ class Model:
         return None
 
     def best_epoch(self, name: str, mode: str, *, validated: bool) -> int | None:
-        """The epoch with the best metric, the earliest among equals; `None` while there is none."""
+        """The epoch with the best metric, the earliest among equals, of those that it ended itself; `None` while there
+        is none."""
         asked = (name, mode, validated)
         if asked not in self._best:
             known = self.scores(name, validated=validated)
+            if self.inherited:  # its parent has the others, with their checkpoints
+                known = {e: score for e, score in known.items() if self._ends[e - 1] > self.inherited}
             sign = 1 if mode == "max" else -1
             self._best[asked] = max(known, key=lambda epoch: (sign * known[epoch], -epoch), default=None)
         return self._best[asked]

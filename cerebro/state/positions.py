@@ -1,32 +1,55 @@
 """Where a unit is in its model's training: what a learning-rate schedule asks for.
 
+Of units on sets of partitions, `total_steps` is what single partitions would take: a batch more for each partition of a
+set but one, at the most.
+
 Partitions have different numbers of rows, and so of batches, and models visit them in different orders. So the number
-of batches before a unit follows from the visits before it. Pure.
+of batches before a unit follows from the visits before it, and from the batch size that each of them had. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Position
-from cerebro.state.models import Model
+from cerebro.state.models import Model, Terms
 
 
-def position_of(model: Model, rows: Mapping[int, int], unit: int) -> Position:
+def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms | None = None) -> Position:
     """Of the unit of that number, from 0, all visits before which are known.
 
     Args:
         rows: partition -> its rows; see `FitPlan.partitions`.
+        terms: that the unit has; left out: `Model.terms_of`.
     """
-    size = model.hyperparams["batch_size"]
-    assert isinstance(size, int)
+    now = terms or model.terms_of(unit)
+    size = _size(now.hyperparams)
     batches = {partition: -(-rows[partition] // size) for partition in model.partitions}
     before = model.epochs_before(unit)
     visited = [p for v in model.visits[model.visits_until(before) : unit] for p in v.partitions]
     per_epoch = sum(batches.values())
+    expected = step = before * per_epoch + sum(batches[partition] for partition in visited)
+    # Of the units before alone: what came later must not move them.
+    had = [0, *(number for first, number in model.begun if first < unit)] if unit else []
+    sizes = {size, *(_size(model.terms[number].hyperparams) for number in had)}
+    if len(model.visits) != model.visited or len(sizes) > 1:
+        # Partitions that are read together have one last batch.
+        step = sum(
+            -(-sum(rows[partition] for partition in visit.partitions) // _size(model.hyperparams_of(number)))
+            for number, visit in enumerate(model.visits[:unit])
+        )
+    # What is left takes batches of the present size.
+    past = step if len(sizes) > 1 else expected
     return Position(
-        epochs=model.epochs,
-        units=model.epochs * len(model.partitions),
-        step=before * per_epoch + sum(batches[partition] for partition in visited),
-        total_steps=model.epochs * per_epoch,
+        epochs=now.epochs,
+        units=now.epochs * len(model.partitions),
+        step=step,
+        total_steps=past + now.epochs * per_epoch - expected,
     )
+
+
+def _size(hyperparams: Hyperparameters) -> int:
+    size = hyperparams["batch_size"]
+    assert isinstance(size, int)
+    return size

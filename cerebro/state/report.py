@@ -13,14 +13,15 @@ and not in the bound, so it shows as gap. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.events import EpochCompleted
 from cerebro.contract.runs import FitPlan
-from cerebro.state import breaks, taken, ways
+from cerebro.state import breaks, taken, ways, wording
 from cerebro.state.bound import lower_bound, lower_bound_of
 from cerebro.state.experiment import ExperimentState
+from cerebro.state.models import Model
 from cerebro.state.runs import Run
 from cerebro.state.timeline import TrainedUnit, busy, busy_without_visits, committed, lost, running, starts
 
@@ -30,7 +31,8 @@ class ScheduleNow:
     """How well a fit run has been scheduled up to now. Times in seconds.
 
     Attributes:
-        epoch, epochs: the slowest model's present epoch, of so many.
+        epoch, epochs: the slowest model's present epoch, of so many; of a run whose models are not all known from the
+            beginning, the furthest one's, of the most that a model was granted.
         makespan_s: since the first unit's own work began; once no unit remains, to the last commit.
         lower_bound_s: the larger of the longest model's and the busiest worker's training time, running units included.
             The worker's is shared by its devices.
@@ -38,7 +40,7 @@ class ScheduleNow:
         start_s: time of all devices that committed tasks waited for a process to start and to import.
         taken_s: time of its workers' devices that other runs had: absence, neither idle nor in `device_s`.
         lost_s: device-seconds of attempts at units that did not commit. They are in the makespan, and not in the bound.
-        is_growing: whether units remain.
+        is_growing: whether units remain, or may come.
     """
 
     epoch: int
@@ -98,7 +100,7 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
     if not math.isfinite(zero):
         return None
     models = [model for model in run.models.values() if not model.is_cut_short]
-    is_growing = run.is_open and not all(model.is_trained for model in models)
+    is_growing = run.is_open and not (run.has_known_end and all(model.is_trained for model in models))
     begun = [unit.ended for unit in running(run, now)]
     latest = run.worked if breaks.is_deserted(run, state.workers.values()) else now
     end = max([zero, run.newest_commit, *begun, *([latest] if is_growing else [])])
@@ -106,8 +108,8 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
     idle_s = sum(sum(report.idle_s.values()) for report in run.epochs)
     idle_s += sum(_idle(state, run, begin, end).values())
     return ScheduleNow(
-        epoch=min((model.epoch for model in models), default=max(1, len(run.epochs))),
-        epochs=max(model.epochs for model in run.models.values()),
+        epoch=_present_epoch(run, models),
+        epochs=max((model.epochs for model in run.models.values()), default=0),
         makespan_s=taken.open_s(run, zero, end),
         lower_bound_s=lower_bound(run, now, _devices(state, run)),
         idle_s=idle_s,
@@ -126,6 +128,12 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         ),
         is_growing=is_growing,
     )
+
+
+def _present_epoch(run: Run, models: Sequence[Model]) -> int:
+    if run.has_known_models:
+        return min((model.epoch for model in models), default=max(1, len(run.epochs)))
+    return max((model.epoch for model in run.models.values()), default=1)
 
 
 def _devices(state: ExperimentState, run: Run) -> dict[str, int]:
@@ -163,7 +171,7 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
     lines = [
         f"schedule: {found.makespan_s:.1f} s{so_far}, at best {found.lower_bound_s:.1f} s "
         f"(gap {100 * found.gap:.1f} %), "
-        f"idle {found.idle_s:.1f} s of {found.device_s:.1f} device-seconds; epoch {found.epoch} of {found.epochs}"
+        f"idle {found.idle_s:.1f} s of {found.device_s:.1f} device-seconds; {_reached(run, found)}"
     ]
     if found.start_s:
         lines.append(f"process starts: {found.start_s:.1f} device-seconds, which are no part of units")
@@ -177,6 +185,10 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
         )
     plan = plan_line(run)
     return [*lines, *([plan] if plan else []), *ways.lines(run)]
+
+
+def _reached(run: Run, found: ScheduleNow) -> str:
+    return f"epoch {found.epoch} of {found.epochs}" if run.has_known_models else wording.trained(run)
 
 
 def plan_line(run: Run) -> str:

@@ -24,6 +24,7 @@ from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
 from cerebro.state.run_counts import RunCounts
+from cerebro.state.search import SearchLog
 from cerebro.state.tasks import ENDED, Task, TaskState
 from cerebro.state.visits import Visit
 
@@ -63,6 +64,12 @@ TRANSITIONS: dict[tuple[RunState, str], frozenset[RunState]] = {
     (RunState.FINISHED, "ModelRetried"): frozenset({RunState.RUNNING}),
     (RunState.FAILED, "ModelResumed"): frozenset({RunState.RUNNING}),
     (RunState.FAILED, "ModelRetried"): frozenset({RunState.RUNNING}),
+    (RunState.STOPPED, "ModelExtended"): frozenset({RunState.RUNNING}),
+    (RunState.FINISHED, "ModelExtended"): frozenset({RunState.RUNNING}),
+    (RunState.FAILED, "ModelExtended"): frozenset({RunState.RUNNING}),
+    (RunState.STOPPED, "ModelsAdded"): frozenset({RunState.RUNNING}),
+    (RunState.FINISHED, "ModelsAdded"): frozenset({RunState.RUNNING}),
+    (RunState.FAILED, "ModelsAdded"): frozenset({RunState.RUNNING}),
 }
 """(state, event) -> states it may lead to. `RunFinished` leads from any open state to its outcome. Anything else is
 illegal, but for a command of a user that came too late: that has no effect."""
@@ -112,6 +119,13 @@ class Run:
     remade: dict[str, Task] = field(default_factory=dict)
     """Those of `tasks` that make a training partition once more on another worker, for a run that is no ETL."""
     models: dict[str, Model] = field(default_factory=dict)
+    search: SearchLog | None = None
+    """Of a fit that searches, once it has started."""
+    has_added: bool = False
+    """Whether models were added after it had started."""
+    young: dict[str, Model] = field(default_factory=dict)
+    """Models with another one's weights that have committed fewer than two units of their own: they may still have to
+    read its checkpoint."""
     epochs: list[EpochCompleted] = field(default_factory=list)
     """How well each epoch was scheduled, once all models have trained it."""
     scheduler: str = ""
@@ -196,6 +210,43 @@ class Run:
         return self.request
 
     @property
+    def fit_rows(self) -> dict[int, int]:
+        """Training partition -> its rows, of a fit run that has started."""
+        assert isinstance(self.plan, FitPlan)
+        return self.plan.partitions
+
+    @property
+    def is_planned_fit(self) -> bool:
+        """Whether it is a fit that has started; one that searches may have no model yet."""
+        return isinstance(self.plan, FitPlan)
+
+    @property
+    def has_known_models(self) -> bool:
+        """Whether all its models were there from the beginning, and all are trained to the end: it can be planned, and
+        the epochs of all models compared."""
+        return self.search is None and not self.has_added
+
+    @property
+    def has_known_end(self) -> bool:
+        """Whether what is left of it is known: while a search is not over it may add models and extend grants."""
+        is_searching = isinstance(self.request, FitRequest) and self.request.search is not None
+        return not (is_searching and self.is_open and (self.search is None or self.search.finish is None))
+
+    def elapsed_s(self, at: float) -> float:
+        """Seconds from its start to a time, without its breaks until now."""
+        return at - self.started - sum(until - since for since, until in self.breaks)
+
+    def waits_at_rung(self, model: Model) -> bool:
+        """Whether a model has used up its grant and the search has yet to decide whether it goes on."""
+        return (
+            self.search is not None
+            and self.search.finish is None
+            and model.state is ModelState.FINISHED
+            and model.epochs < self.fit_request.epochs
+            and model.id not in self.search.verdicts
+        )
+
+    @property
     def is_validated(self) -> bool:
         """Whether models are validated after each epoch."""
         return isinstance(self.plan, FitPlan) and bool(self.plan.valid_partitions)
@@ -234,11 +285,12 @@ class Run:
     def progress(self) -> tuple[int, int]:
         """(tasks committed, tasks in all), where a unit on a set of partitions counts once for each. What models that
         failed or were stopped lack is not due, so it counts as neither; but in a run that failed as a whole all counts,
-        or it would look complete."""
+        or it would look complete. Units that a model has from another one are that one's. Without `has_known_end` all
+        is what models were granted so far."""
         if not isinstance(self.plan, FitPlan) or not isinstance(self.request, FitRequest):
             tasks = self.own_tasks()
             return sum(task.state is TaskState.COMMITTED for task in tasks), len(tasks)
-        done = sum(model.visited for model in self.models.values())
+        done = sum(model.own_visited for model in self.models.values())
         return done, done + sum(self.due(model) for model in self.models.values())
 
     def due(self, model: Model) -> int:
@@ -284,6 +336,8 @@ class Run:
         """A unit was committed."""
         model.add(visit)
         self._count(visit)
+        if model.id in self.young and len(model.own_visits) > 1:
+            del self.young[model.id]
 
     def _count(self, visit: Visit) -> None:
         self.counts.units += 1
@@ -305,16 +359,23 @@ class Run:
         self.trained_s.clear()
         self.starts.clear()
         self.newest_commit, self.counts.units, self.counts.unit_devices = 0.0, 0, 0
-        for visit in (visit for each in self.models.values() for visit in each.visits):
+        for visit in (visit for each in self.models.values() for visit in each.own_visits):
             self._count(visit)
 
     def settle(self, model: Model) -> None:
         """Mark a model finished once it is trained and each of its epochs is validated, or cannot be."""
         if model.state in (ModelState.FINISHED, ModelState.FAILED) or not model.is_trained:
             return
-        missing = [e for e in range(1, model.epochs + 1) if self.is_validated and e not in model.validations]
+        missing = [e for e in range(1, model.epochs + 1) if self.is_validated and model.may_be_validated(e)]
         if all(self.validation(model, epoch).state in ENDED for epoch in missing):
             model.move("LastTaskEnded")
+
+    def kept_checkpoints(self, model: Model) -> set[str]:
+        """Names of a model's checkpoints that must not be removed: those that it needs, and those that others begin
+        with."""
+        request = self.fit_request
+        needed = model.needed_checkpoints(request.metric, request.mode, validated=self.is_validated)
+        return needed | {each.visits[each.inherited - 1].file for each in self.young.values()}
 
     def best_model(self) -> Model | None:
         """The model with the best metric at its best epoch; `None` while there is none, or if this is no fit."""
@@ -336,5 +397,5 @@ class Run:
         if self.open_tasks():
             return False
         if self.kind == "fit":
-            return not self.counts.active
+            return not self.counts.active and (self.search is None or self.search.finish is not None)
         return not self.counts.unfinished

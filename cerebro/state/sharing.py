@@ -60,9 +60,9 @@ def lanes_held(state: ExperimentState, run: Run) -> frozenset[tuple[str, int]]:
 
 def task_lanes(state: ExperimentState, key: str, task: Task) -> Iterator[tuple[str, int]]:
     """Worker and lane wherever an open task is."""
-    name = task.attempts[-1].worker
-    for lane in lanes_of(state.workers[name].open_tasks[key]):
-        yield name, lane
+    for name, devices in task.attempts[-1].places:
+        for lane in lanes_of(devices):
+            yield name, lane
 
 
 @dataclass(frozen=True, kw_only=True)

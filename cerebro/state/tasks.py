@@ -212,6 +212,10 @@ class Task:
         if goes_another_way:
             self.state, self.failure = TaskState.PENDING, event.failure
             return
+        if event.failure.kind is FailureKind.MEMBER_LOST and self.key.others:
+            self.state = TaskState.PENDING
+            self._lose(event.failure.message)
+            return
         self._fail(event.failure, max_attempts, is_worth_another=is_worth_another)
 
     def revoke(self, event: TaskRevoked, max_attempts: int, *, goes_another_way: bool = False) -> None:
@@ -227,14 +231,16 @@ class Task:
                 self._fail(self.failure, max_attempts)
             return
         self.is_interrupted = True
-        if event.loss is FailureKind.PREEMPTED:
+        if event.loss is FailureKind.PREEMPTED or goes_another_way:
             return
-        self.losses += 1
+        self._lose(event.reason)
+
+    def _lose(self, reason: str) -> None:
+        """A worker was lost while the attempt ran."""
+        self.is_interrupted, self.losses = True, self.losses + 1
         if self.losses > MAX_LOSSES:
             self.state, self.is_interrupted = TaskState.FAILED, False
-            message = (
-                f"its worker was lost {self.losses} times while running it, at last because {event.reason}"
-            )
+            message = f"its worker was lost {self.losses} times while running it, at last because {reason}"
             self.failure = Failure(kind=FailureKind.CRASH, message=message)
 
     def _fail(self, failure: Failure, max_attempts: int, *, is_worth_another: bool = False) -> None:

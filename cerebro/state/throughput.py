@@ -5,7 +5,8 @@ longest model's units left by the mean time of a unit, because a model is in one
 to start and to import is over once and for all, so it counts neither for throughput nor for a unit's time. Validations,
 and partitions made again, are neither in the work left nor in the throughput; they slow it down. The clock of all this
 stands still while a run is stopped or none of its workers is there (`cerebro.state.breaks`), and while it is paused.
-Nothing is known of queues ahead, of failures to come, or of models that cost more than those that ran lately.
+Nothing is known of queues ahead, of failures to come, or of models that cost more than those that ran lately. While a
+search is not over, nobody knows the work left, so nothing is said of the time.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class ThroughputMeter:
             units: of a planned fit, counted already.
             newest: task -> what its open attempt said last.
         """
-        table = units or (_Counted(run) if run.models else None)
+        table = units or (_Counted(run) if run.is_planned_fit else None)
         clock = partial(breaks.worked_until, run)
         own = [commit.by(clock) for commit in self._commits if commit.run == run.id]
         told_at, now = now, clock(now)
@@ -229,8 +230,8 @@ def _share(started: float, ended: float, begin: float) -> float:
 
 
 def _rows_left(run: Run, table: Units | None) -> float | None:
-    """Rows to be done yet, running tasks included; `None` before the run is planned."""
-    if run.plan is None:
+    """Rows to be done yet, running tasks included; `None` while that is not known."""
+    if run.plan is None or not run.has_known_end:
         return None
     if table is not None and isinstance(run.plan, FitPlan):
         done, total = table.progress()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cerebro.contract.tasks import Member
 from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import Gang, Problem, Strategy
+from cerebro.scheduling.problem import GangStrategy, Problem, Strategy
 from cerebro.scheduling.schedule import Schedule, Unit
 from cerebro.state.keys import TaskKey
 from cerebro.state.runs import Run
@@ -78,7 +78,7 @@ def tries(run: Run, model: str = "") -> Iterator[Try]:
             for attempt in task.attempts[:-1] if is_unit_done else task.attempts:
                 yield Try(task.key, attempt, None)
     for name in (model,) if model else run.models:
-        for visit in run.models[name].visits if name in run.models else ():
+        for visit in run.models[name].own_visits if name in run.models else ():
             key = visit.key(run.id, name)
             known = run.tasks.get(str(key))
             yield Try(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
@@ -87,7 +87,7 @@ def tries(run: Run, model: str = "") -> Iterator[Try]:
 def committed(run: Run, epoch: int | None = None) -> Iterator[TrainedUnit]:
     """Committed units, model by model in the order of training; only those up to `epoch` if one is given."""
     for model in run.models.values():
-        for visit in model.visits[: model.visits_until(epoch or model.epochs)]:
+        for visit in model.visits[model.inherited : model.visits_until(epoch or model.epochs)]:
             yield TrainedUnit(
                 model.id,
                 visit.epoch,
@@ -128,7 +128,7 @@ def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
     `since`."""
     yield from busy_without_visits(run, end)
     for model in run.models.values():
-        for visit in reversed(model.visits):
+        for visit in reversed(model.own_visits):
             if visit.ended <= since:
                 break
             for worker, devices in visit.places:
@@ -185,9 +185,15 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
         devices: worker -> how many it had, as far as that is known; else as many as its units show.
 
     Raises:
-        InstanceError: nothing is committed yet.
+        InstanceError: nothing is committed yet, or models were trained for different numbers of epochs: a problem has
+            one number for all.
     """
     models = [model for model in run.models.values() if not model.is_cut_short]
+    if any(model.inherited or model.epochs != models[0].epochs for model in models):
+        raise InstanceError(
+            f"models of {run.id} are trained for different numbers of epochs, or go on from others, so its visits are "
+            "no schedule of one problem: `visits()` has them all, `cerebro status` makespan, bound and idle time"
+        )
     index = {model.id: position for position, model in enumerate(models)}
     visits = [unit for unit in committed(run) if unit.model in index]
     if not visits:
@@ -229,16 +235,18 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
     return problem, Schedule.of(units)
 
 
-def _gangs(units: list[Unit], models: int) -> tuple[tuple[Gang, ...], ...]:
+def _gangs(units: list[Unit], models: int) -> tuple[tuple[GangStrategy, ...], ...]:
     """One for each number of workers, and of GPUs of each, that trained a model together, with its mean time."""
     measured: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for unit in units:
         if unit.others:
             members = len(unit.places)
             measured[unit.model, members, unit.gpus].append((unit.end - unit.start) / members)
-    found: list[list[Gang]] = [[] for _ in range(models)]
+    found: list[list[GangStrategy]] = [[] for _ in range(models)]
     for (model, members, gpus), times in measured.items():
-        found[model].append(Gang(members=members, gpus=gpus, seconds=max(sum(times) / len(times), 1e-9)))
+        found[model].append(
+            GangStrategy(members=members, gpus=gpus, seconds=max(sum(times) / len(times), 1e-9))
+        )
     return tuple(map(tuple, found))
 
 

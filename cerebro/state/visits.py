@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from operator import mul
 from typing import NamedTuple
 
-from cerebro.contract.tasks import CheckpointRef, Member, TaskResult
+from cerebro.contract.tasks import CheckpointRef, CurvePoint, Member, TaskResult
 from cerebro.contract.ways import Way
 from cerebro.state.keys import TaskKey
 from cerebro.state.tasks import Attempt
@@ -51,6 +54,12 @@ class Visit(NamedTuple):
     """How it used its devices; `None`: one, as user code is written."""
     others: tuple[Member, ...] = ()
     """Of a unit on a set of partitions: the workers beside `worker`, with the partition and the devices of each."""
+    reported: str = ""
+    """Name of what it reported while it ran, if the log has its curve."""
+    course: bytes = b""
+    """The points of that: doubles, one after another, as they take least memory."""
+    has_diverged: bool = False
+    """Of that, whether it ended in what is no finite number."""
 
     @classmethod
     def of(
@@ -82,6 +91,9 @@ class Visit(NamedTuple):
             result.peak_gpu_bytes,
             attempt.way,
             attempt.others,
+            sys.intern(result.curve.name) if result.curve else "",
+            array("d", chain(*result.curve.points)).tobytes() if result.curve else b"",
+            result.curve is not None and result.curve.has_diverged,
         )
 
     def key(self, run: str, model: str) -> TaskKey:
@@ -132,6 +144,15 @@ class Visit(NamedTuple):
     def checkpoint(self) -> CheckpointRef:
         """The model's state after it, made anew at each call."""
         return CheckpointRef(name=self.file, checksum=self.checksum, size=self.size)
+
+    @property
+    def points(self) -> tuple[CurvePoint, ...]:
+        """Of its curve, made anew at each call; none if the log has none."""
+        flat = array("d")
+        flat.frombytes(self.course)
+        return tuple(
+            CurvePoint(s, mean, int(n)) for s, mean, n in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        )
 
     @property
     def begun(self) -> float:

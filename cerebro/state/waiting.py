@@ -28,7 +28,12 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     if run.state is RunState.QUEUED:
         found = obstacle(state.runs, run)
         return found.reason if found else ""
-    return _missing_worker(state, run)
+    return _missing_worker(state, run) or _missing_draws(run)
+
+
+def _missing_draws(run: Run) -> str:
+    count = len(run.search.open_draws) if run.search is not None else 0
+    return f"{_WAITING}{count} value{'' if count == 1 else 's'} of the sampler" if count else ""
 
 
 def reason_to_wait(told: str, standing: Standing | None, otherwise: str = "") -> str:
@@ -69,6 +74,8 @@ _WAITING = "waiting for "
 def needed_partitions(state: ExperimentState, run: Run) -> set[int]:
     """Training partitions that a fit run, or a test or prediction on the training data, has yet to read."""
     if isinstance(run.plan, FitPlan):
+        if not run.has_known_end:
+            return set(run.plan.partitions)  # any model that is added meets all of them
         needed: set[int] = set()
         for model in run.models.values():
             if model.state is ModelState.ACTIVE and not model.is_trained:

@@ -7,6 +7,8 @@ attempt. A model fails for its ways only once none is left; then it tells of eac
 User code that raises, hangs or crashes by another way than it is written may do so because of the way. So what would
 end the model strikes off the way, as long as another one is left: if it was user code, the other one shows the same.
 
+A gang that loses workers again and again goes on as workers that train alone.
+
 Memory of a device belongs to the attempt that has the device, so one failure is proof. Memory of a machine is shared:
 what runs out of it is first done once more with nothing else on its worker, as far as attempts remain
 (`controller.memory_retries`).
@@ -26,9 +28,9 @@ from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.errors import IllegalEventError
 from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import Run
-from cerebro.state.tasks import Task
+from cerebro.state.tasks import MAX_LOSSES, Task
 
-_STRIKING = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.OUT_OF_MEMORY})
+_STRIKING = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.OUT_OF_MEMORY, FailureKind.MEMBER_LOST})
 _DOUBTFUL = frozenset({FailureKind.USER_ERROR, FailureKind.HANG, FailureKind.CRASH})
 """Failures that are perhaps the way's, and perhaps user code's or chance."""
 
@@ -73,6 +75,8 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
     if not (failure.kind in _STRIKING or is_doubtful) or way.label in model.struck:
         return False
     has_other = any(other.label != way.label for other in left(run, model))
+    if failure.kind is FailureKind.MEMBER_LOST and not (has_other and task.losses >= MAX_LOSSES):
+        return False
     is_last_attempt = task.failures + 1 >= run.max_attempts
     if is_doubtful and not (has_other and (is_last_attempt or failure.kind not in RETRYABLE)):
         return False
@@ -139,7 +143,7 @@ def told(run: Run, model: Model) -> list[WayTold]:
     """All ways of a model, those first that are tried first."""
     seconds: dict[str, list[float]] = {}
     known = {way.label: way for way in ways_of(run)}
-    for visit in model.visits:
+    for visit in model.own_visits:
         way = visit.way or SINGLE
         known.setdefault(way.label, way)
         seconds.setdefault(way.label, []).append(visit.seconds)

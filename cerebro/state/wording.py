@@ -46,6 +46,8 @@ def model(value: Model, owner: Run) -> str:
     """What a model does within its run."""
     if value.state is ModelState.STOPPED and value.busy:
         return "stopping"
+    if value.state is ModelState.FINISHED and owner.search is not None:
+        return _at_rung(value, owner)
     if value.state is not ModelState.ACTIVE:
         return value.state.value
     if not owner.is_open:
@@ -53,6 +55,24 @@ def model(value: Model, owner: Run) -> str:
     if owner.state in (RunState.PAUSED, RunState.STOPPING):
         return owner.state.value
     return "running" if is_at_work(value, owner) else "queued"
+
+
+def _at_rung(value: Model, owner: Run) -> str:
+    """Of a model whose grant is used up."""
+    if owner.search is not None and value.id in owner.search.verdicts:
+        return "stopped"
+    may_go_on = not owner.has_known_end and value.epochs < owner.fit_request.epochs
+    return "paused" if may_go_on else "finished"
+
+
+def trained(value: Run) -> str:
+    """How far a fit is whose models are not all known from the beginning: a share of all would be of nothing known."""
+    epochs = sum(model.completed_epochs - model.inherited_epochs for model in value.models.values())
+    return f"{_counted(len(value.models), 'model')}, {_counted(epochs, 'epoch')} trained"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def is_at_work(value: Model, owner: Run) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined, WorkerLost, WorkerRemoved
-from cerebro.contract.records import Holding
+from cerebro.contract.records import READS_BASES, TELLS_CURVES, Holding
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 
@@ -98,6 +98,16 @@ def knows_ways(of: Worker | WorkerJoined) -> bool:
     """Whether units may run there by another way than as user code is written. Who can try ways can train by them; a
     worker of a version from before there were ways can do neither, and ends where a task names one."""
     return "trial" in of.kinds
+
+
+def reads_bases(worker: Worker) -> bool:
+    """Whether it reads checkpoints whose frozen weights are in a file of their own."""
+    return READS_BASES in worker.kinds
+
+
+def tells_curves(worker: Worker) -> bool:
+    """Whether it tells the curve of a unit that is to tell it."""
+    return TELLS_CURVES in worker.kinds
 
 
 def apply(workers: dict[str, Worker], event: ClusterEvent) -> None:

@@ -100,8 +100,10 @@ class Group(ABC):
         rank, size: number of this process, from 0; of so many.
         device: that this rank computes on, such as ``cuda:0`` or ``cpu``.
         devices: that this process may use: more than one for a technique of one process on several devices.
+        is_of_several_workers: whether the ranks are on several workers, which share no memory.
     """
 
+    is_of_several_workers: bool = False
     rank: int = 0
     size: int = 1
     device: str = "cpu"

@@ -15,11 +15,14 @@ from cerebro.spec import DataLoader, Hints
 from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Share, Technique
 from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
 from cerebro.techniques.ddp import not_shared, require_apart, synchronize_norms
+from cerebro.techniques.float8 import EMULATED, FLOAT8, not_computed, to_float8
 from cerebro.techniques.single import not_one, too_large
 
 if TYPE_CHECKING:
     from torch import nn
 
+_PRECISIONS = ("bf16", FLOAT8, EMULATED)
+"""In float8 are products of matrices; all else is in bfloat16 then."""
 _PRECISION, _RESHARD, _ACTIVATIONS = "precision", "reshard", "activations"
 
 _REFUSED = {
@@ -45,6 +48,9 @@ class _Sharding(Technique):
         """Part the parameters of each block and module, which are put together while it computes."""
         from torch.distributed.fsdp import register_fsdp_forward_method
 
+        precision = params.get(_PRECISION)
+        if precision in (FLOAT8, EMULATED):
+            to_float8(modules, group, is_emulated=precision == EMULATED)
         recompute_if_asked(modules, params, hints)
         require_apart(modules)
         for module in modules:
@@ -72,7 +78,7 @@ class _Sharding(Technique):
         import torch
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
-        if params.get(_PRECISION) != "bf16":
+        if _PRECISION not in params:
             return {}
         # Gradients are added up in full precision, and so are the weights that the optimizer keeps.
         return {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
@@ -97,7 +103,7 @@ class Fsdp(_Sharding):
     name = "fsdp"
     least = 2
     parameters: ClassVar = MappingProxyType(
-        {_RESHARD: (True, False), CHECKPOINTING: (False, True), _PRECISION: ("bf16",)}
+        {_RESHARD: (True, False), CHECKPOINTING: (False, True), _PRECISION: _PRECISIONS}
     )
 
     def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
@@ -108,6 +114,7 @@ class Fsdp(_Sharding):
         """It needs several devices, a row for each, and a part of the state to fit each."""
         return (
             not_shared(facts, place)
+            or not_computed(params.get(_PRECISION), place)
             or not_repeated(facts, params)
             or too_large(self.memory(facts, place, params), place)
         )
@@ -135,7 +142,7 @@ class Offload(_Sharding):
     name = "offload"
     most = 1
     parameters: ClassVar = MappingProxyType(
-        {CHECKPOINTING: (False, True), _ACTIVATIONS: (False, True), _PRECISION: ("bf16",)}
+        {CHECKPOINTING: (False, True), _ACTIVATIONS: (False, True), _PRECISION: _PRECISIONS}
     )
     processes = "one"
 
@@ -148,6 +155,7 @@ class Offload(_Sharding):
         """It needs the model's state to fit the host."""
         return (
             not_one(place)
+            or not_computed(params.get(_PRECISION), place)
             or not_repeated(facts, params)
             or too_large(self.memory(facts, place, params), place)
         )

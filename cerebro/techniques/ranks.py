@@ -1,36 +1,42 @@
 """Rank groups: the processes that train one model together, joined by torch.distributed on one machine.
 
 They find each other by a file in a folder of theirs, so there is no port to race for, and speak over the loopback
-interface. A group outlives a unit: joining takes longer than a small unit does.
+interface. A group outlives a unit: joining takes longer than a small unit does. Ranks of several workers, a *wide*
+group, find each other at a port that is free, and speak over the interface that their worker is reached by.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, HashStore
+from torch._C._distributed_c10d import FileStore, HashStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from cerebro.errors import ConflictError
+from cerebro.errors import ConflictError, StorageFullError
 from cerebro.techniques.base import Group
 
-_INTERFACES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _LONG_S = 24 * 3600.0
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 
 
 class RankGroup(Group):
     """Made by `join`. A process is in one group at a time: torch knows one *default* group."""
 
-    def __init__(self, rank: int, size: int, device: str, folder: Path | None) -> None:
+    def __init__(
+        self, rank: int, size: int, device: str, folder: Path | None, *, is_of_several_workers: bool = False
+    ) -> None:
         self.rank, self.size, self.device, self.devices = rank, size, device, (device,)
-        self.folder = folder
+        self.folder, self.is_of_several_workers = folder, is_of_several_workers
         self._mesh: DeviceMesh | None = None
 
     @classmethod
@@ -46,29 +52,99 @@ class RankGroup(Group):
 
         Raises:
             ConflictError: this process is in a group already.
+            StorageFullError: there is no room in the folder for what ranks tell each other there.
             RuntimeError: of torch: a rank did not come in time, or has gone.
+        """
+        timeout = timedelta(seconds=timeout_s)
+
+        def store() -> Store:
+            made = HashStore() if folder is None else FileStore(str(folder / "ranks"), size)
+            made.set_timeout(timeout)
+            return made
+
+        with _full_named(folder):
+            return cls(rank, size, device, folder)._met(store, "lo", timeout)
+
+    @classmethod
+    def join_several_workers(
+        cls,
+        address: str,
+        *,
+        rank: int,
+        size: int,
+        device: str,
+        say_where: Callable[[str], None],
+        hear_where: Callable[[], str],
+        timeout_s: float = _LONG_S,
+    ) -> RankGroup:
+        """As `join`, for ranks of several workers. torch makes sure of nobody who connects: the cluster's network
+        policies have to keep others away.
+
+        Args:
+            address: of this rank's worker, as the others reach it.
+            say_where, hear_where: rank 0 says ``HOST:PORT`` where it is to be found, the others wait to hear of it.
+
+        Raises:
+            ConflictError, RuntimeError: as `join`.
+            ValueError: no interface of this machine has the address.
+        """
+        timeout = timedelta(seconds=timeout_s)
+
+        def store() -> Store:
+            if rank > 0:
+                host, _, found = hear_where().rpartition(":")
+                return TCPStore(host, int(found), size, False, timeout, wait_for_workers=False)
+            # torch by itself listens on all interfaces.
+            listener = socket.create_server((address, 0), family=_family(address))
+            port = listener.getsockname()[1]
+            made = TCPStore(
+                address,
+                port,
+                size,
+                True,
+                timeout,
+                wait_for_workers=False,
+                master_listen_fd=listener.detach(),
+            )
+            say_where(f"{address}:{port}")
+            return made
+
+        group = cls(rank, size, device, None, is_of_several_workers=True)
+        return group._met(store, interface_of(address), timeout)
+
+    def _met(self, store: Callable[[], Store], interface: str, timeout: timedelta) -> Self:
+        """Wait for the other ranks; returns the group, which is torch's default from then on.
+
+        Args:
+            store: makes or finds what ranks tell each other by.
+            interface: that they speak over.
+            timeout: of each collective call.
         """
         if dist.is_initialized():
             raise ConflictError("this process is in a rank group already: leave it first")
-        kind = torch.device(device).type
-        if kind == "cuda":
-            torch.cuda.set_device(torch.device(device))
-        timeout = timedelta(seconds=timeout_s)
-        store = HashStore() if folder is None else FileStore(str(folder / "ranks"), size)
-        store.set_timeout(timeout)
-        group = cls(rank, size, device, folder)
-        with _loopback():
+        device = torch.device(self.device)
+        is_gpu = device.type == "cuda"
+        if is_gpu:
+            torch.cuda.set_device(device)
+        found = store()
+        with _interface(interface):
             # gloo beside NCCL: some state lies on the host whatever the device (pytorch#148532).
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
-                store=store,
-                rank=rank,
-                world_size=size,
+                "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
+                store=found,
+                rank=self.rank,
+                world_size=self.size,
                 timeout=timeout,
-                device_id=torch.device(device) if kind == "cuda" else None,
+                device_id=device if is_gpu else None,
             )
-            group.barrier()
-        return group
+            self.barrier()
+        return self
+
+    def largest(self, value: int) -> int:
+        """Of what the ranks gave."""
+        most = torch.tensor(value, dtype=torch.int64)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        return int(most)
 
     def is_for(self, folder: Path | None, *, rank: int, size: int, device: str) -> bool:
         """Whether it is the group that `join` would make of this, and can be kept."""
@@ -115,6 +191,20 @@ class RankGroup(Group):
             dist.destroy_process_group()
 
 
+@contextmanager
+def _full_named(folder: Path | None) -> Iterator[None]:
+    """Have a full volume told as such: torch tells it as a store that failed, as if another rank had gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = next((text for text in _FULL if text in str(error)), None)
+        if said is None or folder is None:
+            raise
+        raise StorageFullError(
+            f"no space to write in {folder}, where the ranks meet: {said}. Free space on this volume"
+        ) from error
+
+
 class Alone(Group):
     """One process that uses all devices of the unit: a group of one, which nobody is waited for."""
 
@@ -147,16 +237,37 @@ class Alone(Group):
             self._ranks = None
 
 
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def interface_of(address: str) -> str:
+    """Name of the interface of this machine with an address.
+
+    Raises:
+        ValueError: none has it.
+    """
+    import psutil
+
+    for name, found in psutil.net_if_addrs().items():
+        if any(each.address == address for each in found):
+            return str(name)
+    raise ValueError(
+        f"no interface of this machine has the address {address}: set CEREBRO_ADDRESS to one that it has and that "
+        "other workers reach"
+    )
+
+
 @contextmanager
-def _loopback() -> Iterator[None]:
-    """Have gloo and NCCL, which look at it once, speak over the loopback interface; user code may need another."""
-    before = {name: os.environ.get(name) for name in _INTERFACES}
-    os.environ.update(_INTERFACES)
+def _interface(name: str) -> Iterator[None]:
+    """Have gloo and NCCL, which look at it once, speak over an interface; user code may need another."""
+    before = {variable: os.environ.get(variable) for variable in _INTERFACES}
+    os.environ.update(dict.fromkeys(_INTERFACES, name))
     try:
         yield
     finally:
-        for name, value in before.items():
+        for variable, value in before.items():
             if value is None:
-                del os.environ[name]
+                del os.environ[variable]
             else:
-                os.environ[name] = value
+                os.environ[variable] = value

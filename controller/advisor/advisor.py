@@ -278,6 +278,8 @@ def _is_wanted(core: Core, fit: FitDispatch) -> bool:
     run = core.state.runs[fit.run]
     return (
         run.planner
+        and run.has_known_models
+        and not fit.dispatch_state.has_urgency
         and run.scheduler == DEFAULT_POLICY
         and run.state is RunState.RUNNING
         and sum(fit.dispatch_state.gpus) > 1

@@ -20,7 +20,9 @@ from controller.fit_dispatch import FitDispatch
 from controller.unit_times import technique_of
 
 HORIZON = 400
-"""Units a problem reaches ahead, at least to the end of the present epoch. Further ahead, noise undoes any plan."""
+"""Units a problem reaches ahead, at least to the end of the present epoch; to that of the next one, where less than
+half of the present one is left, which may be done by the time that a plan is there. Further ahead, noise undoes any
+plan."""
 
 MAX_UNITS = 5000
 """Beyond so many units in one epoch dispatch has all the choice it needs, and a planner no time."""
@@ -108,16 +110,25 @@ class PlannerQuery:
 def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     """What is left to run; `None` if it is too little or too much to plan."""
     dispatch_state = fit.dispatch_state
-    models = tuple(m for m, mask in enumerate(dispatch_state.open) if mask)
+    if fit.gang_size > 1:
+        return None  # plans know no units on sets of partitions
     partitions = tuple(p for p in range(len(dispatch_state.sizes)) if dispatch_state.holders(p))
+    # A model that runs its last unit has nothing left to plan, and epochs are those that all models have.
+    models = tuple(
+        m
+        for m, mask in enumerate(dispatch_state.open)
+        if mask and (dispatch_state.epoch[m] < dispatch_state.epochs[m] or _left(fit, m, partitions))
+    )
     if not models or not partitions or len(models) * len(partitions) > MAX_UNITS:
         return None
     left = tuple(_left(fit, m, partitions) for m in models)
-    if sum(mask.bit_count() for mask in left) < 2:
-        return None
-    epochs = min(dispatch_state.epochs - dispatch_state.epoch[m] + 1 for m in models)
+    epochs = min(dispatch_state.epochs[m] - dispatch_state.epoch[m] + 1 for m in models)
     if len(partitions) < len(dispatch_state.sizes):
         epochs = 1  # no model can complete its epoch before the lost partition is back
+    in_epoch, now = len(models) * len(partitions), sum(mask.bit_count() for mask in left)
+    epochs = min(epochs, max(1 + (2 * now < in_epoch), HORIZON // in_epoch))
+    if now + (epochs - 1) * in_epoch < 2:
+        return None
     models_ready, gpus_ready = _ready(fit)
     ways: dict[str, Way] = {}
     strategies, present = [], []
@@ -138,7 +149,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         strategies=tuple(strategies),
         holders=tuple(dispatch_state.holders(p) for p in partitions),
         sizes=tuple(dispatch_state.sizes[p] for p in partitions),
-        epochs=max(1, min(epochs, HORIZON // (len(models) * len(partitions)))),
+        epochs=epochs,
         left=left,
         model_ready=tuple(models_ready.get(m, 0.0) for m in models),
         gpu_ready=gpus_ready,
@@ -161,9 +172,9 @@ def _strategies(
     """Those of a model on a worker, and which of them is the present one; `NOT_HERE` if there is none. Their ways are
     added to `ways`."""
     if not fit.ways.has_other(model):
-        seconds = fit.dispatch_state.time[model][worker]
+        seconds, fixed = fit.dispatch_state.time[model][worker], fit.dispatch_state.fixed[model][worker]
         ways[""] = SINGLE
-        return ((Strategy(seconds=seconds),), 0) if seconds != NEVER else ((), NOT_HERE)
+        return ((Strategy(seconds=seconds, fixed=fixed),), 0) if seconds != NEVER else ((), NOT_HERE)
     found: list[Strategy] = []
     present = NOT_HERE
     for way in fit.ways.candidates(model, worker):
@@ -171,8 +182,8 @@ def _strategies(
         ways[technique] = way
         if way == fit.ways.of(model, worker):
             present = len(found)
-        seconds = fit.ways.seconds(model, worker, way)
-        found.append(Strategy(seconds=seconds, gpus=way.size, technique=technique))
+        seconds, fixed = fit.ways.cost(model, worker, way)
+        found.append(Strategy(seconds=seconds, gpus=way.size, technique=technique, fixed=fixed))
     return tuple(found), present
 
 

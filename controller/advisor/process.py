@@ -34,16 +34,20 @@ class _Child:
                     asking.flush()
                     self.answers.put(json.loads(answering.readline()))
                 except (OSError, ValueError):
-                    self.answers.put({"error": "the planning process has ended"})
+                    self.answers.put({"error": f"process {self.process.pid} that answers has ended"})
 
 
 class ChildHelper:
-    """A planner in a process of its own (`controller.advisor.advisor.Helper`).
+    """A `controller.advisor.advisor.Helper` in a process of its own.
 
-    The process is started by a question and ended by `rest`.
+    A question starts it, `rest` ends it.
+
+    Args:
+        program: the module that answers, a line for a line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = "controller.advisor.child") -> None:
+        self._program = program
         self._child: _Child | None = None
         self._is_busy = False
 
@@ -52,7 +56,7 @@ class ChildHelper:
         if self._is_busy or (self._child is not None and self._child.process.poll() is not None):
             self.rest()
         if self._child is None:
-            self._child = _started()
+            self._child = _started(self._program)
         self._is_busy = True
         self._child.questions.put(message)
 
@@ -84,11 +88,11 @@ class ChildHelper:
             child.process.wait()
 
 
-def _started() -> _Child:
-    command = with_parent_death_signal([sys.executable, "-P", "-m", "controller.advisor.child"], BACKGROUND)
+def _started(program: str) -> _Child:
+    command = with_parent_death_signal([sys.executable, "-P", "-m", program], BACKGROUND)
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     child = _Child(process)
-    threading.Thread(target=child.converse, name="advisor", daemon=True).start()
+    threading.Thread(target=child.converse, name=program, daemon=True).start()
     return child

@@ -233,12 +233,12 @@ class Simulation:
         self.writes += 1
         request = api.DecideRequest(term=self._term, after=core.state.seq, steps=tuple(steps))
         answer = self.store.decide(core.state.name, request)
+        self._workers.deliver()  # they wait on the store, whoever decides
         if self.dies():
             # After the write, before its answer: the same.
             self._start_controller()
             return True
         self._fold(core, answer.events)
-        self._workers.deliver()
         return any(outcome.outcome == "done" for outcome in answer.outcomes)
 
     def _fold(self, core: Core, events: Sequence[Event], *, is_news: bool = True) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import EvaluateRequest, FitRequest
-from cerebro.contract.tasks import Failure, TaskBody, TrialTask
+from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import Inspection, TrialOutcome
 
 EXPERIMENT = "simulated"
@@ -52,7 +52,9 @@ class Scenario:
     Attributes:
         holdings: worker -> partitions it holds, or is to make if there is ETL.
         unit_time: how long a task takes.
+        fixed_s: of that, what a unit takes whatever its rows, as its worker tells; without, a worker tells no parts.
         outcome: which attempts fail.
+        curve: what a unit that is to tell its curve has reported, given its seconds.
         outages: workers that go away for a while.
         joins: worker -> when it is there for the first time, if not from the beginning.
         removals: worker -> when it goes for good, with its disk.
@@ -67,7 +69,11 @@ class Scenario:
 
     holdings: Mapping[str, Sequence[int]]
     unit_time: UnitTime = lambda body, worker: 1.0
+    fixed_s: UnitTime | None = None
     outcome: Outcome = lambda body, attempt, worker: None
+    curve: Callable[[TrainTask, float], Curve | None] = lambda body, seconds: None
+    metrics: Callable[[TaskBody], Mapping[str, float]] = lambda body: {"loss": 1.0}
+    """What the function of a unit or a validation returns."""
     outages: Sequence[WorkerOutage] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     removals: Mapping[str, float] = field(default_factory=dict)
@@ -80,6 +86,8 @@ class Scenario:
     """Workers whose units come to no batch: they give nothing back that they are asked for."""
     inspection: Inspection | None = None
     """What an inspection finds; `None`: no worker inspects, so none tries."""
+    is_apart: bool = False
+    """Whether workers train with no others."""
     without_ways: frozenset[str] = frozenset()
     """Workers of a version that knows no ways, until they come back for the first time."""
     trial: Callable[[TrialTask], TrialOutcome] = lambda body: TrialOutcome(batch_s=1.0, is_verified=True)

@@ -16,8 +16,10 @@ from cerebro.contract.events import (
     ExperimentArchived,
     LivePoint,
     LocatorsChanged,
+    ModelExtended,
     ModelResumed,
     ModelRetried,
+    ModelsAdded,
     RunFinished,
     RunRequested,
     RunResumed,
@@ -29,12 +31,13 @@ from cerebro.contract.events import (
     WorkerLost,
     WorkerRemoved,
 )
-from cerebro.contract.records import QUEUE_DEPTH, AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
+from cerebro.contract.records import AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
+from cerebro.contract.tasks import Member
 from cerebro.errors import ConflictError, NotFoundError
 from controller.simulation.tables import ALREADY, DONE, TaskRow, refused
 from controller.simulation.worker_store import VirtualWorkerStore
 
-_OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried)
+_OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried, ModelsAdded, ModelExtended)
 """Events after which a run may be open."""
 
 
@@ -285,24 +288,42 @@ class VirtualStore(VirtualWorkerStore):
             return ALREADY
         if task.state in ("assigned", "running") or step.attempt != task.attempt + 1:
             return refused(str(task))
-        worker = self._workers.get(step.worker)
-        if worker is None or worker.record.incarnation != step.incarnation:
-            return refused(f"{step.worker} registered anew")
-        if self._present.get(step.worker, step.incarnation) != step.incarnation:
-            return refused(f"the cluster's log does not say that {step.worker} is there")
-        if any(device >= max(1, len(worker.record.devices)) for device in step.devices):
-            return refused(f"{step.worker} has no such device")
-        if any(len(place) >= QUEUE_DEPTH for place in worker.places(step.devices)):
-            return refused(f"{step.worker} has enough there")
-        for place in worker.places(step.devices):
-            place.append((experiment, step.task))
-        self._tasks[experiment, step.task] = TaskRow(
-            "assigned", step.attempt, step.worker, step.incarnation, devices=step.devices
+        row = TaskRow(
+            "assigned",
+            step.attempt,
+            step.worker,
+            step.incarnation,
+            devices=step.devices,
+            others=step.others,
         )
-        self._post(worker, experiment, step)
-        named = step.model_dump(include={"task", "attempt", "worker", "devices"})
-        self._append(experiment, TaskAssigned(**named, way=step.way))
+        problems = (self._unfit(*place, step.depth) for place in row.places)
+        if problem := next(filter(None, problems), ""):
+            return refused(problem)
+        self._tasks[experiment, step.task] = row
+        for number, (name, _, devices) in enumerate(row.places):
+            worker = self._workers[name]
+            for place in worker.places(devices):
+                place.append((experiment, step.task))
+            self._post(worker, experiment, step.model_copy(update={"devices": devices}), number)
+        named = step.model_dump(include={"task", "attempt", "worker", "devices", "terms"})
+        members = tuple(
+            Member(worker=each.worker, partition=each.partition, devices=each.devices) for each in step.others
+        )
+        self._append(experiment, TaskAssigned(**named, way=step.way, others=members))
         return DONE
+
+    def _unfit(self, name: str, incarnation: str, devices: tuple[int, ...], depth: int) -> str:
+        """Why an attempt cannot be given to a worker; empty if it can."""
+        worker = self._workers.get(name)
+        if worker is None or worker.record.incarnation != incarnation:
+            return f"{name} registered anew"
+        if self._present.get(name, incarnation) != incarnation:
+            return f"the cluster's log does not say that {name} is there"
+        if any(device >= max(1, len(worker.record.devices)) for device in devices):
+            return f"{name} has no such device"
+        if any(len(place) >= depth for place in worker.places(devices)):
+            return f"{name} has enough there"
+        return ""
 
     def _ask(self, experiment: str, step: api.Ask, task: TaskRow) -> api.StepOutcome:
         if (task.attempt, task.worker, task.state) != (step.attempt, step.worker, "running"):
@@ -328,9 +349,10 @@ class VirtualStore(VirtualWorkerStore):
             return refused(f"the lease of {task.worker} still runs")
         task.state = "revoked"
         self._vacate(experiment, step.task, task)
-        worker = self._workers.get(step.worker)
-        if worker is not None and worker.record.incarnation == task.incarnation:
-            self._post(worker, experiment, step)
+        for name, incarnation, _ in task.places:
+            worker = self._workers.get(name)
+            if worker is not None and worker.record.incarnation == incarnation:
+                self._post(worker, experiment, step)
         self._append(
             experiment,
             TaskRevoked(

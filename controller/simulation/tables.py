@@ -21,6 +21,7 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerUsage,
 )
+from cerebro.contract.steps import AssignedMember
 from cerebro.contract.tasks import InboxItem
 
 DONE = api.StepOutcome(outcome="done")
@@ -42,9 +43,17 @@ class TaskRow:
     incarnation: str = ""
     lease_until: float = 0.0
     devices: tuple[int, ...] = ()
+    others: tuple[AssignedMember, ...] = ()
+    """Of a gang: the workers beside the one that leads."""
     saved_batch: int = 0
     """Of the newest savepoint of this attempt."""
     is_asked: bool = False
+
+    @property
+    def places(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+        """(worker, incarnation, devices) of all that have the attempt."""
+        others = ((each.worker, each.incarnation, each.devices) for each in self.others)
+        return ((self.worker, self.incarnation, self.devices), *others)
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} is {self.state}" + (f" at {self.worker}" if self.worker else "")

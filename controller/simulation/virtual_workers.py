@@ -11,7 +11,7 @@ from functools import partial
 
 from cerebro.contract import api
 from cerebro.contract.events import RunStarted
-from cerebro.contract.records import Device, Holding, PodRef, WorkerRecord
+from cerebro.contract.records import READS_BASES, TELLS_CURVES, Device, Holding, PodRef, WorkerRecord
 from cerebro.contract.tasks import (
     CheckpointRef,
     EtlTask,
@@ -22,6 +22,7 @@ from cerebro.contract.tasks import (
     Savepoint,
     TaskBody,
     TaskResult,
+    Timings,
     TrainTask,
     TrialTask,
 )
@@ -101,7 +102,8 @@ class VirtualWorkers:
     @property
     def _kinds(self) -> tuple[str, ...]:
         """Of tasks that workers of this version do, if they are not for ETL."""
-        return (*_KINDS, *(["inspect"] if self._scenario.inspection is not None else []), "trial")
+        inspects = ["inspect"] if self._scenario.inspection is not None else []
+        return (*_KINDS, *inspects, "trial", READS_BASES, TELLS_CURVES)
 
     def begin(self) -> None:
         """Register who is there from the beginning; have happen to them what the scenario says."""
@@ -147,6 +149,7 @@ class VirtualWorkers:
                     kinds=worker.kinds,
                     devices=self._devices(worker),
                     holdings=held,
+                    address="" if self._scenario.is_apart else f"{worker.name}:1",
                     volume=pod.name if self._scenario.has_pods else None,
                     pod=ref if self._scenario.has_pods else None,
                 )
@@ -169,8 +172,8 @@ class VirtualWorkers:
         pod.leaving = _PREEMPTED
         failure = Failure(kind=FailureKind.PREEMPTED, message=_PREEMPTED.reason)
         for worker in self._on(pod):
-            given_back = [*worker.running, *worker.queue]
-            worker.running, worker.queue = [], []
+            given_back = [item for item in (*worker.running, *worker.queue) if not item.member]
+            worker.running, worker.queue = [], [item for item in worker.queue if item.member]
             saved = [save for item in given_back for save in self._saved(item)]
             failed = [
                 api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
@@ -188,7 +191,27 @@ class VirtualWorkers:
     def _end_processes(self, pod: _Pod) -> None:
         pod.is_up = False
         for worker in self._on(pod):
+            parts = [item for item in worker.queue if item.member]
             worker.running, worker.queue = [], []
+            for item in parts:
+                self._lose_member(item, worker.name)
+
+    def _lose_member(self, part: InboxItem, name: str) -> None:
+        """The worker that leads a gang sees at once that another one is gone."""
+        for worker in self._workers.values():
+            for item in [each for each in worker.running if _name_of(each) == _name_of(part)]:
+                worker.running.remove(item)
+                failure = Failure(kind=FailureKind.MEMBER_LOST, message=f"{name} is gone")
+                fail = api.Fail(
+                    experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure
+                )
+                self._report(worker, [fail])
+                self._dismiss(item)
+
+    def _dismiss(self, item: InboxItem) -> None:
+        """A gang's attempt is over: the other workers have no part in it any more."""
+        for worker in self._workers.values():
+            worker.queue = [each for each in worker.queue if _name_of(each) != _name_of(item)]
 
     def _come_back(self, pod: _Pod) -> None:
         if not pod.is_removed:
@@ -270,26 +293,38 @@ class VirtualWorkers:
         failure = self._scenario.outcome(item.body, item.attempt, worker.name)
         if isinstance(item.body, EtlTask) and failure is None:
             worker.pod.disk.add(item.body.partition)
-        self._report(worker, [self._ending(item, item.body, failure)])
+        self._report(worker, [self._ending(item, item.body, worker.name, failure)])
+        self._dismiss(item)
         self._start_next(worker)
 
-    def _ending(self, item: InboxItem, body: TaskBody, failure: Failure | None) -> api.Report:
+    def _ending(self, item: InboxItem, body: TaskBody, worker: str, failure: Failure | None) -> api.Report:
         named = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
         if failure is not None:
             return api.Fail.model_validate({**named, "failure": failure})
-        return api.Commit.model_validate({**named, "result": self._result(item, body)})
+        return api.Commit.model_validate({**named, "result": self._result(item, body, worker)})
 
-    def _result(self, item: InboxItem, body: TaskBody) -> TaskResult:
+    def _result(self, item: InboxItem, body: TaskBody, worker: str) -> TaskResult:
         if isinstance(body, InspectTask):
             return TaskResult(inspection=self._scenario.inspection)
         if isinstance(body, TrialTask):
             return TaskResult(trial=self._scenario.trial(body))
-        checkpoint, resumed = None, 0
+        checkpoint, resumed, timings, curve = None, 0, Timings(), None
         if isinstance(body, TrainTask):
+            if body.with_curve:
+                curve = self._scenario.curve(body, self._paces[_name_of(item)][1])
             name = f"{body.model}/u{body.unit}-a{item.attempt}"
             checkpoint, resumed = CheckpointRef(name=name, checksum="-", size=1), _resumed(body)
+            if self._scenario.fixed_s is not None:
+                fixed_s = self._scenario.fixed_s(body, worker)
+                _, seconds = self._paces[_name_of(item)]
+                timings = Timings(load_s=fixed_s, compute_s=seconds - fixed_s)
         return TaskResult(
-            rows=self._rows(item), metrics={"loss": 1.0}, checkpoint=checkpoint, resumed_rows=resumed
+            rows=self._rows(item),
+            metrics=dict(self._scenario.metrics(body)),
+            checkpoint=checkpoint,
+            resumed_rows=resumed,
+            timings=timings,
+            curve=curve,
         )
 
     def _report(self, worker: _Worker, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
@@ -307,7 +342,7 @@ class VirtualWorkers:
             return 1
         plan = self._plans[item.experiment, body.run].plan
         assert plan.kind == "fit"
-        return plan.partitions[body.partition]
+        return sum(body.gang.rows) if body.gang is not None else plan.partitions[body.partition]
 
 
 def _startable(worker: _Worker) -> InboxItem | None:
@@ -315,7 +350,7 @@ def _startable(worker: _Worker) -> InboxItem | None:
     taken = {lane for item in worker.running for lane in lanes_of(item.devices)}
     for item in worker.queue:
         lanes = lanes_of(item.devices)
-        if taken.isdisjoint(lanes):
+        if taken.isdisjoint(lanes) and not item.member:
             return item
         taken.update(lanes)
     return None

@@ -119,8 +119,11 @@ class VirtualWorkerStore(Tables):
                 return ALREADY
             task.saved_batch = step.savepoint.batch
         if isinstance(step, api.Start):
-            places = self._workers[worker].places(task.devices)
-            if any(place[0] != (step.experiment, step.task) for place in places):
+            there = (
+                (self._workers[name], devices) for name, _, devices in task.places if name in self._workers
+            )
+            places = [place for each, devices in there for place in each.places(devices)]
+            if any(place[:1] not in ([], [(step.experiment, step.task)]) for place in places):
                 return refused(f"it is not the turn of {step.task}")
         elif step.op not in _STAYING:
             self._vacate(step.experiment, step.task, task)
@@ -133,17 +136,19 @@ class VirtualWorkerStore(Tables):
 
     def _vacate(self, experiment: str, key: str, task: TaskRow) -> None:
         """The task's attempt has ended: the next one on its devices may start."""
-        worker = self._workers.get(task.worker)
-        if worker is not None and worker.record.incarnation == task.incarnation:
-            for place in worker.places(task.devices):
-                if (experiment, key) in place:
-                    place.remove((experiment, key))
+        for name, incarnation, devices in task.places:
+            worker = self._workers.get(name)
+            if worker is not None and worker.record.incarnation == incarnation:
+                for place in worker.places(devices):
+                    if (experiment, key) in place:
+                        place.remove((experiment, key))
 
     def _post(
         self,
         worker: VirtualWorkerRow,
         experiment: str,
         step: api.Assign | api.Revoke | api.Ask,
+        member: int = 0,
     ) -> None:
         assign = step if isinstance(step, api.Assign) else None
         worker.inbox.append(
@@ -153,6 +158,7 @@ class VirtualWorkerStore(Tables):
                 task=step.task,
                 attempt=step.attempt,
                 cancel=isinstance(step, api.Revoke),
+                member=member,
                 ask=step.reason if isinstance(step, api.Ask) else "",
                 devices=assign.devices if assign else (0,),
                 body=assign.body if assign else None,

@@ -131,26 +131,24 @@ def lower_s(ways: Mapping[str, Sequence[tuple[int, float]]], devices: int) -> fl
     cheapest way over all devices; of a model that is to be shortened to the makespan, what that costs.
 
     The least C with: each model has a way of at most C seconds, and the cheapest such ways fill no more than C seconds
-    of all devices. By bisection, because both grow easier with C.
+    of all devices. Their work falls by steps as C grows, so C is looked for from one step to the next.
     """
-    models = [list(each) for each in ways.values() if each]
+    models = [sorted((seconds, size * seconds) for size, seconds in each) for each in ways.values() if each]
     if not models:
         return 0.0
-
-    def is_enough(limit: float) -> bool:
-        work = 0.0
-        for each in models:
-            cheap = [size * seconds for size, seconds in each if seconds <= limit]
-            if not cheap:
-                return False
-            work += min(cheap)
-        return work <= limit * devices
-
-    low, high = (
-        0.0,
-        sum(max(seconds for _, seconds in each) * max(size for size, _ in each) for each in models),
-    )
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    limit = max(each[0][0] for each in models)
+    work, steps = 0.0, []
+    for each in models:
+        cheapest = each[0][1]
+        for seconds, cost in each[1:]:
+            if cost < cheapest:
+                if seconds > limit:
+                    steps.append((seconds, cost - cheapest))
+                cheapest = cost
+        # What is spared beyond the limit is among the steps.
+        work += min(cost for seconds, cost in each if seconds <= limit)
+    for seconds, spared in sorted(steps):
+        if work / devices < seconds:
+            break
+        limit, work = seconds, work + spared
+    return max(limit, work / devices)

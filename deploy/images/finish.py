@@ -48,6 +48,11 @@ TRIMMED = {
         "kubernetes/aio",
         "kubernetes/client/api/[a-z]*",
         "kubernetes/client/models/[a-z]*",
+        # Of Optuna the samplers are used, which keep nothing in a database. 35 MB.
+        "alembic",
+        "greenlet",
+        "mako",
+        "sqlalchemy",
     ),
     "worker": _EVERYWHERE,
     "notebook": _EVERYWHERE,

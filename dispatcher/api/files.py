@@ -1,21 +1,24 @@
 """Files of the volumes for clients outside the cluster, read-only: ``GET /api/volumes/<volume>/<path>``.
 
 User code writes to these volumes, so nothing in them is trusted: a path is walked folder by folder from the volume's
-root without following links, which leaves nothing to race for. Training data is not served: it stays where it is.
+root without following links, which leaves nothing to race for. A checkpoint with a base is sent as a whole. Training
+data is not served: it stays where it is.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import threading
-from typing import BinaryIO
+from typing import IO, cast
 
 from flask import Flask, Response, abort, request
 from werkzeug.exceptions import RequestedRangeNotSatisfiable
 from werkzeug.http import generate_etag
 from werkzeug.wsgi import FileWrapper
 
+from cerebro.data.based import BasedFile, UnreadableLayoutError, joined
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api.gateway import PREFIX, problem
 from dispatcher.sandbox.safe_open import open_below
@@ -49,22 +52,32 @@ class Files:
         return response
 
     def view(self, volume: str, path: str) -> Response:
-        """A file, whole or one range of it; 404 for whatever is no plain file on that volume."""
+        """A file, whole or one range of it; 404 for whatever is no plain file on that volume, 422 for a checkpoint that
+        cannot be put together."""
         if volume not in self._roots:
             abort(404)
         if not self._slots.acquire(blocking=False):
             return problem(503, "StoreUnavailableError", "too many files are being sent at once: try again")
+        root, folder = self._roots[volume], path.rpartition("/")[0]
         try:
-            file = open_below(self._roots[volume], path)
+            own = open_below(root, path)
+            file: io.BufferedReader | BasedFile = own
+            found = os.fstat(own.fileno())
+            size = found.st_size
+            if volume == "checkpoints":
+                whole = joined(own, lambda base: open_below(root, f"{folder}/{base}"))
+                if whole is not None:
+                    file, size = whole, whole.size
         except OSError as error:
             self._slots.release()
+            if isinstance(error, UnreadableLayoutError):
+                return problem(422, "CheckpointCorruptError", f"{volume}/{path}: {error.strerror}")
             if error.errno not in _ABSENT:
                 return problem(503, "StoreUnavailableError", f"{volume}/{path}: {error.strerror}")
             return problem(404, "NotFoundError", f"no file {path!r} on the volume {volume!r}")
-        found = os.fstat(file.fileno())
-        body = _Sending(file, self._slots, found.st_size)
+        body = _Sending(file, self._slots, size)
         response = Response(body, mimetype="application/octet-stream", direct_passthrough=True)
-        return _described(response, found)
+        return _described(response, found, size)
 
 
 class _Sending(FileWrapper):
@@ -74,8 +87,10 @@ class _Sending(FileWrapper):
         size: bytes of the file that were promised: a log may grow meanwhile.
     """
 
-    def __init__(self, file: BinaryIO, slots: threading.BoundedSemaphore, size: int) -> None:
-        super().__init__(file)
+    def __init__(
+        self, file: io.BufferedReader | BasedFile, slots: threading.BoundedSemaphore, size: int
+    ) -> None:
+        super().__init__(cast(IO[bytes], file))
         self._slots, self._size = slots, size
 
     def __next__(self) -> bytes:
@@ -89,13 +104,13 @@ class _Sending(FileWrapper):
             self._slots.release()
 
 
-def _described(response: Response, found: os.stat_result) -> Response:
+def _described(response: Response, found: os.stat_result, size: int) -> Response:
     """With size and identity, and cut to the range that was asked for."""
-    response.content_length = found.st_size
-    # Files here are replaced as a whole, never changed in place; but for logs, which grow.
+    response.content_length = size
+    # Files here are replaced as a whole, never changed in place (nor is the base of one); but for logs, which grow.
     response.set_etag(generate_etag(f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}".encode()))
     try:
-        response.make_conditional(request, accept_ranges=True, complete_length=found.st_size)
+        response.make_conditional(request, accept_ranges=True, complete_length=size)
     except RequestedRangeNotSatisfiable:
         response.close()
         raise

@@ -90,15 +90,15 @@ def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
         return None
     run = read_model.state.runs.get(parts[1])
     model = run.models.get(parts[2]) if run else None
-    found = (visit.checkpoint for visit in model.visits) if model else iter(())
+    found = (visit.checkpoint for visit in model.own_visits) if model else iter(())
     return next((each for each in found if each.name == name), None)
 
 
 def _of(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
     model, request = run.models[row.id], run.request
     assert isinstance(request, FitRequest)
-    needed = model.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
-    for unit in reversed(range(len(model.visits))):
+    needed = run.kept_checkpoints(model)
+    for unit in reversed(range(model.inherited, len(model.visits))):
         visit = model.visits[unit]
         if visit.checkpoint.name not in needed:
             continue
@@ -128,5 +128,9 @@ def _reasons(run: Run, model: Model, unit: int, *, is_best: bool, is_end: bool) 
         yield "last state" if model.is_trained else "the next unit starts from it"
     if unit == newest - 1:
         yield "in case the newest one cannot be read"
+    name = model.visits[unit].file
+    for young in run.young.values():
+        if young.visits[young.inherited - 1].file == name:
+            yield f"{young.id} goes on from it"
     if is_end and run.is_validated and model.may_be_validated(model.visits[unit].epoch):
         yield "to be validated"

@@ -123,7 +123,7 @@ def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
     return RunSummary(
         state=wording.run(run),
         done=done,
-        total=total,
+        total=total if run.has_known_end else 0,
         author=run.author,
         requested=run.requested,
         reason=waits,

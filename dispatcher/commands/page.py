@@ -10,7 +10,7 @@ from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from cerebro.commands.command import Command, event_of_experiment, events_of
-from cerebro.commands.rules import OF_EXPERIMENT, OF_MODEL, CommandKind
+from cerebro.commands.rules import NEW_TERMS, OF_EXPERIMENT, OF_MODEL, CommandKind
 from cerebro.errors import BadRequestError, ConflictError, UnreadableError
 from cerebro.state import ExperimentState
 from dispatcher.access.guard import is_browser, local_path, who
@@ -25,6 +25,8 @@ READING_S = 10.0
 """How long a command may wait for a long log to be read: it is judged by all that has happened."""
 _QUOTED = 60
 """Characters of what was sent that a message repeats."""
+_OFFERED = tuple(kind for kind in CommandKind if kind not in NEW_TERMS or kind is CommandKind.STOP_SEARCH)
+"""What a page can ask for: of new terms of models it cannot tell which they are."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -62,8 +64,8 @@ def parsed(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
         BadRequestError: there is no such command, or no model was chosen.
     """
     name = fields.get("action", "")
-    if name not in set(CommandKind):
-        raise BadRequestError(f"there is no command {name[:_QUOTED]!r}; there are {', '.join(CommandKind)}")
+    if name not in _OFFERED:
+        raise BadRequestError(f"there is no command {name[:_QUOTED]!r} here; there are {', '.join(_OFFERED)}")
     if name in OF_MODEL and not models:
         raise BadRequestError("no model was chosen: tick one or more, then press the button again")
     return Command(

@@ -171,7 +171,13 @@ def _cut(curve: Curve, points: int, asked: CurveQuery) -> Curve:
         return curve
     best_x = curve.x[curve.best_at] if curve.best_at is not None else None
     x, y = downsample([curve.x[i] for i in inside], [curve.y[i] for i in inside], points)
-    return replace(curve, x=x, y=y, best_at=x.index(best_x) if best_x in x else None)
+    return replace(
+        curve,
+        x=x,
+        y=y,
+        best_at=x.index(best_x) if best_x in x else None,
+        branch=curve.branch if x[:1] == curve.x[:1] else None,
+    )
 
 
 def _why_none(run: Run, metric: str, source: Source) -> str:

@@ -204,7 +204,7 @@ def _problem(read_model: ReadModel, run: Run) -> str:
     if run.error or run.reason or halted is None or halted is run:
         return run.error or run.reason
     done, total = read_model.progress(halted)
-    return f"{halted.id} was stopped after {done:,} of {total:,} tasks"
+    return f"{halted.id} was stopped after {done:,}{f' of {total:,}' if total else ''} tasks"
 
 
 def _fitting(rows: Sequence[ExperimentRow], asked: ListQuery) -> list[ExperimentRow]:

@@ -9,6 +9,7 @@ from flask import Blueprint, Response, request
 from dispatcher.logs import view as logs_view
 from dispatcher.logs.reading import LogReader
 from dispatcher.logs.view import Chosen, LogQuery, Source
+from dispatcher.models.view import ModelView
 from dispatcher.models.view import model as model_view
 from dispatcher.pages.addresses import figure_url
 from dispatcher.pages.query_parsing import parsed_query
@@ -21,6 +22,12 @@ from dispatcher.tabs.tabs import Tabs, newest_command
 _UNITS = 50
 _LONGEST_LINE = 300
 """Characters of the newest line of a log."""
+
+
+def _with_parent(found: ModelView) -> str:
+    """The model, and the one whose curve its own joins."""
+    summary = found.summary
+    return summary.id if summary.branch is None else f"{summary.parent},{summary.id}"
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -41,7 +48,9 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
                 "units": units(
                     read_model.state, parsed_query(UnitQuery, run=found.run, model=model, size=_UNITS)
                 ),
-                "figure": figure_url(header.name, "curves", fit=found.run, models=model, top="0"),
+                "figure": figure_url(
+                    header.name, "curves", fit=found.run, models=_with_parent(found), top="0"
+                ),
                 "did": newest_command(read_model.state, found.run, model),
             }
             return shown, running(read_model, found.run)

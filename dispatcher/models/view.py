@@ -19,6 +19,7 @@ from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts
 
 _DEFAULT = ("id", "state", "best", "latest", "epoch", "progress", "best_epoch")
+_LINEAGE = ("lineage",)
 _DEFAULT_AFTER = ("worker", "redone")
 
 
@@ -96,9 +97,10 @@ class WayRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
-    """One model of a fit run and its epochs; `previous` and `next` are its neighbours' ids, `failed_at` is the attempt
-    at which it failed, if that is known. `ways`: those first that are tried first; none where it is trained on one
-    device, as user code is written, and nothing else was tried."""
+    """One model of a fit run and the epochs that it completed itself; `previous` and `next` are its neighbours' ids,
+    `failed_at` is the attempt at which it failed, if that is known. `ways`: those first that are tried first; none
+    where it is trained on one device, as user code is written, and nothing else was tried. `verdict`: why a search has
+    stopped it; empty if none has."""
 
     run: str
     metric: str
@@ -111,6 +113,7 @@ class ModelView:
     failed_at: FailedAttempt | None
     may: tuple[str, ...]
     ways: tuple[WayRow, ...]
+    verdict: str = ""
 
 
 def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
@@ -125,7 +128,8 @@ def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
     table = read_model.table(run)
     columns, rows = table.columns(), table.rows()
     found = matching(rows, asked, columns)
-    shown = chosen(asked.columns, columns, _default(columns, table.varying))
+    default = _default(columns, table.varying, has_parents=table.has_parents)
+    shown = chosen(asked.columns, columns, default)
     page = page_of(found, asked.page, asked.size)
     request = run.fit_request
     failed = failed_attempts(run, [row.id for row in page.rows])
@@ -168,7 +172,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
             f"no model {name!r} in {run.id if run else 'any fit run'} of {read_model.record.name!r}"
         )
     found, ids, request = run.models[name], list(run.models), run.fit_request
-    kept = found.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
+    kept = run.kept_checkpoints(found)
     return ModelView(
         run=run.id,
         metric=request.metric,
@@ -177,10 +181,14 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         summary=row,
         previous=ids[row.index - 1] if row.index else "",
         next=ids[row.index + 1] if row.index + 1 < len(ids) else "",
-        epochs=tuple(_epoch(found, epoch, kept) for epoch in range(1, found.completed_epochs + 1)),
+        epochs=tuple(
+            _epoch(found, epoch, kept)
+            for epoch in range(found.inherited_epochs + 1, found.completed_epochs + 1)
+        ),
         failed_at=failed_attempts(run, [name]).get(name),
         may=tuple(sorted(allowed(read_model.state, run, found))),
         ways=tuple(_ways(run, found)),
+        verdict=run.search.verdicts.get(name, "") if run.search is not None else "",
     )
 
 
@@ -198,9 +206,10 @@ def _ways(run: Run, model: Model) -> Iterator[WayRow]:
         )
 
 
-def _default(columns: Columns, varying: tuple[str, ...]) -> tuple[Column, ...]:
+def _default(columns: Columns, varying: tuple[str, ...], *, has_parents: bool) -> tuple[Column, ...]:
     own = (hyperparameter(name) for name in varying)
-    return (*(FIXED[name] for name in _DEFAULT), *own, *(FIXED[name] for name in _DEFAULT_AFTER))
+    lineage = _LINEAGE if has_parents else ()
+    return (*(FIXED[name] for name in (*_DEFAULT, *lineage)), *own, *(FIXED[name] for name in _DEFAULT_AFTER))
 
 
 def _head(column: Column) -> ColumnHead:

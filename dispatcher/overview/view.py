@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cerebro.contract.records import Hyperparameters, WorkerStatus
 from cerebro.figures.models import ModelSummary
-from cerebro.state import Run, TaskState, wording
+from cerebro.state import Run, TaskState, rungs, wording
 from cerebro.state.throughput import Throughput
 from dispatcher.data.view import SplitRow, split_rows
 from dispatcher.reading.read_model import ReadModel
@@ -95,6 +95,8 @@ class Overview:
     splits: tuple[SplitRow, ...]
     scores: tuple[ScoreRow, ...]
     workers: tuple[WorkerRow, ...]
+    search: tuple[str, str] | None = None
+    """The procedure of a fit that searches, and how far it is, in words."""
 
 
 def overview(
@@ -118,6 +120,7 @@ def overview(
         else (),
         scores=tuple(row for each in state.runs.values() for row in scores(each)),
         workers=workers,
+        search=(rungs.procedure(run), rungs.standing(run)) if run and run.search else None,
     )
 
 
@@ -133,7 +136,7 @@ def _fit(read_model: ReadModel, run: Run) -> FitSummary:
         models=len(run.models),
         counts=read_model.table(run).counts(),
         best=found,
-        best_hyperparameters=model.hyperparams if model else {},
+        best_hyperparameters=model.hyperparams_shown(found.epoch) if model and found else {},
         best_checkpoint=checkpoint.name if checkpoint else "",
         best_code=_code(read_model.record.name, run.id) if checkpoint else "",
     )

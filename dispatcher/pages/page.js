@@ -144,7 +144,12 @@
     else location.reload();
   });
 
-  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  // Not by scrollIntoView, from which on browsers begin with the keyboard at the tab.
+  const current = document.querySelector(".tabs [aria-current]"), tabs = current?.closest(".tabs");
+  if (tabs) {
+    const [inner, outer] = [current.getBoundingClientRect(), tabs.getBoundingClientRect()];
+    tabs.scrollLeft += inner.left + inner.width / 2 - outer.left - outer.width / 2;
+  }
   keys.hidden = false;
   keys.addEventListener("click", () => shortcuts.showModal());
   const follow = (selector) => document.querySelector(selector)?.click();

@@ -22,6 +22,7 @@ IDLE_S = 10.0
 TABS = (
     ("overview", "Overview", "pages.experiment"),
     ("models", "Models", "pages.models"),
+    ("search", "Search", "pages.search"),
     ("curves", "Curves", "pages.curves"),
     ("analysis", "Analysis", "pages.analysis"),
     ("schedule", "Schedule", "pages.schedule"),
@@ -31,7 +32,7 @@ TABS = (
     ("checkpoints", "Checkpoints", "pages.checkpoints"),
     ("history", "History", "pages.history"),
 )
-"""(id, label, endpoint) of each tab of an experiment."""
+"""(id, label, endpoint) of each tab of an experiment; that of a search is there where a fit searches."""
 
 _ICONS = {
     "starting": "running", "running": "running", "finished": "finished", "failed": "failed", "lost": "failed",

@@ -7,7 +7,7 @@ models together is kept with the rows, for the same reason.
 from __future__ import annotations
 
 from collections import Counter
-from functools import cached_property
+from itertools import islice
 
 from cerebro.figures import hyperparams
 from cerebro.figures.models import ModelSummary, summary
@@ -25,9 +25,9 @@ class ModelTable:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._sign = 1 if run.fit_request.mode == "max" else -1
-        self._positions = {model: index for index, model in enumerate(run.models)}
-        names = dict.fromkeys(name for model in run.models.values() for name in model.hyperparams)
-        self._hyperparameters = tuple(names)
+        self._positions: dict[str, int] = {}
+        self._hyperparameters: dict[str, None] = {}
+        self._varying: tuple[str, ...] | None = None
         self._changed: dict[str, None] = dict.fromkeys(run.models)
         self._rows: dict[str, ModelSummary] = {}
         self._left: dict[str, int] = {}
@@ -38,12 +38,13 @@ class ModelTable:
         """Units committed."""
         self._counts: Counter[str] = Counter()
         self._metrics: set[str] = set()
+        self._has_parents = False
         self._failed: dict[str, ModelSummary] = {}
         self._best: ModelSummary | None = None
 
-    def change(self, model: str) -> None:
-        """An event named this model."""
-        self._changed[model] = None
+    def change(self, *models: str) -> None:
+        """An event named these models; some of them may be new."""
+        self._changed.update(dict.fromkeys(models))
 
     def change_all(self) -> None:
         """An event changed the run: what its models do is called by another word, perhaps."""
@@ -66,12 +67,22 @@ class ModelTable:
     def columns(self) -> Columns:
         """The columns that the rows have by now."""
         self._refresh()
-        return Columns(hyperparameters=self._hyperparameters, metrics=tuple(sorted(self._metrics)))
+        names = tuple(self._hyperparameters)
+        return Columns(hyperparameters=names, metrics=tuple(sorted(self._metrics)))
 
-    @cached_property
+    @property
     def varying(self) -> tuple[str, ...]:
         """Hyper-parameters with more than one value; all of them when there is one model."""
-        return hyperparams.varying(self.rows()) if len(self._positions) > 1 else self._hyperparameters
+        rows = self.rows()
+        if self._varying is None:
+            self._varying = hyperparams.varying(rows) if len(rows) > 1 else tuple(self._hyperparameters)
+        return self._varying
+
+    @property
+    def has_parents(self) -> bool:
+        """Whether a model was made from another one."""
+        self._refresh()
+        return self._has_parents
 
     def counts(self) -> tuple[tuple[str, int], ...]:
         """Models by the word for their state, most first."""
@@ -94,10 +105,10 @@ class ModelTable:
         return self._best
 
     def progress(self) -> tuple[int, int]:
-        """Tasks committed and tasks in all, of the run (`cerebro.state.Run.progress`)."""
+        """Tasks committed and tasks in all, of the run (`cerebro.state.Run.progress`); 0 in all while nobody knows."""
         self._refresh()
         left = sum(each * models for each, models in self._lengths.items())
-        return self._done, self._done + left
+        return self._done, self._done + left if self._run.has_known_end else 0
 
     def longest(self) -> int:
         """Units due of the model of which most are."""
@@ -107,6 +118,7 @@ class ModelTable:
     # --- mechanism -------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
+        self._see_new()
         if not self._changed:
             return
         changed, self._changed = self._changed, {}
@@ -116,6 +128,8 @@ class ModelTable:
                 continue
             row, old = self._made(name), self._rows.get(name)
             self._rows[name] = row
+            if old is None or old.hyperparams != row.hyperparams:
+                self._varying = None
             self._count_row(row, old)
             is_best_gone |= old is not None and old is self._best
             if self._is_better(row, self._best):
@@ -127,9 +141,18 @@ class ModelTable:
                 if self._is_better(row, self._best):
                     self._best = row
 
+    def _see_new(self) -> None:
+        """Models are only ever added."""
+        new = list(islice(self._run.models, len(self._positions), None))
+        self._positions |= {name: index for index, name in enumerate(new, start=len(self._positions))}
+        if new:
+            self._changed = dict.fromkeys(new) | self._changed  # rows are in the order of the run
+
     def _made(self, name: str) -> ModelSummary:
         row = summary(self._run, self._run.models[name], self._positions[name])
         self._metrics.update(row.metrics)
+        self._hyperparameters.update(dict.fromkeys(row.hyperparams))
+        self._has_parents |= bool(row.parent)
         return row
 
     def _count_row(self, row: ModelSummary, old: ModelSummary | None) -> None:
@@ -138,7 +161,10 @@ class ModelTable:
             self._lengths[self._left[row.id]] -= 1
             self._done -= old.units_done
         self._done += row.units_done
-        left = self._run.due(self._run.models[row.id])
+        model = self._run.models[row.id]
+        if old is None:
+            self._done -= model.visited - model.own_visited
+        left = self._run.due(model)
         self._left[row.id] = left
         self._lengths[left] += 1
         self._counts[row.state] += 1

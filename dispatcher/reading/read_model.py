@@ -12,14 +12,18 @@ from dataclasses import dataclass
 from cerebro.contract.events import (
     Event,
     LivePoint,
+    ModelChanged,
+    ModelExtended,
     ModelResumed,
     ModelRetried,
+    ModelsAdded,
     ModelStopRequested,
     RunFinished,
     RunPaused,
     RunResumed,
     RunStarted,
     RunStopRequested,
+    SearchDecided,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -37,7 +41,15 @@ from dispatcher.reading.model_table import ModelTable
 _TASK_EVENTS = (TaskAssigned, TaskStarted, TaskCommitted, TaskFailed, TaskRevoked)
 _RUN_EVENTS = (
     *(RunStarted, RunPaused, RunResumed, RunStopRequested, RunFinished),
-    *(ModelStopRequested, ModelResumed, ModelRetried),
+    *(
+        ModelStopRequested,
+        ModelResumed,
+        ModelRetried,
+        ModelsAdded,
+        ModelExtended,
+        ModelChanged,
+        SearchDecided,
+    ),
 )
 
 
@@ -119,8 +131,10 @@ class ReadModel:
             if isinstance(event, _TASK_EVENTS):
                 self._task(event)
             elif isinstance(event, _RUN_EVENTS) and event.run in self._tables:
-                if isinstance(event, ModelStopRequested):
+                if isinstance(event, ModelStopRequested | ModelChanged):
                     self._tables[event.run].change(event.model)
+                elif isinstance(event, SearchDecided) and event.finish is None:
+                    self._tables[event.run].change(*event.stop, *(each.model for each in event.extend))
                 else:
                     self._tables[event.run].change_all()
         self.is_open = bool(self.state.open_runs())
@@ -140,13 +154,13 @@ class ReadModel:
     def fit(self, wanted: str = "") -> Run | None:
         """The planned fit run of that id; the newest one if there is none of that id; `None` without any."""
         chosen = self.state.runs.get(wanted)
-        if chosen is not None and chosen.models:
+        if chosen is not None and chosen.is_planned_fit:
             return chosen
-        return next((run for run in reversed(self.state.runs.values()) if run.models), None)
+        return next((run for run in reversed(self.state.runs.values()) if run.is_planned_fit), None)
 
     def fits(self) -> tuple[str, ...]:
         """Ids of planned fit runs, oldest first."""
-        return tuple(run.id for run in self.state.runs.values() if run.models)
+        return tuple(run.id for run in self.state.runs.values() if run.is_planned_fit)
 
     def table(self, run: Run) -> ModelTable:
         """The models of a planned fit run as rows."""
@@ -155,15 +169,15 @@ class ReadModel:
         return self._tables[run.id]
 
     def progress(self, run: Run) -> tuple[int, int]:
-        """Tasks committed, of so many; see `Run.progress`."""
-        return self.table(run).progress() if run.models else run.progress()
+        """Tasks committed, of so many; see `Run.progress`. Of 0: nobody knows."""
+        return self.table(run).progress() if run.is_planned_fit else run.progress()
 
     def throughput(self, now: float, run: Run | None = None) -> Throughput:
         """Of a run; if none is named, of the open one that says most (`ExperimentState.active_run`)."""
         run = run or self.state.active_run()
         if run is None or not run.is_open:
             return IDLE
-        units = self.table(run) if run.models else None
+        units = self.table(run) if run.is_planned_fit else None
         return self._throughput.throughput(run, now, units=units, newest=self.live.newest.get)
 
     def schedule_now(self, run: Run, now: float) -> ScheduleNow | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 
-def open_below(root: Path, path: str) -> BinaryIO:
+def open_below(root: Path, path: str) -> io.BufferedReader:
     """Open a plain file below `root`, following no link on the way.
 
     Raises:

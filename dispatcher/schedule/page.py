@@ -23,6 +23,10 @@ _RULES = {
     "lrptw": "most work left first",
     "cyclic": "in turn, around the workers",
     "monte-carlo": "the best of many dry runs",
+    "promising": "who is expected to be good soonest",
+    "hermes": "whose loss fell most lately, as in Hermes",
+    "slaq": "whose loss fell most lately, over its largest fall, as in SLAQ",
+    "rr": "who was trained least",
 }
 _POLICIES = {name: _RULES[name] for name in POLICIES}
 """What they do, in a few words; docs/scheduling.md says more."""

@@ -38,10 +38,12 @@ those only the visit is kept. Plain, because there is one for each unit of a lon
 class AttemptRow:
     """One attempt; times are seconds since the epoch, None while unknown. `outcome` is empty while it is open. So is
     `way` where it runs on one device as user code is written. `on`: `devices` in words, empty of a worker that has one.
+    `workers` are all that do it, of which `worker` leads.
     """
 
     number: int
     worker: str
+    workers: tuple[str, ...] = ()
     assigned: float
     started: float | None
     ended: float | None
@@ -97,7 +99,7 @@ def units(state: ExperimentState, asked: UnitQuery) -> UnitsView:
 def _count(state: ExperimentState) -> int:
     """How many there are of all, committed units counted once."""
     return sum(
-        len(run.tasks) + sum(len(model.visits) for model in run.models.values()) - _twice(run)
+        len(run.tasks) + sum(len(model.own_visits) for model in run.models.values()) - _twice(run)
         for run in state.runs.values()
     )
 
@@ -114,7 +116,7 @@ def _tasks(run: Run, asked: UnitQuery) -> Iterator[_Found]:
             asked.model in ("", key.model)
             and asked.kind in ("", key.kind)
             and asked.state in ("", task.state.value)
-            and (not asked.worker or any(attempt.worker == asked.worker for attempt in task.attempts))
+            and (not asked.worker or any(asked.worker in dict(attempt.places) for attempt in task.attempts))
         ):
             yield task.attempts[-1].assigned if task.attempts else 0.0, run.id, task, "", None
 
@@ -125,8 +127,8 @@ def _visits(run: Run, asked: UnitQuery) -> Iterator[_Found]:
         return
     told, worker = _told(run), asked.worker
     for name in (asked.model,) if asked.model else run.models:
-        for visit in run.models[name].visits if name in run.models else ():
-            if worker in ("", visit.worker) and (
+        for visit in run.models[name].own_visits if name in run.models else ():
+            if worker in ("", visit.worker, *(member.worker for member in visit.others)) and (
                 not told or (name, visit.epoch, visit.partitions) not in told
             ):
                 yield visit.started, run.id, None, name, visit
@@ -149,9 +151,8 @@ def _row(state: ExperimentState, found: _Found) -> UnitRow:
 def _task_row(state: ExperimentState, run: Run, task: Task) -> UnitRow:
     key = task.key
     model = run.models.get(key.model or "") if key.kind == "train" else None
-    standing = (
-        v for v in (model.visits if model else ()) if (v.epoch, v.partitions) == (key.epoch, key.partitions)
-    )
+    own = model.own_visits if model else ()
+    standing = (v for v in own if (v.epoch, v.partitions) == (key.epoch, key.partitions))
     return _unit_row(state, key, task.state.value, task.attempts, task=task, visit=next(standing, None))
 
 
@@ -188,6 +189,7 @@ def _unit_row(
             AttemptRow(
                 number=attempt.number,
                 worker=attempt.worker,
+                workers=tuple(dict(attempt.places)),
                 assigned=attempt.assigned,
                 started=attempt.started or None,
                 ended=attempt.ended or None,

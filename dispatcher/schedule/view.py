@@ -102,7 +102,7 @@ def _epochs(run: Run, now: ScheduleNow) -> list[EpochScheduleRow]:
         )
         for report in run.epochs
     ]
-    if len(rows) < now.epochs:
+    if run.has_known_models and len(rows) < now.epochs:
         present = EpochScheduleRow(
             epoch=len(rows) + 1,
             is_complete=False,

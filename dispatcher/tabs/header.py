@@ -24,11 +24,13 @@ class Header:
         note: what the word does not say, such as why a run is paused.
         waits: why the run in progress does not go on; empty if it does.
         run, kind: the run in progress, else the newest.
-        done, total: its committed tasks, and all.
+        done, total: its committed tasks, and all; 0 in all while nobody knows.
+        trained: how many models and epochs, of a fit whose models are not all known from the beginning; else empty.
         halted: another run, which somebody stopped and may resume.
         others: runs that are open as well.
         fits: planned fit runs.
         fit: the one whose models are shown; empty without any.
+        searches: whether that one does.
         left: how much longer the run in progress will take, if that can be told.
         best: model of `fit`.
         standing: where `run` stands among all open runs; `None` of one that has ended.
@@ -50,10 +52,12 @@ class Header:
     kind: str
     done: int
     total: int
+    trained: str
     halted: RunRow | None
     others: tuple[RunRow, ...]
     fits: tuple[str, ...]
     fit: str
+    searches: bool
     left: TimeLeft | None
     best: Best | None
     standing: Standing | None
@@ -96,10 +100,12 @@ def header(
         kind=run.kind if run else "",
         done=done,
         total=total,
+        trained=wording.trained(run) if run and run.is_planned_fit and not run.has_known_models else "",
         halted=run_row(read_model, halted) if halted and halted is not run else None,
         others=tuple(run_row(read_model, each) for each in state.open_runs() if each is not run),
         fits=read_model.fits(),
         fit=chosen.id if chosen else "",
+        searches=chosen is not None and chosen.search is not None,
         left=read_model.throughput(now).left,
         best=best(chosen, read_model.table(chosen)) if chosen else None,
         standing=standing,

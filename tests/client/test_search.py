@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -156,6 +157,13 @@ def test_samples_and_distributions_belong_together() -> None:
         (lambda: randint(3, 2), r"randint\(3, 2\)"),
         (lambda: choice([]), r"choice\(\[\]\)"),
         (lambda: uniform(float("nan"), 1), "uniform"),
+        *(
+            (partial(of, *ends), r"\('1', .*: both ends must be finite numbers; leave out the quotes")
+            for of in (uniform, loguniform, randint)
+            for ends in (("1", "5"), ("1", 5))
+        ),
+        (lambda: loguniform("1e-4", "1e-1"), "finite numbers; leave out the quotes"),  # type: ignore[arg-type]
+        (lambda: uniform(None, 1), r"uniform\(None, 1\): both ends must be finite numbers$"),  # type: ignore[arg-type]
     ],
 )
 def test_distributions_check_their_arguments(make: Any, match: str) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from cerebro.client.techniques import chosen
+from cerebro.commands.planning import ways_of
 from cerebro.contract.records import CodeRecord
+from cerebro.contract.ways import TechniqueChoice
 from cerebro.errors import SpecError
 from cerebro.techniques import Fsdp, Group, Hints, ModelFacts, Params, Place, Technique
 from cerebro.techniques.named import KINDS
@@ -51,7 +53,7 @@ def fields(
 
 def test_without_techniques_nothing_is_asked_for() -> None:
     """So that the request is the one of a version that knew none."""
-    assert fields() == ({"techniques": None, "gpus": (), "trials": "auto"}, [])
+    assert fields() == ({"techniques": None, "gpus": (), "trials": "auto", "gang": 1}, [])
 
 
 def test_names_and_objects_may_be_mixed() -> None:
@@ -141,3 +143,44 @@ def test_a_built_in_technique_keeps_the_parameters_that_are_fixed() -> None:
     assert not sent
     with pytest.raises(SpecError, match=r"no parameter 'shard'"):
         Fsdp(shard=False)
+
+
+@pytest.mark.parametrize(
+    ("gang", "more", "told"),
+    [
+        (0, {}, "gang is 0, expected how many workers"),
+        (True, {}, "gang is True, expected"),
+        (3, {}, r"gang is 3, but 2 workers train \(worker-0, worker-1\)"),
+        (2, {"techniques": ["single"]}, "none of the techniques can be used by a gang of 2 workers"),
+        (2, {"gpus": [4]}, r"gang is 2, but fewer workers have 4 devices.*worker-0: 2, worker-1: 4"),
+        (
+            2,
+            {"apart": ["worker-1"]},
+            "gang is 2, but worker-1 trains with no other workers: set worker.gangs.enabled",
+        ),
+    ],
+)
+def test_a_gang_that_cannot_be_is_refused(gang: Any, more: dict[str, Any], told: str) -> None:
+    """With the workers that there are, and what to set."""
+    given = {"techniques": None, "gpus": None, "apart": ()} | more
+    with pytest.raises(SpecError, match=told):
+        chosen(
+            given["techniques"],
+            given["gpus"],
+            "auto",
+            gang,
+            workers=WORKERS,
+            apart=given["apart"],
+            put_code=lambda code: code,
+        )
+
+
+def test_ways_of_a_gang_come_first_on_as_many_devices_as_its_workers_have() -> None:
+    """What is left over is trained by one worker."""
+    assert [way.label for way in ways_of(None, (), WORKERS, gang_size=2)][:3] == [
+        "ddp-2x2",
+        "fsdp-2x2",
+        "single",
+    ]
+    named = [TechniqueChoice(name="ddp", least=2)]
+    assert [way.label for way in ways_of(named, (1,), {"a": 1, "b": 1}, gang_size=2)] == ["ddp-2x1", "single"]

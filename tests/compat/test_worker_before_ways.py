@@ -12,13 +12,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import urllib3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from cerebro.contract.events import TaskAssigned, UnitSaved
-from cerebro.contract.records import CodeRecord, WorkerRecord
+from cerebro.contract.records import READS_BASES, CodeRecord, WorkerRecord
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskBody, TrainTask
 from cerebro.contract.ways import SINGLE, Way
 from cerebro.state import ExperimentState, ModelState, waiting_for
@@ -72,7 +73,9 @@ def test_it_is_answered_as_it_can_read(service: Service) -> None:
     client = service.client()
     bench = Bench(store=client, pass_a_moment=lambda: None)
     assert ask("register", "PUT", "/v1/workers/worker-0", OLDER["registration"]) == OLDER["registration"]
-    story, key = Story(), unit(1, 0)
+    story, key = Story(workers=0), unit(1, 0)
+    kinds = WorkerRecord.model_validate(OLDER["registration"]).kinds
+    story.tell(joined(0).model_copy(update={"kinds": kinds}))
     story.fit(models=1, partitions=1)
     outcomes = []
     for report in OLDER["reports"]:
@@ -230,3 +233,19 @@ def test_what_ranks_have_left_only_as_many_go_on_from() -> None:
     story.break_off(key, 0, attempt, FailureKind.PREEMPTED)
     bodies = [tasks.body(RECORD, story.state, story.run, key, way) for way in (DDP, None, CHECKPOINTING)]
     assert [isinstance(body, TrainTask) and body.savepoint for body in bodies] == [left, None, None]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "may"), [(("train", "trial"), False), (("train", "trial", READS_BASES), True)]
+)
+def test_frozen_weights_stay_in_each_checkpoint_while_a_worker_cannot_read_them_elsewhere(
+    kinds: tuple[str, ...], may: bool
+) -> None:
+    """A version knew ways, and found checkpoints damaged whose frozen weights are in a file of their own."""
+    story = Story(workers=0)
+    story.tell(joined(0).model_copy(update={"kinds": ("train", "trial", READS_BASES)}))
+    story.tell(joined(1).model_copy(update={"kinds": kinds}))
+    story.fit(models=1, partitions=1)
+    body = tasks.body(RECORD, story.state, story.run, unit(1, 0))
+    assert isinstance(body, TrainTask)
+    assert body.with_base is may

@@ -177,6 +177,57 @@ def test_a_question_survives_json() -> None:
     assert asked
 
 
+@settings(deadline=None, max_examples=20)
+@given(models=st.integers(1, 4), workers=st.integers(1, 3), epochs=st.integers(1, 4), seed=st.integers(0, 9))
+def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
+    models: int, workers: int, epochs: int, seed: int
+) -> None:
+    """Whenever a planner is asked, and whatever runs then: all that is left is in the question up to the epoch that all
+    models reach, with the next one where less than half of an epoch is left. Only where fewer than two units of that
+    are left nothing is asked."""
+    times = random.Random(seed)
+    scenario = Scenario(
+        holdings=own_partition(workers), unit_time=lambda body, worker: times.uniform(1.0, 4.0)
+    )
+    simulation = Simulation(scenario, request(models, epochs), plan(models, workers))
+    simulation.run()
+    core = Core(simulation.store.experiment(EXPERIMENT))
+    for event in simulation.log:
+        core.apply(event)
+        if core.fit is None:
+            continue
+        board = core.fit.dispatch_state
+        to_come = {
+            m: mask.bit_count() - (m in board.running)
+            for m, mask in enumerate(board.open)
+            if mask and (board.epoch[m] < epochs or mask.bit_count() > (m in board.running))
+        }
+        ahead = min((epochs - board.epoch[m] for m in to_come), default=0)
+        asked = planner_query(core.fit)
+        if sum(to_come.values()) + ahead * workers * len(to_come) < 2:
+            assert asked is None
+            continue
+        assert asked is not None
+        assert [mask.bit_count() for mask in asked.problem.left] == [*to_come.values()]
+        assert asked.problem.epochs == 1 + ahead
+
+
+def test_of_a_long_epoch_the_next_one_is_asked_once_less_than_half_is_left() -> None:
+    """By the time that a plan is there, the present one would be done."""
+    scenario = Scenario(holdings=own_partition(13))
+    simulation = Simulation(scenario, request(16, 3), plan(16, 13))
+    simulation.run()
+    core = Core(simulation.store.experiment(EXPERIMENT))
+    found: dict[bool, set[int]] = {True: set(), False: set()}
+    for number, event in enumerate(simulation.log):
+        core.apply(event)
+        asked = planner_query(core.fit) if number % 10 == 0 and core.fit is not None else None
+        if asked is not None and max(asked.first_epochs) < 3:
+            left = sum(mask.bit_count() for mask in asked.problem.left)
+            found[2 * left < 16 * 13].add(asked.problem.epochs)
+    assert found == {True: {2}, False: {1}}
+
+
 @pytest.mark.slow
 def test_a_process_answers_and_is_gone_after_rest() -> None:
     """The real helper: a question, its answer, a question that is given up for another, and no process left."""

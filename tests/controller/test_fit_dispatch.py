@@ -43,10 +43,13 @@ def told_step_by_step(simulation: Simulation) -> int:
         compared += 1
         assert reader.fit is not None
         assert reader.fit.dispatch_state.time == kept.time
+        assert reader.fit.dispatch_state.fixed == kept.fixed
         assert reader.fit.times.load_s == core.fit.times.load_s
+        anew.see_holders(core.state)
+        assert made.merit == reader.fit.dispatch_state.merit == kept.merit
         assert kept.held == made.held
-        assert {m: kept.running[m][:2] for m in kept.running} == {
-            m: made.running[m][:2] for m in made.running
+        assert {m: kept.running[m].members for m in kept.running} == {
+            m: made.running[m].members for m in made.running
         }
         assert kept.free == made.free
         for index, model in enumerate(run.models.values()):

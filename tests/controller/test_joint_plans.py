@@ -17,6 +17,7 @@ from cerebro.scheduling.problem import Problem
 from cerebro.state import RunState
 from cerebro.state.experiment import fold
 from controller.advisor.planner_query import from_json, planner_query, to_json
+from controller.core import Core
 from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper
 from controller.simulation.scenario import EXPERIMENT, Scenario
@@ -84,14 +85,49 @@ def test_a_question_carries_the_ways_of_which_the_time_is_known() -> None:
     assert run.plan is not None
     fit.ways._options = {0: (SINGLE, DDP), 1: (SINGLE, DDP)}
     assert fit.ways.known() == ((), ())
-    fit.times.estimates.seed("m00", "worker-0", rows=fit.mean_rows, seconds=6.0, technique=DDP.label)
+    fit.times.estimates.seed(
+        "m00", "worker-0", rows=fit.mean_rows, seconds=6.0, fixed_s=1.5, technique=DDP.label
+    )
     asked = planner_query(fit)
     assert asked is not None
     found = [[[way.technique for way in ways] for ways in row] for row in asked.problem.strategies]
     assert found == [[["", "ddp-2"], [""]], [[""], [""]]]
+    assert asked.problem.strategies[0][0][1].unit_s(2.0) == pytest.approx(2 * 6.0 + 1.5)
     assert asked.present == [[0, 0], [0, 0]]
     assert asked.named([[1, 0], [0, 0]]) == {"m00": {"worker-0": DDP, "worker-1": SINGLE}}
     assert asked.table(asked.named([[1, 0], [0, 0]])) == [[1, 0], [0, 0]]
+
+
+def test_what_units_cost_whatever_their_rows_is_planned_and_dispatched_with() -> None:
+    """Learned from units of two sizes, for each model by itself: the dispatch state, and the question to the planner,
+    have the time of each unit as it is."""
+    rows = {0: 10, 1: 40}
+
+    def fixed_s(body: TaskBody, worker: str) -> float:
+        return 3.0 if getattr(body, "model", "") == "m00" else 0.5
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        assert isinstance(body, TrainTask)
+        return fixed_s(body, worker) + 0.1 * rows[body.partition]
+
+    scenario = Scenario(holdings=own_partition(2), unit_time=unit_time, fixed_s=fixed_s)
+    started = plan(2, 2)
+    sized = started.plan.model_copy(update={"partitions": rows})
+    simulation = Simulation(scenario, request(2, 3), started.model_copy(update={"plan": sized}))
+    simulation.run()
+    core, asked = Core(simulation.core.record), None
+    for event in simulation.log:
+        core.apply(event)
+        if core.fit is not None and core.fit.times.estimates.observations >= 6:
+            asked = planner_query(core.fit) or asked
+            for model, fixed in enumerate((3.0, 0.5)):
+                for partition, count in rows.items():
+                    expected = fixed + 0.1 * count
+                    found = core.fit.dispatch_state.seconds(model, partition, partition)
+                    assert found == pytest.approx(expected, rel=0.01)
+    assert asked is not None
+    for name, strategies in zip(asked.models, asked.problem.strategies, strict=True):
+        assert strategies[0][0].fixed == pytest.approx(3.0 if name == "m00" else 0.5)
 
 
 @pytest.mark.slow

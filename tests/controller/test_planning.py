@@ -8,6 +8,7 @@ import pytest
 
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.contract.runs import EvaluateRequest, FitRequest
+from cerebro.contract.search import ChoiceOf, Distribution, RandInt, RandomProcedure, SearchRequest
 from cerebro.contract.trials import DeviceKind
 from cerebro.contract.ways import SINGLE, TechniqueChoice
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError, SpecError
@@ -80,6 +81,28 @@ def test_a_batch_size_that_cannot_be_used_is_named(story: Story, size: object, m
     with pytest.raises(SearchSpaceError, match=match) as caught:
         plan_fit(story.state, fit({"batch_size": 10}, bad), {})
     assert "m01" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("among", "size"),
+    [
+        (ChoiceOf(values=(64, 10)), 0),
+        (ChoiceOf(values=(64, 11)), 11),
+        (RandInt(low=10, high=64), 0),
+        (RandInt(low=12, high=64), 12),
+    ],
+)
+def test_a_search_that_can_draw_no_batch_that_fits_is_refused(
+    story: Story, among: Distribution, size: int
+) -> None:
+    """Each of its models would be; one whose least batch fits is begun."""
+    search = SearchRequest(procedure=RandomProcedure(), space={"batch_size": among}, hours=1)
+    if not size:
+        assert plan_fit(story.state, fit(search=search), {}).models == {}
+        return
+    match = f"batch_size {size} of the search space is larger than partition 0, which has 10 rows: choose at most 10"
+    with pytest.raises(SearchSpaceError, match=match):
+        plan_fit(story.state, fit(search=search), {})
 
 
 def test_an_unknown_scheduler_is_named_with_those_there_are(story: Story) -> None:

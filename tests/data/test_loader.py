@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.data import mapped, shards
-from cerebro.data.loader import PartitionLoader
+from cerebro.data.loader import MergedLoader, PartitionLoader
 from cerebro.data.manifests import PartitionManifest
 from cerebro.data.mapped import MappedRows, share_of
+from cerebro.data.merged import Merged
 from cerebro.data.partitions import write_manifest
 from cerebro.data.shards import ShardWriter
 from cerebro.errors import DataError, ShardCorruptError
@@ -42,7 +43,6 @@ def _order(loader: PartitionLoader) -> list[int]:
     partitions=st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=3),
     seed=st.none() | st.integers(0, 2**70),
     batch_share=st.floats(0.01, 1),
-    drop_last=st.booleans(),
     batch_bytes=st.sampled_from([1, 40, 1 << 20]),
     largest=st.sampled_from([0, 1 << 62]),
 )
@@ -50,7 +50,6 @@ def test_a_pass_yields_each_row_once(
     partitions: Sequence[Sequence[int]],
     seed: int | None,
     batch_share: float,
-    drop_last: bool,
     batch_bytes: int,
     largest: int,
 ) -> None:
@@ -69,18 +68,19 @@ def test_a_pass_yields_each_row_once(
                 PartitionLoader(folders, batch_size=1, seed=seed)
             return
         size = max(1, int(count * batch_share))
-        loader = PartitionLoader(folders, batch_size=size, seed=seed, drop_last=drop_last)
+        loader = PartitionLoader(folders, batch_size=size, seed=seed)
         seen = []
         batches = 0
-        for inputs, outputs, ids in loader.iter_with_ids():
+        for inputs, outputs in loader:
+            ids = loader.ids
             assert inputs.shape == (len(ids), 3)
             assert outputs.tolist() == ids
             assert inputs[:, 0].tolist() == ids
-            assert len(ids) == size or (batches == len(loader) - 1 and not drop_last)
+            assert len(ids) == size or batches == len(loader) - 1
             seen += ids
             batches += 1
         assert batches == len(loader)
-        assert len(seen) == (count // size * size if drop_last else count)
+        assert len(seen) == count
         assert len(set(seen)) == len(seen)
         if seed is None:
             assert seen == loader.stored_ids()[: len(seen)] == list(range(len(seen)))
@@ -303,3 +303,37 @@ def test_ranks_read_the_batches_of_one_loader(size: int, of: int, first: int, se
         assert sum(shared for shared, _ in counted) == 20
         full = [start(share=(index, of)) for index in range(of)]
         assert [sum(len(rows) for _, rows in loader) for loader in full] == [own for _, own in counted]
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.lists(st.integers(1, 40), min_size=2, max_size=4),
+    share=st.floats(0.02, 1),
+    seed=st.integers(0, 9),
+    first=st.integers(0, 3),
+)
+def test_workers_read_partitions_as_one(rows: list[int], share: float, seed: int, first: int) -> None:
+    """Each reads its own rows, once each; together they have full batches, those of one process that reads all; and no
+    batch has many more or fewer rows of a partition than its size would have it."""
+    total, size = sum(rows), max(1, int(sum(rows) * share))
+    first, begins = min(first, -(-total // size)), [sum(rows[:number]) for number in range(len(rows))]
+    with TemporaryDirectory() as name:
+        folders = [Path(name) / str(number) for number in range(len(rows))]
+        for folder, count, begin in zip(folders, rows, begins, strict=True):
+            write_partition(folder, [count], first_id=begin)
+        seeds = [seed + number for number in range(len(rows))]
+        alone = [sorted(loaded.tolist()) for _, loaded in MergedLoader(folders, batch_size=size, seeds=seeds)]
+        assert sorted(row for batch in alone for row in batch) == list(range(total))
+        together: list[list[int]] = [[] for _ in alone]
+        for number, folder in enumerate(folders):
+            merged = Merged(rows=tuple(rows), number=number)
+            make = partial(PartitionLoader, [folder], batch_size=size, seed=seeds[number], merged=merged)
+            whole, part = make(), make(first=first)
+            assert (len(whole), whole.num_rows, whole.shared_rows) == (len(alone), total, rows[number])
+            read = [(whole.ids[: whole.counts[0]], whole.counts) for _ in whole]
+            assert [(part.ids[: part.counts[0]], part.counts) for _ in part] == read[first:]
+            for batch, (ids, (own, every)), due in zip(together, read, alone, strict=True):
+                assert every == len(due)
+                assert abs(own - rows[number] * every / total) < len(rows)
+                batch.extend(map(int, ids))
+        assert [sorted(batch) for batch in together] == alone

@@ -34,7 +34,7 @@ def _read(folder: Path) -> tuple[MappedRows, list[Array]]:
     """All rows of the shards in a folder, one array per field."""
     write_manifest(folder, PartitionManifest.of(SOURCE, complete_shards(folder)))
     rows = MappedRows.open([folder])
-    batches = list(rows.batches(np.arange(rows.num_rows), max(1, rows.num_rows)))
+    batches = list(rows.batches(np.arange(rows.num_rows), np.unique([0, rows.num_rows])))
     return rows, batches[0][1] if batches else []
 
 

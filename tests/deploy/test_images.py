@@ -116,7 +116,7 @@ def test_an_image_runs_as_nobody_and_says_what_it_is(target: str) -> None:
 def test_control_plane_has_no_torch_and_worker_has_what_specs_use() -> None:
     """The control image has the services' libraries, the worker's torch and what examples/digits.py needs there."""
     control, worker = required("control"), required("worker")
-    assert {"flask", "waitress", "redis", "pyarrow", "boto3", "kubernetes"} <= control
+    assert {"flask", "waitress", "redis", "pyarrow", "boto3", "kubernetes", "optuna"} <= control
     assert not {"torch", "pandas", "ortools"} & control
     assert {"torch", "numpy", "pyarrow", "pillow", "boto3", "cloudpickle"} <= worker
     assert "scikit-learn" not in worker
@@ -224,6 +224,29 @@ def test_a_controller_needs_of_the_kubernetes_client_no_generated_class(tmp_path
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert "does not answer" in done.stdout, done.stderr
+
+
+def test_samplers_draw_in_the_control_image(tmp_path: Path) -> None:
+    """Optuna's database goes, with all that only it needs; without it TPE and CMA-ES draw."""
+    gone = ["alembic", "greenlet", "mako", "sqlalchemy"]
+    for name in gone:
+        (tmp_path / name).mkdir()
+    load("finish").trim(tmp_path, "control")
+    assert list(tmp_path.iterdir()) == []
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({[*gone, 'yaml', 'scipy', 'torch']!r}))\n"
+        "from cerebro.contract.search import CmaSampler, RandomSampler, TpeSampler, Uniform\n"
+        "from cerebro.search.history import Past\n"
+        "from cerebro.search.samplers import draw\n"
+        "space = {'x': Uniform(low=0, high=1), 'y': Uniform(low=0, high=1)}\n"
+        "seen = [Past(hyperparams=each, scores={1: each['x']})\n"
+        "        for each in draw(RandomSampler(), space, (), range(30), 0)]\n"
+        "for choice in (TpeSampler(), CmaSampler()): print(*draw(choice, space, seen, range(2), 0))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.count("'x'") == 4, done.stderr
 
 
 def test_equal_libraries_become_one(tmp_path: Path) -> None:

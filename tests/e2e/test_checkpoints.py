@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from cerebro import Experiment
 from cerebro.contract.events import Event, TaskCommitted
+from cerebro.data.based import layout_of
 from cerebro.errors import RunFailedError
 from tests.e2e.harness import Lab, Log
-from tests.e2e.specs import TinyTraining
+from tests.e2e.specs import FrozenTraining, TinyTraining
+from tests.small_volume import fill, small_volume
 
 pytestmark = pytest.mark.slow
 
@@ -84,30 +85,61 @@ def test_a_corrupt_checkpoint_fails_a_test_run_with_its_name(lab: Lab, prepared:
     assert experiment.run_test(split="valid", progress=False).loc["m00", "rows"] == 12
 
 
+def base_of(path: Path) -> Path:
+    """The file with the frozen weights of a checkpoint."""
+    with path.open("rb") as file:
+        layout = layout_of(file)
+    assert layout is not None
+    return path.with_name(layout.base)
+
+
+def test_frozen_weights_are_written_once_and_made_again(lab: Lab, prepared: str) -> None:
+    """Their file is damaged in the middle of a run: the model begins anew, and nothing shows. A user gets one file."""
+    experiment = lab.attach(prepared)
+    log = lab.log(experiment)
+    log.skip()
+    fit = lab.fit(experiment, FrozenTraining(gate=lab.gate.port, holds=[("a", 1)]), tags="a")
+    knock = lab.gate.knock()
+    lab.send("controller", signal.SIGSTOP)
+    knock.let_through()
+    event = log.until(lambda event: is_unit(event, 1), "the commit of unit 1")
+    assert isinstance(event, TaskCommitted)
+    assert event.result.checkpoint is not None
+    damaged = base_of(lab.volumes.checkpoint(event.result.checkpoint.name))
+    assert (
+        event.result.checkpoint.size > 4 * lab.volumes.checkpoint(event.result.checkpoint.name).stat().st_size
+    )
+    corrupt(damaged)
+    lab.gate.open()
+    lab.send("controller", signal.SIGCONT)
+    result = lab.result(fit, experiment)
+    assert result.failures() == {}
+    run = lab.check(experiment, result.run, redone=2)
+    visits = run.models["m00"].visits
+    left = {base_of(lab.volumes.checkpoint(visit.file)) for visit in visits[-2:]}
+    assert len(left) == 1
+    assert damaged not in left
+    assert sorted(damaged.parent.glob("frozen-*")) == sorted(left)
+    whole = torch.load(result.best.path, weights_only=True)
+    assert whole["models"][0]["2.weight"].shape == (2048, 2048)
+    assert experiment.run_test(split="valid", progress=False).loc["m00", "rows"] == 12
+
+
 @pytest.fixture
-def small_volume(lab: Lab) -> Iterator[Path]:
-    """The checkpoint volume as one of 4 MiB; needs the right to mount."""
-    folder = lab.volumes.checkpoints
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if (
-        shutil.which("mount") is None
-        or subprocess.run(command, capture_output=True, check=False).returncode != 0
-    ):
-        pytest.skip("mounting a small volume takes rights that this user has not")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def checkpoint_volume(lab: Lab) -> Iterator[Path]:
+    """One of 4 MiB."""
+    with small_volume(lab.volumes.checkpoints, "4m") as volume:
+        yield volume
 
 
-def test_a_full_volume_pauses_the_run(lab: Lab, prepared: str, small_volume: Path) -> None:
+def test_a_full_volume_pauses_the_run(lab: Lab, prepared: str, checkpoint_volume: Path) -> None:
     """The run pauses with the reason, the checkpoint before stays; with room again it goes on by itself."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1)]), tags="a")
     knock = lab.gate.knock()
-    filler = small_volume / "filler"
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_volume).free)
+    filler = fill(checkpoint_volume)
     knock.let_through()
     paused = log.until_type("RunPaused")
     assert "no space to write in" in paused.reason  # type: ignore[union-attr]

@@ -33,11 +33,22 @@ def preempted(log: Log, worker: str, part: str) -> TaskFailed:
     return event
 
 
-def until_told(lab: Lab, worker: str) -> None:
-    """Wait until a worker has told that it leaves: what runs on it has been asked to leave by then. What may go on
-    before that could be over first."""
+def asked(lab: Lab, worker: str) -> int:
+    """How often a worker has asked a process to leave what it does, as its log tells."""
+    return (lab.home.logs / f"{worker}.log").read_text().count("was asked to leave")
+
+
+def until_told(lab: Lab, worker: str, before: int) -> None:
+    """Wait until a worker has told that it leaves, and has asked what runs on it to leave: what may go on before that
+    could be over first.
+
+    Args:
+        before: what `asked` told before the worker was asked.
+    """
     deadline = time.monotonic() + GRACE_S
-    while not any(status.leaving for status in lab.kvs.workers() if status.record.worker == worker):
+    while asked(lab, worker) == before or not any(
+        status.leaving for status in lab.kvs.workers() if status.record.worker == worker
+    ):
         assert time.monotonic() < deadline
 
 
@@ -50,10 +61,10 @@ def test_a_unit_is_left_and_done_again(lab: Lab, prepared: str, reaches: bool) -
     spec = TinyTraining(gate=lab.gate.port, holds=[("b", 2)])
     fit = lab.fit(experiment, spec, max_attempts=1)
     knock = lab.gate.knock()
-    began = time.monotonic()
+    began, before = time.monotonic(), asked(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
     if reaches:
-        until_told(lab, knock.worker)
+        until_told(lab, knock.worker, before)
         lab.gate.open()
     event = preempted(log, knock.worker, "/train/m01/")
     assert processes.wait_gone(old, GRACE_S + 10)
@@ -99,8 +110,9 @@ def test_rows_are_left_and_done_again(lab: Lab) -> None:
     log = lab.log(experiment)
     etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=7), progress=False))
     knock = lab.gate.knock()
+    before = asked(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
-    until_told(lab, knock.worker)
+    until_told(lab, knock.worker, before)
     lab.gate.open()
     event = preempted(log, knock.worker, "/etl/train/")
     assert "between two batches" in event.failure.message

@@ -52,7 +52,7 @@ def stored(folder: Path) -> dict[Any, list[Any]]:
     """What a complete partition holds: every row's fields as lists, by id."""
     rows = MappedRows.open([folder])
     found: dict[Any, list[Any]] = {}
-    for positions, columns in rows.batches(np.arange(rows.num_rows), max(1, rows.num_rows)):
+    for positions, columns in rows.batches(np.arange(rows.num_rows), np.unique([0, rows.num_rows])):
         for position, row_id in enumerate(rows.ids(positions)):
             assert row_id not in found, "a row is there twice"
             found[row_id] = [np.asarray(column[position]).tolist() for column in columns]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import pytest
 
+from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, TaskAssigned
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.contract.tasks import TrainTask
+from cerebro.contract.steps import AssignedMember
+from cerebro.contract.tasks import Member, TrainTask
 from cerebro.contract.ways import Way
-from tests.kvs_api.bench import Bench, worker
+from tests.kvs_api.bench import Bench, worker, worker_step
 
 A, B, C, D = (f"etl-1/etl/train/p{number}" for number in range(4))
 
@@ -34,6 +36,17 @@ def unit_body(key: str, way: Way | None) -> TrainTask:
         checkpoint=None,
         way=way,
     )
+
+
+GANG = "fit-1/train/m00/e1/p0+p1"
+
+
+def gang(incarnation: str = "b") -> api.Assign:
+    """A unit for two workers, the second of which is this process."""
+    other = AssignedMember(worker="worker-1", incarnation=incarnation, partition=1)
+    way = Way(technique="ddp", workers=2)
+    body = unit_body(GANG, way)
+    return api.Assign(task=GANG, attempt=1, worker="worker-0", incarnation="a", others=(other,), body=body)
 
 
 class OccupancyContract:
@@ -159,3 +172,42 @@ class OccupancyContract:
         bench.assign(task=A)
         assert bench.revoke(task=A, name="worker-1", force=True) == "refused"
         assert bench.revoke(task=A, force=True) == "done"
+
+    def test_a_gang_has_its_attempt_at_all_of_its_workers_or_at_none(self, bench: Bench) -> None:
+        """One that is busy, or is another process by now, has it refused to all; the event names all, each finds its
+        part in its inbox."""
+        bench.store.register(worker("a"))
+        bench.store.register(worker("b", name="worker-1"))
+        assert bench.assign(task=A, name="worker-1", incarnation="b") == "done"
+        assert bench.decide(gang()) == ["refused"]
+        assert bench.revoke(task=A, name="worker-1") == "done"
+        assert bench.decide(gang("old")) == ["refused"]
+        assert bench.decide(gang()) == ["done"]
+        (event,) = (e for e in bench.log() if isinstance(e, TaskAssigned) and e.task == GANG)
+        assert (event.worker, event.others) == ("worker-0", (Member(worker="worker-1", partition=1),))
+        for name, incarnation, number in (("worker-0", "a", 0), ("worker-1", "b", 1)):
+            item = bench.store.inbox(name, incarnation, 0, wait_s=0)[-1]
+            assert (item.task, item.attempt, item.member, item.cancel) == (GANG, 1, number, False)
+
+    @pytest.mark.parametrize("end", ["commit", "fail", "revoke"])
+    def test_the_end_of_an_attempt_frees_all_of_its_gang(self, bench: Bench, end: str) -> None:
+        """No member begins another one before; and an attempt that is taken back is told to all of them."""
+        bench.store.register(worker("a"))
+        bench.store.register(worker("b", name="worker-1"))
+        assert bench.decide(gang()) == ["done"]
+        assert bench.assign(task=B, name="worker-1", incarnation="b") == "done"
+        assert bench.step("start", task=GANG) == "done"
+        start = worker_step("start", 1, task=B)
+
+        def starts() -> str:
+            return bench.report(start, incarnation="b", name="worker-1").outcomes[0].outcome
+
+        assert starts() == "refused"
+        assert (
+            bench.revoke(task=GANG, force=True) if end == "revoke" else bench.step(end, task=GANG)
+        ) == "done"
+        cancelled = [task for task, _, is_cancelled in bench.inbox("b", "worker-1") if is_cancelled]
+        assert cancelled == ([GANG] if end == "revoke" else [])
+        assert starts() == "done"
+        assert bench.assign(task=C) == "done"
+        assert bench.step("start", task=C) == "done"

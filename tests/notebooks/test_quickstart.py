@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +10,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome
 from tests.e2e.browser import chromium
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "quickstart.ipynb"
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterHome]:
-    """The home that the notebook's cluster gets; nothing runs there afterwards."""
-    found = ClusterHome(tmp_path / "home")
-    for name in ("CEREBRO_SERVER", "CEREBRO_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("CEREBRO_HOME", str(found.path))
-    yield found
-    cluster.stop(found.path)
-    assert processes.marked(found.path) == ()
 
 
 def _read() -> Any:

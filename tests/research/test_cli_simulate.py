@@ -10,6 +10,8 @@ import pytest
 
 from cerebro import cli
 from cerebro.research.comparison import compare, schedulers
+from cerebro.research.hermes.comparison import AT_UNITS
+from cerebro.research.hermes.comparison import SCENARIOS as HERMES
 from cerebro.research.scenarios import SCENARIOS, find
 from cerebro.research.solve import PLANNER
 from cerebro.scheduling.policies import POLICIES
@@ -21,7 +23,7 @@ _SMALL = ("hard-narrow-8x8", "--policy", "lrptw", "--policy", "random")
 def test_the_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """``--list`` names each, on a line of its own."""
     assert cli.main(["simulate", "--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SCENARIOS)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*SCENARIOS, *HERMES]
 
 
 def test_a_table_has_a_row_for_each_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,4 +137,5 @@ def test_noise_can_be_asked_for() -> None:
 def test_every_dispatch_policy_is_compared_somewhere() -> None:
     """But for the dry runs, which take longer than all others together."""
     compared = {name for scenario in SCENARIOS.values() for name in schedulers(scenario)}
+    compared |= set(AT_UNITS)
     assert set(POLICIES) - compared == {"monte-carlo"}

@@ -35,7 +35,7 @@ def test_what_is_not_refused_is_a_number_within_its_bounds(setting: NumericSetti
     number = real(setting, environment, setting.least)
     assert setting.least <= number <= setting.most
     assert number != float("inf")
-    assert not setting.is_whole or whole(setting, environment, 1) == number
+    assert not setting.is_whole or whole(setting, environment, int(setting.least)) == number
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

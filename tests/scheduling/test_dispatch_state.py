@@ -62,7 +62,8 @@ def step(state: DispatchState, data: st.DataObject) -> None:
     elif what == "set_time":
         model = data.draw(st.integers(0, len(state.time) - 1))
         worker = data.draw(st.integers(0, len(state.held) - 1))
-        state.set_time(model, worker, data.draw(st.sampled_from((1.0, 2.5, 7.0, NEVER))))
+        fixed = data.draw(st.sampled_from((0.0, 3.0)))
+        state.set_time(model, worker, data.draw(st.sampled_from((1.0, 2.5, 7.0, NEVER))), fixed)
     elif what == "set_way":
         model = data.draw(st.integers(0, len(state.time) - 1))
         worker = data.draw(st.integers(0, len(state.held) - 1))

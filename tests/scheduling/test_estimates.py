@@ -127,6 +127,39 @@ def test_a_trial_is_believed_until_units_run(cost: float, rows: int) -> None:
     assert found.seconds("tried", "w", rows=rows, technique="ddp-2") == pytest.approx(rows * cost)
 
 
+@given(
+    rates=st.dictionaries(st.sampled_from("abc"), st.floats(0.01, 10), min_size=1),
+    fixed=st.dictionaries(st.sampled_from("abc"), st.floats(0, 100)),
+    rows=st.integers(1, 1000),
+)
+def test_the_fixed_part_of_a_unit_is_told_apart_from_its_rows(
+    rates: dict[str, float], fixed: dict[str, float], rows: int
+) -> None:
+    """Of each model by itself, whatever the sizes of its units; a model that never ran has what is typical."""
+    found = Estimates()
+    for model, rate in rates.items():
+        for worker, count in (("x", rows), ("y", 3 * rows)):
+            found.observe(model, worker, rows=count, seconds=rate * count, fixed_s=fixed.get(model, 0.0))
+    found.settle()
+    for model in rates:
+        assert found.fixed_s(model) == pytest.approx(fixed.get(model, 0.0))
+    mean = sum(fixed.get(model, 0.0) for model in rates) / len(rates)
+    assert found.fixed_s("new") == pytest.approx(mean)
+    assert Estimates().fixed_s("new") == 0
+
+
+def test_units_correct_the_fixed_part_of_a_trial() -> None:
+    """A trial starts its processes; units find them there. It is of the way that was tried alone."""
+    found = Estimates()
+    found.seed("tried", "w", rows=100, seconds=10.0, fixed_s=8.0, technique="ddp-2")
+    assert (found.fixed_s("tried", "ddp-2"), found.fixed_s("tried")) == (8.0, 0.0)
+    found.observe("tried", "w", rows=100, seconds=10.0, fixed_s=2.0, technique="ddp-2")
+    assert 2.0 < found.fixed_s("tried", "ddp-2") < 8.0
+    for _ in range(30):
+        found.observe("tried", "w", rows=100, seconds=10.0, fixed_s=2.0, technique="ddp-2")
+    assert found.fixed_s("tried", "ddp-2") == pytest.approx(2.0, rel=0.2)
+
+
 def test_units_correct_a_trial_that_was_wrong() -> None:
     """After ten units the estimate where they ran is theirs; after one it is between."""
     found = Estimates()

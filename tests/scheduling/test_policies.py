@@ -233,3 +233,31 @@ def test_pairing_thousands(shape: str) -> None:
 def test_the_default_exists() -> None:
     """What `run_fit` takes when nothing is said."""
     assert DEFAULT_POLICY in POLICIES
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"cyclic"}))  # its circle is kept to
+@settings(deadline=None, max_examples=25)
+@given(
+    urgencies=st.lists(st.integers(-1, 1), min_size=2, max_size=6),
+    places=st.lists(st.integers(1, 7), min_size=3, max_size=3),
+    idle=st.sets(st.integers(0, 2), min_size=1),
+)
+def test_urgent_models_go_first_wherever_they_can(
+    policy: str, urgencies: list[int], places: list[int], idle: set[int]
+) -> None:
+    """The first unit that any policy begins is of one of the most urgent models that its worker could take; with one
+    partition on each worker, as many of the most urgent are begun as there are idle workers for."""
+    for held in (places, [1, 2, 4]):
+        state = DispatchState.of_equals(models=len(urgencies), sizes=[1, 1, 1], held=held, epochs=2)
+        for model, urgency in enumerate(urgencies):
+            state.set_urgency(model, urgency)
+        rng, begun = random.Random(0), list[Choice]()
+        while choice := POLICIES[policy].choose(state, sorted(idle - {c.worker for c in begun}), rng):
+            assert all(
+                state.urgency[choice.model] >= state.urgency[m] for m, _ in state.eligible(choice.worker)
+            )
+            state.start(choice)
+            begun.append(choice)
+        if held == [1, 2, 4] and begun:
+            expected = sorted(urgencies, reverse=True)[: len(begun)]
+            assert sorted((urgencies[choice.model] for choice in begun), reverse=True) == expected

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import Gang, Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.problem import GangStrategy, Problem, Strategy, multi_gpu, open_shop
 from tests.scheduling.instances import open_shops, problems
 
 SQUARE = open_shop([[1.0, 2.0], [3.0, 4.0]])
@@ -165,17 +165,17 @@ def test_what_is_wrong_with_the_rest_is_named(change: dict[str, object], said: s
 @pytest.mark.parametrize(
     ("gang", "said"),
     [
-        (Gang(members=1, seconds=1.0), "has 1 members, expected at least 2"),
+        (GangStrategy(members=1, seconds=1.0), "has 1 members, expected at least 2"),
         (
-            Gang(members=3, seconds=1.0),
+            GangStrategy(members=3, seconds=1.0),
             "has 3 members, expected at least 2, and no more than there are workers",
         ),
-        (Gang(members=2, seconds=0.0), "the time of a gang for model 'm0' is 0"),
-        (Gang(members=2, seconds=1.0, fixed=-1.0), "the fixed time of a gang"),
-        (Gang(members=2, seconds=1.0, gpus=2), "asks for 2 GPUs of 2 workers, but 0 have so many"),
+        (GangStrategy(members=2, seconds=0.0), "the time of a gang for model 'm0' is 0"),
+        (GangStrategy(members=2, seconds=1.0, fixed=-1.0), "the fixed time of a gang"),
+        (GangStrategy(members=2, seconds=1.0, gpus=2), "asks for 2 GPUs of 2 workers, but 0 have so many"),
     ],
 )
-def test_a_gang_is_several_workers(gang: Gang, said: str) -> None:
+def test_a_gang_is_several_workers(gang: GangStrategy, said: str) -> None:
     """With a partition and the GPUs each."""
     with pytest.raises(InstanceError, match=said):
         replace(open_shop([[1.0, 1.0]]), gangs=((gang,),))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cerebro.errors import ScheduleError
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import Gang, Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.problem import GangStrategy, Problem, Strategy, multi_gpu, open_shop
 from cerebro.scheduling.schedule import Schedule, Unit
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
@@ -257,7 +257,10 @@ def test_nothing_to_do_has_no_gap() -> None:
 
 GANGS = replace(
     open_shop([[4.0] * 4] * 2),
-    gangs=((Gang(members=2, seconds=2.5), Gang(members=4, seconds=1.5)), (Gang(members=2, seconds=2.5),)),
+    gangs=(
+        (GangStrategy(members=2, seconds=2.5), GangStrategy(members=4, seconds=1.5)),
+        (GangStrategy(members=2, seconds=2.5),),
+    ),
 )
 
 

@@ -193,8 +193,15 @@ class Story:
     ) -> int:
         """Give a task to a worker, or to a gang that it leads; returns the attempt."""
         attempt = self.attempt(key)
+        is_unit = key.kind == "train" and key.model in self.state.runs[key.run].models
         event = TaskAssigned(
-            task=str(key), attempt=attempt, worker=f"worker-{worker}", devices=devices, way=way, others=others
+            task=str(key),
+            attempt=attempt,
+            worker=f"worker-{worker}",
+            devices=devices,
+            way=way,
+            others=others,
+            terms=self.model(key.model or "").terms_for(str(key)) if is_unit else 0,
         )
         self.tell(event)
         return attempt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -38,6 +39,14 @@ class Mlp(nn.Sequential):
     def __init__(self, depth: int) -> None:
         hidden = [layer for _ in range(depth) for layer in (nn.Linear(WIDE, WIDE), nn.Tanh())]
         super().__init__(nn.Linear(WIDE, WIDE), nn.Tanh(), *hidden, nn.Linear(WIDE, TOKENS))
+
+
+class Wide(nn.Sequential):
+    """As `Mlp`, with layers whose sizes 16 divides, and others."""
+
+    def __init__(self, depth: int) -> None:
+        hidden = [layer for _ in range(depth) for layer in (nn.Linear(32, 32), nn.Tanh())]
+        super().__init__(nn.Linear(WIDE, 32), nn.Tanh(), *hidden, nn.Linear(32, TOKENS))
 
 
 class Cnn(nn.Module):
@@ -138,7 +147,7 @@ class CaseSpec(SubEpochSpec):
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         case = self.case
-        kind = {"mlp": Mlp, "cnn": Cnn, "gpt": Gpt}[case.model]
+        kind = {"mlp": Mlp, "wide": Wide, "cnn": Cnn, "gpt": Gpt}[case.model]
         return [kind(case.depth).to(getattr(torch, case.dtype))]
 
     def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
@@ -279,7 +288,9 @@ def _trained(
     taken: list[CheckpointRef] = []
 
     def write(state: State, batch: int, rows: int) -> None:
-        taken.append(checkpoints.save(unit.root, f"{unit.written}-{batch}", state))
+        reference = trainee.save(unit.root, f"{unit.written}-{batch}", state)
+        if reference is not None:
+            taken.append(reference)
 
     def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
         if stop and batch == stop:
@@ -363,7 +374,7 @@ def chain(
             partition=partition,
             root=root,
             read=reference,
-            written=f"{names}.pt",
+            written=f"{hashlib.sha256(names.encode()).hexdigest()[:16]}.pt",  # labels may be too long for a file
         )
         reference, metrics = attempt(unit, ranks)
         found.append(metrics)

@@ -83,7 +83,7 @@ def test_a_name_a_choice_and_a_way_stand_for_an_instance() -> None:
         (Way(technique="single", params={"x": 1}), "'single' has no parameter 'x': it has none"),
         (
             TechniqueChoice(name="fsdp", params={"precision": "fp4"}),
-            "precision='fp4', expected one of 'bf16'",
+            "precision='fp4', expected one of 'bf16', 'float8', 'float8-emulated'",
         ),
         (TechniqueChoice(name="fsdp", params={"reshard": 1}), "reshard=1, expected one of True, False"),
         (TechniqueChoice(name="own", code="ab" * 32), "'own' is user code, which is not opened here"),
@@ -132,6 +132,15 @@ def test_what_does_not_apply_says_why(
     assert re.search(reason, technique.is_applicable(model(**facts), place, params))
     other = Place(size=max(technique.least, 1), kind="gpu", memory_bytes=12 * GIB, host_bytes=64 * GIB)
     assert technique.is_applicable(model(), other, params) == ""
+
+
+@pytest.mark.parametrize(("kind", "size"), [(Fsdp, 2), (Offload, 1)])
+def test_float8_is_not_for_cpus(kind: type[Technique], size: int) -> None:
+    """They are told so; what emulates it applies everywhere."""
+    params = {"precision": "float8"}
+    assert "compute capability 8.9" in kind().is_applicable(model(), Place(size=size), params)
+    assert kind().is_applicable(model(), Place(size=size, kind="gpu"), params) == ""
+    assert kind().is_applicable(model(), Place(size=size), {"precision": "float8-emulated"}) == ""
 
 
 @pytest.mark.parametrize("technique", [Ddp(), Fsdp()])

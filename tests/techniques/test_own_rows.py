@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -98,6 +99,13 @@ def test_a_volume_that_is_full_for_one_rank_is_told_by_all(rank: int, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+class Point(NamedTuple):
+    """What is no tuple to whoever reads it again."""
+
+    x: int
+    y: int
+
+
 def unsaved(group: Group, root: Path, kept: Any) -> str:
     """What a rank is told of a state that rank 0 cannot lay out."""
     state = sharded_state(group)
@@ -111,7 +119,8 @@ def unsaved(group: Group, root: Path, kept: Any) -> str:
 
 def test_no_rank_waits_for_one_that_cannot_begin(tmp_path: Path, ranks: Ranks) -> None:
     """User code keeps what cannot be saved, or the folder is gone: rank 0 tells."""
-    assert ranks.run(2, unsaved, tmp_path, {1, 2}) == ["SpecError", ""]
+    for kept in ({1, 2}, defaultdict(list, a=[1]), Point(1, 2)):
+        assert ranks.run(2, unsaved, tmp_path, kept) == ["SpecError", ""]
     assert ranks.run(2, unsaved, tmp_path / "gone", 1) == ["FileNotFoundError", ""]
     assert list(tmp_path.iterdir()) == []
 

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data import durable
 from cerebro.errors import CheckpointCorruptError
 from cerebro.techniques import Group
 from cerebro.worker.training import checked as checking
+from cerebro.worker.training import reading_together as reading
 from cerebro.worker.training.checkpoint import State, check, load, save
-from cerebro.worker.training.reading_together import read_together
+from cerebro.worker.training.reading_together import Unchecked, load_together, read_together
+from cerebro.worker.training.unit import Trainee
 from tests.techniques.cases import distance
 from tests.techniques.ranks import Ranks
 from tests.techniques.test_sharded import MIB
@@ -40,9 +43,11 @@ def reference(root: Path) -> CheckpointRef:
     return save(root, NAME, state)
 
 
-def found(group: Group, root: Path, reference: CheckpointRef, has_memory: bool) -> tuple[State, int]:
+def found(
+    group: Group, root: Path, reference: CheckpointRef, has_memory: bool, is_checked: bool
+) -> tuple[State, int]:
     """What a rank gets, and how many bytes of the file it has read for it."""
-    checked = check(root, reference)
+    source = check(root, reference) if is_checked else Unchecked(root / reference.name, reference)
     count = 0
 
     def counted(file: Any, buffer: memoryview) -> memoryview:
@@ -56,9 +61,10 @@ def found(group: Group, root: Path, reference: CheckpointRef, has_memory: bool) 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checking, "fill", counted)
+        patch.setattr(reading, "fill", counted)
         if not has_memory:
             patch.setattr(os, "memfd_create", refused)
-        state = read_together(checked, group, "cpu")
+        state = read_together(source, group, "cpu")
     group.barrier()
     state["models"][0]["w"][0, 0] = group.rank + 7  # its own
     group.barrier()
@@ -67,13 +73,15 @@ def found(group: Group, root: Path, reference: CheckpointRef, has_memory: bool) 
     return state, count
 
 
+@pytest.mark.parametrize("is_checked", [True, False])
 @pytest.mark.parametrize(("size", "has_memory"), [(2, True), (3, True), (2, False)])
 def test_each_rank_has_the_state_and_reads_its_share(
-    size: int, has_memory: bool, root: Path, reference: CheckpointRef, ranks: Ranks
+    size: int, has_memory: bool, is_checked: bool, root: Path, reference: CheckpointRef, ranks: Ranks
 ) -> None:
-    """To the bit. Where memory cannot be shared, each reads the file."""
+    """To the bit, whether or not somebody has checked the file ahead. Where memory cannot be shared, each reads the
+    file."""
     wanted = load(root, reference, "cpu")
-    answers = ranks.run(size, found, root, reference, has_memory)
+    answers = ranks.run(size, found, root, reference, has_memory, is_checked)
     assert all(distance(state, wanted) == 0 for state, _ in answers)
     counts = [count for _, count in answers]
     if has_memory:
@@ -103,3 +111,51 @@ def test_damage_after_the_check_is_told_by_all(root: Path, reference: Checkpoint
     """Also by a rank that did not read the block."""
     for says in ranks.run(2, noticed, root, reference):
         assert "was damaged between bytes" in says
+
+
+def told(group: Group, root: Path, reference: CheckpointRef) -> str:
+    """What a rank says of a file that nobody has checked."""
+    try:
+        load_together(lambda: Unchecked(root / reference.name, reference), group, "cpu")
+    except CheckpointCorruptError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("place", [5, 9 * MIB, 17 * MIB, None])
+def test_what_is_not_what_was_saved_is_told_by_all(
+    place: int | None, root: Path, reference: CheckpointRef, ranks: Ranks
+) -> None:
+    """Whichever rank has read the damaged block, or found that blocks are missing."""
+    with (root / NAME).open("r+b") as file:
+        if place is None:
+            file.truncate(10 * MIB)
+        else:
+            file.seek(place)
+            file.write(b"\xff" * 9)
+    for says in ranks.run(2, told, root, reference):
+        assert f"expected {reference.checksum}" in says
+    (root / NAME).unlink()
+    for says in ranks.run(2, told, root, reference):
+        assert "cannot be read" in says
+
+
+def based(group: Group, root: Path, reference: CheckpointRef) -> tuple[float, str]:
+    """How far from what is there; and the base that a rank knows of then."""
+    wanted = load(root, reference, "cpu")
+    state = load_together(lambda: Unchecked(root / reference.name, reference), group, "cpu")
+    layout = state.pop("layout")
+    return distance(state, wanted), layout.base
+
+
+def test_a_checkpoint_with_a_base_is_read_together(tmp_path: Path, ranks: Ranks) -> None:
+    """Each rank reads its share of the whole, from both files."""
+    module = nn.Sequential(nn.Linear(2100, 2100), nn.Linear(2100, 10))
+    module[0].requires_grad_(False)
+    trainee = Trainee(modules=[module])
+    trainee.frozen.is_wanted = True
+    reference = trainee.save(tmp_path, NAME)
+    assert reference is not None
+    assert (tmp_path / NAME).stat().st_size < 1 * MIB
+    (base,) = (path.name for path in tmp_path.iterdir() if path.name != NAME)
+    assert ranks.run(2, based, tmp_path, reference) == [(0.0, base)] * 2

@@ -1,9 +1,8 @@
-"""Trials on ranks of the test's own, and techniques and losses that are wrong in one way each."""
+"""Trials on ranks of the test's own, and losses that are wrong in one way each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,41 +16,25 @@ from cerebro.contract.tasks import TrialTask
 from cerebro.contract.trials import DeviceKind, TrialOutcome
 from cerebro.contract.ways import Way
 from cerebro.data.mapped import MappedRows
-from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
-from cerebro.techniques import Group, Params, Technique, resolve
-from cerebro.techniques.ddp import Ddp, _put_behind
+from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
+from cerebro.techniques import Group, Technique, resolve
 from cerebro.techniques.ranks import Alone
+from cerebro.worker.agent.device_memory import DeviceMemory
 from tests.state.stories import SHA
 from tests.techniques.cases import TOKENS, WIDE, Case, CaseSpec, threads
 from trial_runner import clocking
 from trial_runner.trying import Trial
 
-_PLAIN = torch.autograd.backward
 
+class Shift(nn.Module):
+    """Adds one number to all: what a softmax takes away again."""
 
-class NoWeights(Ddp):
-    """Averages the ranks' gradients whatever their shares are."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
 
-    @contextmanager
-    def running(self, modules: Any, feed: DataLoader, group: Group, params: Params) -> Iterator[None]:
-        weighted, torch.autograd.backward = torch.autograd.backward, _PLAIN
-        yield
-        torch.autograd.backward = weighted
-
-
-class Blind(Ddp):
-    """Takes no notice of modules that couple rows."""
-
-    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        for module in modules:
-            _put_behind(module, group, params, hints)
-
-
-class Forgetful(Ddp):
-    """Each rank trains by itself."""
-
-    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Nothing."""
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return given + self.shift
 
 
 class Wrong(SubEpochSpec):
@@ -62,9 +45,9 @@ class Wrong(SubEpochSpec):
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         norm = [nn.BatchNorm1d(WIDE)] if self.loss == "norm" else []
-        return [
-            nn.Sequential(nn.Linear(WIDE, WIDE), *norm, nn.Tanh(), nn.Dropout(0.2), nn.Linear(WIDE, TOKENS))
-        ]
+        last = [Shift()] if self.loss.startswith(("shift", "little")) else []
+        hidden = [nn.Linear(WIDE, WIDE), *norm, nn.Tanh(), nn.Dropout(0.2)]
+        return [nn.Sequential(*hidden, nn.Linear(WIDE, TOKENS), *last)]
 
     def train(
         self,
@@ -88,6 +71,13 @@ class Wrong(SubEpochSpec):
             elif self.loss == "contrastive":
                 alike = functional.normalize(found) @ functional.normalize(found).T
                 loss = functional.cross_entropy(alike, torch.arange(len(found)))
+            elif self.loss.startswith("ordered"):  # rows count the more the later they come
+                each = functional.cross_entropy(found, labels, reduction="none")
+                loss = (each * (1 + float(self.loss.split()[1]) * torch.arange(len(each)))).mean()
+            elif self.loss.startswith("little"):  # so little that the order of rows changes much of it
+                share, noise = map(float, self.loss.split()[1:])
+                each = labels * (1 + noise * (torch.arange(len(labels)) % 2))
+                loss = functional.cross_entropy(found, labels) + share * (each * network[-1].shift).mean()
             elif self.loss == "tokens":
                 loss = functional.cross_entropy(found, labels.masked_fill(rows[:, 0] % 3 == 0, -100))
             else:
@@ -113,30 +103,49 @@ class Asked:
 
 def tried(group: Group | None, asked: Asked) -> TrialOutcome:
     """What a trial shows, on every rank. It times as few batches as it may: nobody asks here how long they take."""
-    body = TrialTask(
+    technique = asked.technique() if asked.technique else resolve(asked.way)
+    alone = Alone(("cpu",) * asked.way.size)
+    try:
+        body = task_of(asked.way, asked.batch_size)
+        return tried_by(technique, group or alone, asked.spec, body, asked.partition, asked.root)
+    finally:
+        alone.leave()
+
+
+def tried_by(
+    technique: Technique,
+    group: Group,
+    spec: SubEpochSpec,
+    body: TrialTask,
+    partition: Path,
+    root: Path,
+    device_memory: DeviceMemory | None = None,
+) -> TrialOutcome:
+    """What a trial shows by this very technique."""
+    rows = MappedRows.open((partition,))
+    trial = Trial(spec, body, technique, group, rows, device_memory=device_memory)
+    with threads(1), mock.patch.multiple(clocking, MOST=clocking.LEAST, SHORTEST_S=0.0, _BLOCK_S=0.0):
+        return trial.run(root, "trial.pt")
+
+
+def task_of(way: Way, batch_size: int) -> TrialTask:
+    """A trial, as a worker is told of it."""
+    return TrialTask(
         key="fit-1/trial/g00/w",
         experiment="one",
         run="fit-1",
         model="m00",
-        hyperparams={"batch_size": asked.batch_size},
+        hyperparams={"batch_size": batch_size},
         code=SHA,
         dataset="d",
         seed=1,
         hang_timeout_s=60.0,
         group="g00",
         id="w",
-        way=asked.way,
+        way=way,
         device=DeviceKind(kind="cpu", name="1 core"),
         partition=0,
     )
-    technique = asked.technique() if asked.technique else resolve(asked.way)
-    alone = Alone(("cpu",) * asked.way.size)
-    try:
-        trial = Trial(asked.spec, body, technique, group or alone, MappedRows.open((asked.partition,)))
-        with threads(1), mock.patch.multiple(clocking, MOST=clocking.LEAST, SHORTEST_S=0.0, _BLOCK_S=0.0):
-            return trial.run(asked.root, "trial.pt")
-    finally:
-        alone.leave()
 
 
 def spec_of(case: Case) -> SubEpochSpec:

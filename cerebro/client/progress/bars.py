@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from cerebro.contract.runs import EtlPlan, FitRequest
 from cerebro.figures import etl_progress
-from cerebro.state import ExperimentState, Model, Run, RunState, Standing
+from cerebro.state import ExperimentState, Model, Run, RunState, Standing, wording
 from cerebro.state.throughput import TimeLeft
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgressBar:
-    """One bar: `done` of `total` units of a kind, and what is said beside it."""
+    """One bar: `done` of `total` units of a kind (0: nobody knows of how many), and what is said beside it."""
 
     name: str
     done: int
@@ -50,6 +50,7 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
             yield ProgressBar(name=split.split, done=split.done, total=split.rows, unit="row", note=note)
     elif run.plan is not None:
         done, total = run.progress()
+        total = total if run.has_known_end else 0
         yield ProgressBar(
             name=run.id,
             done=done,
@@ -60,9 +61,10 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
 
 
 def epoch_bars(run: Run) -> list[ProgressBar]:
-    """A bar per epoch of a fit run. What failed and stopped models leave undone is not waited for."""
+    """A bar per epoch of a fit run whose models are all known from the beginning. What failed and stopped models leave
+    undone is not waited for."""
     models = list(run.models.values())
-    if not models:
+    if not models or not run.has_known_models:
         return []
     cut_short = [model for model in models if model.is_cut_short]
     due = len(models[0].partitions) * (len(models) - len(cut_short))
@@ -99,6 +101,8 @@ def standing(run: Run) -> str:
         epoch = best.best_epoch(name, run.request.mode, validated=run.is_validated) or 0
         value = best.metric(name, epoch, validated=run.is_validated)
         parts.append(f"best {name} {value:.4g} ({best.id}, epoch {epoch})")
+    if not run.has_known_models:
+        parts.insert(0, wording.trained(run))
     if failed:
         parts.append(f"{failed} failed")
     if run.state is RunState.STOPPING:

@@ -15,7 +15,7 @@ from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownStanding, 
 from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
-from cerebro.state import ExperimentState, Run, wording
+from cerebro.state import ExperimentState, Run, rungs, wording
 
 _MOST_EPOCHS = 12
 """Bars of epochs: of more, those that are done first become one line."""
@@ -72,13 +72,18 @@ def rendered(
         parts.append(f"<p>{escape(shown.line)}</p>")
     parts.append(_bars(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
     if is_fit:
+        parts += [f"<p>{escape(line)}</p>" for line in rungs.lines(run)]
         parts.append(_models(run))
     return "\n".join(part for part in parts if part)
 
 
 def _plain(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> str:
-    lines = (f"{bar.name}: {bar.done:,}/{bar.total:,} {bar.note}".rstrip() for bar in bars(state, run, rows))
+    lines = (f"{bar.name}: {_share(bar)} {bar.note}".rstrip() for bar in bars(state, run, rows))
     return "\n".join(lines) or f"{run.id}: {wording.run(run)}"
+
+
+def _share(bar: ProgressBar) -> str:
+    return f"{bar.done:,}/{bar.total:,}" if bar.total else f"{bar.done:,} {bar.unit}s"
 
 
 # --- bars -----------------------------------------------------------------------------------------
@@ -120,9 +125,10 @@ def _models(run: Run) -> str:
     assert isinstance(run.request, FitRequest)
     metric = run.request.metric
     names = figures.varying(shown)[:_MOST_NAMES]
-    heads = ("model", "state", "epoch", f"latest {metric}", f"best {metric}", "at epoch", *names)
+    origin = ["from"] if any(row.parent for row in shown) else []
+    heads = ("model", "state", "epoch", f"latest {metric}", f"best {metric}", "at epoch", *origin, *names)
     head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
-    body = "".join(_row(row, names) for row in shown)
+    body = "".join(_row(row, names, has_origins=bool(origin)) for row in shown)
     count = f"{len(shown):,} of {len(run.models):,} models" if len(shown) < len(run.models) else "Models"
     caption = f"{count}: those at work, then the best"
     return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -145,7 +151,7 @@ def _chosen(run: Run) -> list[ModelSummary]:
     return [figures.summary(run, run.models[model_id], index) for index, model_id in ranked]
 
 
-def _row(row: ModelSummary, names: Iterable[str]) -> str:
+def _row(row: ModelSummary, names: Iterable[str], *, has_origins: bool) -> str:
     values = (
         f"{row.epoch} of {row.epochs}",
         number(row.latest) if row.latest is not None else "",
@@ -153,5 +159,6 @@ def _row(row: ModelSummary, names: Iterable[str]) -> str:
         str(row.best_epoch or ""),
     )
     cells = "".join(f"<td{_NUMBERS}>{escape(value)}</td>" for value in values)
+    origin = f"<td>{escape(row.lineage)}</td>" if has_origins else ""
     given = "".join(f"<td>{escape(figures.word(row.hyperparams.get(name)))}</td>" for name in names)
-    return f"<tr><th scope='row'>{escape(row.id)}</th><td>{escape(row.state)}</td>{cells}{given}</tr>"
+    return f"<tr><th scope='row'>{escape(row.id)}</th><td>{escape(row.state)}</td>{cells}{origin}{given}</tr>"

@@ -73,7 +73,7 @@ class TerminalScreen:
         if drawn is None:
             self._begun[bar.name] = self._clock()
             drawn = self._bars[bar.name] = tqdm.tqdm(
-                total=bar.total,
+                total=bar.total or None,
                 desc=bar.name,
                 unit=bar.unit,
                 initial=bar.done,
@@ -84,7 +84,7 @@ class TerminalScreen:
         if self._clock() - self._begun[bar.name] < _STEADY_S:
             drawn.initial = bar.done
         note = ", ".join(filter(None, [bar.note, share]))
-        if (drawn.n, drawn.postfix or "") != (bar.done, note):
-            drawn.n = bar.done
+        if (drawn.n, drawn.total or 0, drawn.postfix or "") != (bar.done, bar.total, note):
+            drawn.n, drawn.total = bar.done, bar.total or None
             drawn.set_postfix_str(note, refresh=False)
             drawn.refresh()

@@ -25,7 +25,7 @@ from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitPlan, FitRequest
 from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.figures import THEME_COLORS, Figure, ModelSummary
 from cerebro.figures.frame import number
-from cerebro.state import ExperimentState, Run, RunState, schedule_lines, ways
+from cerebro.state import ExperimentState, Run, RunState, rungs, schedule_lines, ways
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -107,6 +107,8 @@ def report_html(
             causes=_causes(rows),
             tests=list(_tests(drawings)),
             models=_models(drawings, varying),
+            search=[rungs.method(run), rungs.standing(run)] if run.search is not None else [],
+            rungs=list(_rungs(run)),
             ways=_ways(run),
             same=_words({name: value for name, value in common.items() if name not in varying}),
             figures=drawn,
@@ -145,7 +147,10 @@ def _figures(drawings: Drawings) -> Iterable[tuple[str, str, Figure | None]]:
 def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
     """A row per model, best first."""
     rows, metric = drawings.rows, drawings.request.metric
-    columns = ("model", "state", f"best {metric}", "at epoch", "units", *varying, "begun again", "compute, s")
+    has_parents = any(row.parent for row in rows)
+    origin = ("from",) if has_parents else ()
+    columns = ("model", "state", f"best {metric}", "at epoch", "units")
+    columns = (*columns, *origin, *varying, "begun again", "compute, s")
     shown = [
         (
             row.id,
@@ -153,6 +158,7 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
             row.best,
             row.best_epoch,
             f"{row.units_done} of {row.units}",
+            *((row.lineage,) if has_parents else ()),
             *(figures.word(row.hyperparams.get(name)) for name in varying),
             row.redone,
             round(row.compute_s, 1),
@@ -161,6 +167,16 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
     ]
     note = f"the best {_MOST_MODELS:,} of {len(rows):,}" if len(rows) > _MOST_MODELS else ""
     return _Table("Models, best first", columns, shown, note)
+
+
+def _rungs(run: Run) -> Iterable[_Table]:
+    """Of a search: a table for each rung, the highest first."""
+    columns = ("model", run.fit_request.metric, "what became of it")
+    for rung in rungs.rungs(run):
+        rows = [(each.model, each.value, each.words) for each in rung.models[:_MOST_MODELS]]
+        is_cut = len(rows) < len(rung.models)
+        cut = f"; the best {_MOST_MODELS:,} of {len(rung.models):,}" if is_cut else ""
+        yield _Table(rung.name, columns, rows, f"{rungs.counts(rung)}{cut}")
 
 
 def _ways(run: Run) -> _Table:

@@ -88,7 +88,9 @@ class FitResult(FitFigures):
         code, request = self._code, self._request
         return TrainedModel(
             id=model.id,
-            hyperparams=model.hyperparams,
+            hyperparams=(
+                model.hyperparams_at(epoch) if epoch else model.hyperparams_of(len(model.visits) - 1)
+            ),
             epoch=epoch,
             metric=request.metric,
             value=model.metric(request.metric, epoch, validated=self._run.is_validated) if epoch else None,
@@ -100,12 +102,14 @@ class FitResult(FitFigures):
 
     def leaderboard(self) -> pd.DataFrame:
         """One row per model, best first: rank, state, best metric and its epoch, epochs done, hyper-
-        parameters, failure.
+        parameters, failure. Where models were made from others, `parent` is the one and `branch` the epoch of it after
+        which a model goes on from there (missing: it began with weights of its own).
 
         The metric is that of validation, on the whole split; without validation data it is the mean over the units of
         an epoch, weighted by rows.
         """
         rows = []
+        has_parents = any(model.parent for model in self._run.models.values())
         for model in self._run.models.values():
             epoch = self._best_epoch(model)
             value = (
@@ -119,13 +123,19 @@ class FitResult(FitFigures):
                 "epochs": model.completed_epochs,
                 "failure": model.failure.line if model.failure else "",
             }
-            hyperparams = {name: cell(value) for name, value in model.hyperparams.items()}
+            if has_parents:
+                facts |= {
+                    "parent": model.parent,
+                    "branch": model.inherited_epochs if model.inherited else None,
+                }
+            hyperparams = {name: cell(value) for name, value in model.hyperparams_shown(epoch).items()}
             row = beside(facts, hyperparams, "hyper-parameter")
             row["failure"] = row.pop("failure")
             rows.append(row)
         columns = ["model", "state", self._request.metric, "best_epoch", "epochs", "failure"]
         frame = pd.DataFrame(rows, columns=None if rows else columns).astype(
             {"best_epoch": "Int64", self._request.metric: "float64"}
+            | ({"branch": "Int64"} if has_parents else {})
         )
         frame = frame.sort_values(
             self._request.metric, ascending=self._request.mode == "min", na_position="last", kind="stable"
@@ -134,10 +144,13 @@ class FitResult(FitFigures):
         return frame
 
     def history(self) -> pd.DataFrame:
-        """One row per model, epoch and split (``train``: means over the epoch's units, weighted by rows; ``valid``)."""
+        """One row per model, epoch and split (``train``: means over the epoch's units, weighted by rows; ``valid``).
+
+        Of a model that goes on from another one, epochs before it did are that one's alone.
+        """
         rows: list[dict[str, Any]] = []
         for model in self._run.models.values():
-            for epoch in range(1, model.completed_epochs + 1):
+            for epoch in range(model.inherited_epochs + 1, model.completed_epochs + 1):
                 visits = model.epoch_visits(epoch)
                 facts = {"model": model.id, "epoch": epoch, "split": "train"}
                 facts["seconds"] = sum(visit.compute_s for visit in visits)
@@ -150,8 +163,10 @@ class FitResult(FitFigures):
     def visits(self) -> pd.DataFrame:
         """The log of visits, one row per committed unit in order: enough to replay the run. `process_start` are the
         seconds after `started` that the unit waited for its process to start and to import; `devices` those of the
-        worker that it took, and `way` how it used them; `peak_bytes` and `peak_gpu_bytes` the most memory that its
-        process, and torch on its GPUs, had at once (missing where that is not known)."""
+        worker that it took, and `way` how it used them; `partitions` and `workers` all that a unit of a gang visited
+        and was trained by, of which `partition` and `worker` are the first; `peak_bytes` and `peak_gpu_bytes` the most
+        memory that its process, and torch on its GPUs, had at once (missing where that is not known). Of a model that
+        goes on from another one, `unit` counts on from that one's."""
         rows = [
             beside(
                 {
@@ -167,6 +182,8 @@ class FitResult(FitFigures):
                     "process_start": visit.start_s,
                     "devices": visit.devices,
                     "way": (visit.way or SINGLE).label,
+                    "partitions": visit.partitions,
+                    "workers": (visit.worker, *(member.worker for member in visit.others)),
                     "peak_bytes": visit.peak_bytes or None,
                     "peak_gpu_bytes": visit.peak_gpu_bytes or None,
                 },
@@ -174,7 +191,7 @@ class FitResult(FitFigures):
                 "metric",
             )
             for model in self._run.models.values()
-            for unit, visit in enumerate(model.visits)
+            for unit, visit in enumerate(model.own_visits, start=model.inherited)
         ]
         frame = pd.DataFrame(rows)
         return frame.sort_values("ended", kind="stable", ignore_index=True) if rows else frame
@@ -223,7 +240,7 @@ class FitResult(FitFigures):
         `cerebro.scheduling.validator` judges it.
 
         Raises:
-            InstanceError: nothing is committed yet.
+            InstanceError: nothing is committed yet, or models were trained for different numbers of epochs.
         """
         return schedule_of(self._run, {w.name: w.most_devices for w in self._state.workers.values()})
 

@@ -36,12 +36,13 @@ class TrainedModel:
 
     @property
     def path(self) -> Path:
-        """The checkpoint's file; fetched first where the cluster's volumes are not mounted.
+        """The checkpoint as one file: fetched first where the cluster's volumes are not mounted; put together in the
+        user's cache folder where its frozen weights are in another file.
 
         Raises:
             CheckpointCorruptError, NotFoundError, StoreUnavailableError: it cannot be had.
         """
-        return self.files.checkpoints(self.checkpoint) / self.checkpoint.name
+        return self.files.whole(self.checkpoint)
 
     def load(self) -> dict[str, Any]:
         """``{"models": [state_dict, ...], "checkpoint": {...}}`` on the CPU, its bytes checked. What was tracked is in

@@ -102,7 +102,7 @@ def _lengths(order: Sequence[PlannedUnit], end_s: float, devices: Mapping[str, i
 
 def _longest(model: Model) -> list[float]:
     """Its longest unit so far, in seconds; empty before the first."""
-    return [max(visit.seconds for visit in model.visits)] if model.visits else []
+    return [max(visit.seconds for visit in model.own_visits)] if model.own_visits else []
 
 
 def _running(run: Run, unit: PlannedUnit) -> Attempt | None:

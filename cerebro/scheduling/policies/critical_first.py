@@ -52,7 +52,10 @@ def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
 
 
 def most_left(state: DispatchState, worker: int) -> int | None:
-    """The first of the eligible models with most work left."""
+    """The first of the eligible models with most work left; of the most urgent ones, where models differ in that."""
+    if state.has_urgency:
+        found = [model for model, _ in state.eligible(worker)]
+        return by_level(levels(state.model_left, found))[0] if found else None
     held, free, running, left = state.held[worker], state.free[worker], state.running, state.model_left
     best, most = None, -NEVER
     if held and free > 0:
@@ -74,6 +77,18 @@ def levels(left: Sequence[float], subjects: Iterable[int]) -> dict[int, int]:
         if level < 0 or left[subject] < last - abs(last) * TOLERANCE:
             level, last = level + 1, left[subject]
         found[subject] = level
+    return found
+
+
+def _levels_of_models(state: DispatchState, models: Sequence[int]) -> dict[int, int]:
+    """`levels`, those of the most urgent models before those of the others."""
+    if not state.has_urgency:
+        return levels(state.model_left, models)
+    found: dict[int, int] = {}
+    for urgency in sorted({state.urgency[model] for model in models}, reverse=True):
+        first = max(found.values(), default=-1) + 1
+        alike = (model for model in models if state.urgency[model] == urgency)
+        found |= {model: first + level for model, level in levels(state.model_left, alike).items()}
     return found
 
 
@@ -106,7 +121,7 @@ def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]
 
 def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> Iterator[Choice]:
     """What each of the workers gets that get any, the most urgent first."""
-    level = levels(state.model_left, models)
+    level = _levels_of_models(state, models)
     models = by_level(level)
     fits = _fits(state, by_level(levels(state.worker_left, workers)), models)
     places = _places(state, fits, models)
@@ -162,8 +177,9 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
     """
     horizon = max(*state.model_left, *state.worker_left)
     for worker in by_level(levels(state.worker_left, workers)):
-        eligible = list(state.eligible(worker))
-        eligible.sort(key=lambda found: state.model_left[found[0]], reverse=True)
+        # However urgent: a model that leaves a unit to a faster worker is no reason to wait.
+        eligible = list(state.startable(worker))
+        eligible.sort(key=lambda found: (state.urgency[found[0]], state.model_left[found[0]]), reverse=True)
         for model, mask in eligible:
             partition = _least_shared(state, model, worker, mask, horizon - state.model_left[model])
             if partition is not None:

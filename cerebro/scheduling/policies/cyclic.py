@@ -77,7 +77,7 @@ def _upcoming(
             continue
         if not mask & bit or (model in state.running and state.running[model].partition == partition):
             epoch += 1
-        if epoch <= state.epochs and (best is None or epoch < best[0]):
+        if epoch <= state.epochs[model] and (best is None or epoch < best[0]):
             best = (epoch, distance, model, partition)
             if epoch == earliest:
                 break

@@ -52,13 +52,15 @@ class MonteCarlo:
 
 
 def _units_left(state: DispatchState) -> int:
-    later = sum(state.epochs - epoch for epoch in state.epoch) * len(state.sizes)
+    later = sum(last - epoch for last, epoch in zip(state.epochs, state.epoch, strict=True)) * len(
+        state.sizes
+    )
     return later + sum(mask.bit_count() for mask in state.open)
 
 
 def _remaining(state: DispatchState, model: int) -> float:
     """Seconds until the unit that runs should end. A model that is not ready is nowhere; `started` says when."""
-    worker, partition, started, _ = state.running[model]
+    worker, partition, started, *_ = state.running[model]
     seconds = state.seconds(model, partition, worker) if worker >= 0 else 0.0
     return max(0.0, started + seconds - state.now)
 
@@ -67,7 +69,7 @@ def _bound(state: DispatchState) -> float:
     """Seconds within which no continuation ends: the longest model's or worker's own work. A worker whose work others
     could do, or that runs several units at once, is left out."""
     models, workers = list(state.model_left), list(state.worker_left)
-    for model, (worker, partition, _, _) in state.running.items():
+    for model, (worker, partition, *_) in state.running.items():
         if worker >= 0:
             spent = state.seconds(model, partition, worker) - _remaining(state, model)
             models[model] -= spent

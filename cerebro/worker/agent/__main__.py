@@ -26,6 +26,7 @@ from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import process_hardening
 from cerebro.worker.agent.devices import WorkerDevices
+from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reports import Resources
@@ -45,6 +46,9 @@ def main() -> None:
             process_hardening.hide_process()
         gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
         devices = WorkerDevices(settings.cores, settings.devices, gpus.found, settings.device_memory)
+        endpoint = (
+            GangEndpoint(settings.address, settings.gang_port, settings.token) if settings.address else None
+        )
     except CerebroError as error:
         sys.exit(f"worker: {error}")
     handlers: dict[str, str] = {}
@@ -67,11 +71,12 @@ def main() -> None:
         machine_cores=cores.of_machine() if settings.pod else cores.available(),
         pid=os.getpid(),
         memory_bytes=own_group().usable_bytes(),
+        address=endpoint.address if endpoint else "",
     )
     metrics = Metrics({name: getattr(settings.volumes, name) for name in ("shards", "checkpoints")})
     # Ten minutes: a store that is away for longer is a reason to start anew.
     kvs = KvsClient(settings.server, settings.token, retry_for_s=600)
-    agent = Agent(kvs, settings, handlers, resources, metrics)
+    agent = Agent(kvs, settings, handlers, resources, metrics, endpoint=endpoint)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _: agent.stop(signal.Signals(signum).name))
     if settings.health_bind:

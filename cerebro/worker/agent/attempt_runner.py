@@ -150,14 +150,14 @@ class AttemptRunner:
             return self._child.explained(Failure.model_validate(message["failure"]))
         elif message["is"] == "saved":
             self._saved(Savepoint.model_validate(message["savepoint"]))
-        elif message["is"] == "preempted" and not self._has_asked:
+        elif message["is"] == "preempted" and not (self._has_asked or self._gang_leaves):
             # Told as a preemption, it would mean to the controller that this worker ends.
             reason = "user code raised PreemptedError, though nobody asked this worker to end"
             hint = "That error is Cerebro's own: raise another one. The task's log says where it was raised"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
         elif message["is"] == "preempted":
             how = "goes on from there" if self._has_saved else "is done again from its start, or a savepoint"
-            why = self._drain.why or self._lease.asked
+            why = self._drain.why or self._lease.asked or self._gang_leaves
             return Failure(
                 kind=FailureKind.PREEMPTED, message=f"{why}; it was left between two batches and {how}"
             )
@@ -168,6 +168,11 @@ class AttemptRunner:
                 self._advanced, self._position = time.monotonic(), position
             self._lease.progress(point)
         return None
+
+    @property
+    def _gang_leaves(self) -> str:
+        """Why another worker of the attempt's gang has asked for its end; empty if none has."""
+        return self._child.channel.leaving if isinstance(self._child, ChildGroup) else ""
 
     def _saved(self, savepoint: Savepoint) -> None:
         """Keep a savepoint to be told, if it is one of this attempt: user code may have written the message."""
@@ -210,9 +215,16 @@ def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> 
     if not isinstance(body, TrainTask):
         return
     folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
-    name = checkpoint_file(unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=item.attempt)
+    name = checkpoint_file(
+        unit=body.unit,
+        epoch=body.epoch,
+        partition=body.partition,
+        others=body.others,
+        attempt=item.attempt,
+    )
     savepoints = f"{name.removesuffix('.pt')}.s*.pt"
     discard_leftovers(folder, name)
+    discard_leftovers(folder, f"{name.removesuffix('.pt')}.frozen")
     discard_leftovers(folder, savepoints)
     if is_refused:
         task_log = volumes.task_log(item.experiment, item.task, item.attempt)

@@ -37,6 +37,8 @@ class Channel:
 
     def __init__(self, end: socket.socket, unread: bytes = b"") -> None:
         self._socket = end
+        self._poll = select.poll()  # takes descriptors of any number
+        self._poll.register(end, select.POLLIN)
         self._messages: deque[dict[str, Any]] = deque()
         self._parts: list[bytes] = []
         """Of a line whose end has not arrived."""
@@ -70,15 +72,15 @@ class Channel:
         for _ in range(_TURN_BYTES // _READ_BYTES):
             if self._messages:
                 break
-            ready, _, _ = select.select([self._socket], [], [], 0)
-            if not ready or not self._read():
+            if not self._poll.poll(0) or not self._read():
                 break
         return self._messages.popleft() if self._messages else None
 
-    def left(self, message: dict[str, Any]) -> bytes:
-        """`message`, which was read, and all that was read behind it: for the process that reads from here on."""
-        lines = [json.dumps(each).encode() for each in (message, *self._messages)]
-        return b"\n".join([*lines, b"".join(self._parts)])
+    def left(self, *messages: dict[str, Any]) -> bytes:
+        """`messages`, which were read, and all that was read behind them: for the process that reads from here on.
+        Never empty."""
+        lines = [json.dumps(each).encode() for each in (*messages, *self._messages)]
+        return b"\n".join([b"", *lines, b"".join(self._parts)])
 
     def close(self) -> None:
         """Close this end."""

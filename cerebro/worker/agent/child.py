@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from pydantic import TypeAdapter
 
 from cerebro import errors
-from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
+from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody
 from cerebro.contract.ways import MemoryPlace
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
@@ -99,7 +99,8 @@ class Child:
         """Run tasks as they come.
 
         Returns:
-            What was read and is left to another process, because it is about other user code; empty at the end.
+            What was read and is left to another process, because it is about other user code, or is to be measured;
+            empty at the end.
         """
         self._channel.send({"is": "ready"})
         while (message := self._channel.receive()) is not None:
@@ -107,12 +108,24 @@ class Child:
                 self._context.on_preload(message["body"])
             elif message["do"] == "rest":
                 self._handler.rest()
+            elif message["do"] == "answer":
+                self._channel.send(message["answer"])
             elif message["do"] == "run":
                 # What one user's code changed in its process is not met by another's.
                 if self._code not in ("", message["body"]["code"]):
                     return self._channel.left(message)
                 self._code = message["body"]["code"]
-                self._channel.send(self._run(message))
+                answer = self._run(message)
+                if message["body"].get("kind") not in MEASURING:
+                    self._channel.send(answer)
+                    continue
+                # Nothing is measured with what another measurement left behind; nor does a unit that comes next find a
+                # device's memory taken: this process has ended when the next one answers for it.
+                if answer["is"] != "failed" or self._context.ranks is None:
+                    return self._channel.left({"do": "answer", "answer": answer})
+                # Before the other ranks tell of a lost peer. The agent ends them all.
+                self._channel.send(answer)
+                return self._channel.left()
         return b""
 
     def _run(self, message: dict[str, Any]) -> dict[str, Any]:

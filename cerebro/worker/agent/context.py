@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from cerebro.contract.tasks import Savepoint, TaskBody, TaskResult
 from cerebro.data.misc import fetch_misc
-from cerebro.errors import PreemptedError, SpecError
+from cerebro.errors import PreemptedError, RetryableError, SpecError
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.encoding import decode
 from cerebro.worker.agent.channel import Channel
@@ -28,12 +28,15 @@ class Ranks:
 
     Attributes:
         rank, size: number of this process, from 0; of so many.
-        folder: private, where they meet. The same one as for the task before: they have met, and have not parted.
+        folder: private, where they meet. The same one as for the task before: they have met, and have not parted. Of a
+            gang: of those on this worker.
+        address: of this worker, as the others of a gang reach it; empty: all ranks are here.
     """
 
     rank: int
     size: int
     folder: Path
+    address: str = ""
 
 
 class Context:
@@ -71,7 +74,11 @@ class Context:
         self.ranks: Ranks | None = None
         self._page: RankPage | None = None
         self._batch = self._announced = 0
+        self._voted: tuple[int, Action] | None = None
+        """The batch at which the ranks of a gang were last of one mind, and about what."""
         self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
+        self.vote: Callable[[int], int] | None = None
+        """Of a gang: a collective operation that tells all ranks the largest of their numbers."""
 
     def learn(self, codes: Mapping[str, str]) -> None:
         """Take in encoded user code by hash."""
@@ -164,7 +171,9 @@ class Context:
         self._batch = self._announced = 0
         if ranks is not None:
             folder = Path(ranks["folder"])
-            self.ranks = Ranks(rank=ranks["rank"], size=ranks["size"], folder=folder)
+            address = ranks.get("address", "")
+            self.ranks = Ranks(rank=ranks["rank"], size=ranks["size"], folder=folder, address=address)
+        self._voted = None
         if self._page is not None and (self.ranks is None or before != self.ranks):
             self._page.close()
             self._page = None
@@ -193,11 +202,30 @@ class Context:
         if self._page is not None and self.ranks is not None:
             self._page.reach(self.ranks.rank, self._batch)
         while (message := self._channel.pending()) is not None:
-            if message["do"] == "preload":
-                self.on_preload(message["body"])
-            elif message["do"] == "end":
-                self._wanted_end = message["why"]
-                self._deadline = time.monotonic() + message.get("left_s", 0.0)
+            self._heed(message)
+
+    def _heed(self, message: Mapping[str, Any]) -> None:
+        if message["do"] == "preload":
+            self.on_preload(message["body"])
+        elif message["do"] == "end":
+            self._wanted_end = message["why"]
+            self._deadline = time.monotonic() + message.get("left_s", 0.0)
+
+    def say_where(self, address: str) -> None:
+        """Of rank 0 of a gang: where the others find it."""
+        self._channel.send({"is": "meets", "at": address})
+
+    def hear_where(self) -> str:
+        """Of another rank of a gang: where rank 0 is to be found. Waits until it says so.
+
+        Raises:
+            RetryableError: the agent is gone.
+        """
+        while (message := self._channel.receive()) is not None:
+            if message["do"] == "meet":
+                return str(message["at"])
+            self._heed(message)
+        raise RetryableError("the worker's agent is gone")
 
     @property
     def left_s(self) -> float | None:
@@ -230,10 +258,22 @@ class Context:
         Args:
             wanted: of rank 0, which alone decides: announced for a later batch, unless one that was is still to come.
         """
+        if self.ranks is not None and self.ranks.address:
+            return self._agreed(wanted)
         assert self._page is not None
         if wanted and self._announced < self._batch:
             self._announced = self._page.announce(wanted)
         return self._page.announced(self._batch)
+
+    def _agreed(self, wanted: Action) -> Action:
+        """As `together`, of ranks that share no memory: by one collective operation at each boundary."""
+        if self._voted is None or self._voted[0] != self._batch:
+            assert self.vote is not None
+            assert self.ranks is not None
+            ending = Action.END if self._wanted_end else Action(0)
+            mine = wanted | ending if self.ranks.rank == 0 else Action(0)
+            self._voted = self._batch, Action(self.vote(int(mine)))
+        return self._voted[1]
 
     def note_operations(self, number: int) -> None:
         """Of a rank: it has begun so many operations of all ranks together. Safe in any thread."""

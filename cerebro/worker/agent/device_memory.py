@@ -40,32 +40,41 @@ class DeviceMemory:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
+        self._limit, self._is_counted = limit, limit is not None
         self._before = self._files = self._peak = 0
 
-    def begin(self) -> None:
+    @property
+    def is_limited(self) -> bool:
+        """Whether the device has less memory than the host, as far as was told."""
+        return self._limit is not None
+
+    def begin(self, *, is_on_host: bool = False) -> None:
         """The model of an attempt is made next: count from here. What earlier attempts left behind, and what was
-        imported, is not the attempt's."""
-        self._peak = 0
-        if self._limit is None:
+        imported, is not the attempt's.
+
+        Args:
+            is_on_host: it takes nothing of the device, so nothing is counted.
+        """
+        self._peak, self._is_counted = 0, self.is_limited and not is_on_host
+        if not self._is_counted:
             return
         gc.collect()
         with suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
         if not memory.reset_peak():
-            self._limit = None  # the kernel does not count
+            self._limit, self._is_counted = None, False  # the kernel does not count
             return
         self._before, self._files = own_resident()
 
     def count_peak_anew(self) -> None:
         """What the attempt has stays counted; what it had at most until now does not."""
         self._peak = 0
-        if self._limit is not None:
+        if self._is_counted:
             memory.reset_peak()
 
     def taken(self) -> int:
         """The most bytes that the attempt had at once until now; 0 where nothing is counted."""
-        if self._limit is not None:
+        if self._is_counted:
             _, files = own_resident()
             self._peak = max(self._peak, memory.peak_bytes() - self._before - max(0, files - self._files))
         return self._peak
@@ -76,7 +85,7 @@ class DeviceMemory:
         Raises:
             OutOfMemoryError: the attempt has taken more than there is.
         """
-        if self._limit is not None and self.taken() > self._limit:
+        if self._limit is not None and self._is_counted and self.taken() > self._limit:
             self._refuse(self._limit)
 
     def _refuse(self, limit: int) -> NoReturn:

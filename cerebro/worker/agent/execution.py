@@ -6,7 +6,10 @@ Used by the thread of one slot. Whatever goes wrong here fails one attempt, with
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,11 +27,16 @@ from cerebro.contract.tasks import (
     TrialTask,
 )
 from cerebro.contract.ways import SINGLE, Way
-from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
+from cerebro.data.durable import storage_full_named
+from cerebro.errors import CerebroError, PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, clear_up
 from cerebro.worker.agent.environment import archive_folder, python_for
+from cerebro.worker.agent.gangs.endpoint import GangEndpoint
+from cerebro.worker.agent.gangs.member import MemberRun, Prepared
+from cerebro.worker.agent.gangs.remote import RemoteRank
 from cerebro.worker.agent.group import ChildGroup
+from cerebro.worker.agent.group_channel import Rank
 from cerebro.worker.agent.lease import Lease, name_of
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
@@ -45,6 +53,11 @@ _KINDS: dict[type[Exception], FailureKind] = {
     PermanentError: FailureKind.DATA,
 }
 """Why an attempt could not begin; the first match counts."""
+_OF_MEMBERS: dict[type[Exception], FailureKind] = {
+    RequirementsError: FailureKind.REQUIREMENTS,
+    StorageFullError: FailureKind.STORAGE_FULL,
+}
+"""The same on another worker of a gang; anything else is that worker's trouble."""
 
 
 class Execution:
@@ -63,6 +76,8 @@ class Execution:
         """What the child did last, where it did it to its end."""
         self._early: tuple[InboxItem, ChildProcess | ChildGroup] | None = None
         """What the child was told to do before the store granted it."""
+        self._remote: tuple[RemoteRank, ...] = ()
+        """Of the newest task: ranks on other workers."""
         self._newest: ChildProcess | ChildGroup | None = None
         """The child, or group of them, that ran the newest task."""
         self._tasks_before = 0
@@ -92,7 +107,8 @@ class Execution:
         if not (isinstance(body, TrainTask) and isinstance(before, TrainTask)):
             return False
         is_alike = (body.code, body.archive, _ranks(body)) == (before.code, before.archive, _ranks(before))
-        return body.checkpoint is not None and is_alike and not self._misfit(body)
+        is_gang = body.gang is not None or before.gang is not None
+        return body.checkpoint is not None and is_alike and not is_gang and not self._misfit(body)
 
     def end_early(self) -> None:
         """The store did not grant what the child was told to do: nothing is left of it."""
@@ -109,6 +125,13 @@ class Execution:
         Raises:
             SupersededError: the worker is another process by now.
         """
+        answer = self._run(item)
+        body = item.body
+        is_by_way = isinstance(body, TrainTask) and (body.way or SINGLE).label != SINGLE.label
+        # Whatever it failed of: also what keeps its processes from being started, or ends one before it begins.
+        return answer.model_copy(update={"is_by_way": is_by_way}) if isinstance(answer, Failure) else answer
+
+    def _run(self, item: InboxItem) -> Answer:
         try:
             if self._drain.is_asked and self._early is None:
                 reason = f"{self._drain.why} before this task began"
@@ -127,6 +150,68 @@ class Execution:
             reason = f"the worker itself failed at this task: {line_of(error)}. Its log has more"
             return Failure(kind=FailureKind.CRASH, message=reason)
 
+    def dismiss(self, item: InboxItem) -> None:
+        """The store knows how a task has ended: of a gang, other workers may go now, also those who are still to
+        come."""
+        if not isinstance(item.body, TrainTask) or item.body.gang is None:
+            return
+        self._endpoint.forget(name_of(item))
+        remote, self._remote = self._remote, ()
+        for rank in remote:
+            rank.kill()
+        if isinstance(self._newest, ChildGroup) and self._newest.is_gang:
+            self.close()
+
+    def join(self, item: InboxItem, *, is_lost: Callable[[], bool]) -> None:
+        """Do this worker's part of a gang's attempt, which another worker leads and tells of."""
+        body, is_in_peace = item.body, False
+        assert body is not None
+        self.close()
+        self.previous = None
+        folders: list[Path] = []
+
+        def prepare() -> Prepared | Failure:
+            try:
+                children = self._taken(body)
+                codes = _codes(body)
+                is_known = all(child.code == body.code and child.knows(codes) for child in children)
+                sent = {} if is_known else {sha256: self._kvs.code(sha256).encoded for sha256 in codes}
+                folders.append(self._made_folder())
+            except (CerebroError, OSError) as error:
+                found = (kind for known, kind in _OF_MEMBERS.items() if isinstance(error, known))
+                return Failure(kind=next(found, FailureKind.MEMBER_LOST), message=str(error))
+            return Prepared(children=children, codes=sent, folder=folders[0])
+
+        try:
+            is_in_peace = MemberRun(
+                item,
+                self._endpoint,
+                log_path=self._task_log(item),
+                mailbox=self._mailbox,
+                drain=self._drain,
+                is_lost=is_lost,
+            ).follow(prepare)
+        except Exception:
+            # Whatever it is: the one that leads finds the connection gone, and the worker goes on.
+            log.exception("this worker's part of %s could not be done", item.task)
+        finally:
+            self._children.done(self._devices, is_spent=not is_in_peace)
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _made_folder(self) -> Path:
+        """Where the next process of this worker finds it, should this one be killed."""
+        meeting_places = self._settings.volumes.meeting_places(self._settings.worker)
+        with storage_full_named(meeting_places):
+            meeting_places.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(dir=meeting_places))
+
+    @property
+    def _endpoint(self) -> GangEndpoint:
+        """A worker without one registers without an address, so it is given no gang's task."""
+        assert self._shared.endpoint is not None
+        return self._shared.endpoint
+
     def close(self) -> None:
         """The processes that did the newest task together do the next one alone, or not at all."""
         if isinstance(self._newest, ChildGroup):
@@ -142,10 +227,17 @@ class Execution:
             # Without an answer nobody knows what the process does now. And the rows that follow a bad one are
             # preprocessed by processes that have not met it.
             is_bad_etl = isinstance(item.body, EtlTask) and isinstance(answer, Failure)
-            # What measures leaves nothing to be measured with the next: no memory of a device, no warm library.
-            is_measuring = item.body is not None and item.body.kind in MEASURING
-            if answer is None or is_bad_etl or is_measuring:
+            is_measured = item.body is not None and item.body.kind in MEASURING
+            # Of several ranks, what failed is told before they end, and leave their devices.
+            is_bad_trial = (
+                is_measured and isinstance(answer, Failure) and isinstance(self._newest, ChildGroup)
+            )
+            if answer is None or is_bad_etl or is_bad_trial:
                 self._children.done(self._devices, is_spent=True)
+            elif self._newest is not None and is_measured:
+                # What measures leaves nothing to be measured with the next: no memory of a device, no warm library.
+                for child in _members(self._newest):
+                    child.renew()
             if isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY:
                 self._children.end_idle("memory ran out")
 
@@ -184,9 +276,7 @@ class Execution:
             clear_up(self._settings.volumes, item)
         if isinstance(answer, TaskResult):
             self.previous, self._tasks_before = body, child.tasks
-            return answer
-        is_by_way = isinstance(body, TrainTask) and (body.way or SINGLE).label != SINGLE.label
-        return answer.model_copy(update={"is_by_way": is_by_way})
+        return answer
 
     def _misfit(self, body: TaskBody) -> str:
         """Why the way of a unit does not go with the devices that it was given; empty if it does."""
@@ -230,8 +320,27 @@ class Execution:
     def _child_for(self, item: InboxItem) -> ChildProcess | ChildGroup:
         body = item.body
         assert body is not None
+        if isinstance(body, TrainTask) and body.gang is not None:
+            # First: this worker may take long to be ready, and the others are not to wait for nothing.
+            places = [(m.worker, device) for m in body.gang.members[1:] for device in m.devices]
+            self._remote = tuple(RemoteRank(f"{worker}, device {device}") for worker, device in places)
+            here = body.gang.ranks_of(0)
+            self._endpoint.expect(name_of(item), dict(enumerate(self._remote, len(here))))
+        children = self._taken(body)
+        meeting_places = self._settings.volumes.meeting_places(self._settings.worker)
+        if self._remote:
+            return ChildGroup((*children, *self._remote), meeting_places, self._endpoint.host)
+        if len(children) == 1:
+            return children[0]
+        if isinstance(self._newest, ChildGroup) and self._newest.children == children:
+            return self._newest
+        return ChildGroup(children, meeting_places)
+
+    def _taken(self, body: TaskBody) -> tuple[ChildProcess, ...]:
+        """The processes of this worker for a task, by rank."""
         folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
-        is_group = _ranks(body) > 1
+        way = _way(body)
+        is_group = way is not None and way.processes == "ranks"
         parts = [(number,) for number in self._devices] if is_group else [self._devices]
         settings = [
             ChildSpec(
@@ -242,16 +351,12 @@ class Execution:
             )
             for part in parts
         ]
-        children = self._children.take(self._devices, settings)
-        if not is_group:
-            return children[0]
-        if isinstance(self._newest, ChildGroup) and self._newest.children == children:
-            return self._newest
-        return ChildGroup(children, self._settings.volumes.meeting_places(self._settings.worker))
+        return self._children.take(self._devices, settings)
 
 
 def _members(child: ChildProcess | ChildGroup) -> tuple[ChildProcess, ...]:
-    return child.children if isinstance(child, ChildGroup) else (child,)
+    ranks: Sequence[Rank] = child.children if isinstance(child, ChildGroup) else (child,)
+    return tuple(rank for rank in ranks if isinstance(rank, ChildProcess))
 
 
 def _way(body: TaskBody) -> Way | None:

@@ -15,14 +15,13 @@ import gc
 import os
 import resource
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from cerebro.runtime.ending import end_after
 from cerebro.runtime.parent_death import end_with
 
 Work = Callable[[bytes], bytes]
@@ -58,19 +57,14 @@ def serve(work: Work) -> NoReturn:
 
 def _work(work: Work, unread: bytes, left: int, parent: int) -> NoReturn:
     """In the forked process. It ends here, without what an interpreter does at its end: that was not set up for it."""
-    code = 1
-    try:
+
+    def serve_one() -> None:
         end_with(parent)
         rest = memoryview(work(unread))
         while rest:
             rest = rest[os.write(left, rest) :]
-        code = 0
-    except BaseException:  # noqa: BLE001 - its outermost frame: told as any process tells it
-        traceback.print_exc()
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+
+    end_after(serve_one)
 
 
 def _end_like(status: int) -> NoReturn:

@@ -4,32 +4,26 @@ Each rank is a child of its own, on a device of its own, and may have done units
 is spoken to while they train; of the others the agent hears how they end. An attempt has a result when all ranks have
 one. The first that fails, or whose process ends, ends it for all (`verdict`).
 
-The ranks meet in a private folder: no port, which others might have by then.
+The ranks of one worker meet in a private folder: no port, which others might have by then. Of a gang some are on other
+workers (`cerebro.worker.agent.gangs`): rank 0 says where it is to be met, and that is sent on.
 """
 
 from __future__ import annotations
 
-import os
 import select
 import shutil
-import signal
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
-from cerebro.worker.agent.forking import is_stopped
+from cerebro.data.durable import storage_full_named
+from cerebro.worker.agent.gangs.remote import RemoteRank
+from cerebro.worker.agent.group_channel import GroupChannel, Message, Rank
 from cerebro.worker.agent.process import ChildProcess
 from cerebro.worker.agent.rank_page import PAGE, RankPage
 from cerebro.worker.agent.verdict import RankEnd, decisive, is_lost_peer, who_is_behind
-
-_SPEAK_S = 0.3
-"""How long the others may take to say what they know, after the first has failed."""
-_LOST_S = 0.4
-"""And once more, where all that was heard is that a peer is lost: which one, is known in a moment."""
 
 _HARMLESS = frozenset(
     {
@@ -41,152 +35,26 @@ _HARMLESS = frozenset(
 )
 """Failures after which processes are as good as before, if all ranks had them."""
 
-Message = dict[str, Any]
-
-
-class GroupChannel:
-    """What the ranks say, as if one child said it: see `Channel`.
-
-    Args:
-        children: by rank.
-        conclude: called once in an attempt, when no more is to be heard; returns how it ended.
-
-    Attributes:
-        is_closed: never. A rank whose end is gone has failed, and that is told as a message.
-        answers: by rank: a result, or `None` of one that was left between two batches.
-        ends: by rank: how it failed.
-        may_leave: whether the attempt was asked to end.
-    """
-
-    is_closed = False
-
-    def __init__(self, children: Sequence[ChildProcess], conclude: Callable[[], Message]) -> None:
-        self._children, self._conclude = children, conclude
-        self._sources = select.epoll()
-        for child in children:
-            self._sources.register(child.channel.fileno(), select.EPOLLIN)
-            self._sources.register(child.end, select.EPOLLIN)
-        self.begin()
-
-    def begin(self) -> None:
-        """Another attempt begins."""
-        self.answers: dict[int, TaskResult | None] = {}
-        self.ends: dict[int, RankEnd] = {}
-        self.may_leave = self._has_concluded = False
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        self._sources.close()
-
-    def fileno(self) -> int:
-        """For a selector: readable when a rank has said something, or has ended."""
-        return self._sources.fileno()
-
-    @property
-    def strays(self) -> int:
-        """How many lines were no messages, from all ranks."""
-        return sum(child.channel.strays for child in self._children)
-
-    @property
-    def stray(self) -> str:
-        """One of these, for people."""
-        return next((child.channel.stray for child in self._children if child.channel.stray), "")
-
-    def drop(self, message: Message) -> None:
-        """Count a message that was understood by nobody."""
-        self._children[0].channel.drop(message)
-
-    def pending(self) -> Message | None:
-        """What one child would have said, if there is anything."""
-        message = self._hear()
-        if message is None and not self._has_concluded and (self.ends or self.is_over()):
-            self.await_others()
-            self._has_concluded = True
-            message = self._conclude()
-        return message
-
-    def await_others(self) -> None:
-        """After the first failure: let the others speak, but not for long."""
-        began = time.monotonic()
-        while not self.is_over():
-            is_lost = all(end.is_lost_peer for end in self.ends.values())
-            left_s = began + _SPEAK_S + _LOST_S * is_lost - time.monotonic()
-            if left_s <= 0:
-                return
-            self._sources.poll(left_s)
-            self._hear()
-
-    def is_over(self) -> bool:
-        """Whether all ranks have told how they ended."""
-        return len(self.answers) + len(self.ends) == len(self._children)
-
-    def _hear(self) -> Message | None:
-        for rank, child in enumerate(self._children):
-            # Asked first: what it said before it ended counts.
-            is_gone = not child.is_alive()
-            while (message := child.channel.pending()) is not None:
-                try:
-                    told = self._take(rank, message)
-                except (LookupError, TypeError, ValueError):
-                    child.channel.drop(message)
-                    continue
-                if told is not None:
-                    return told
-            if is_gone or child.channel.is_closed:
-                if not self._has_ended(rank):
-                    self.ends[rank] = RankEnd(rank=rank, at=time.monotonic(), failure=None)
-                self._forget(child)
-        return None
-
-    def _take(self, rank: int, message: Message) -> Message | None:
-        what = message["is"]
-        if what == "ready":
-            self._children[rank].is_ready = True
-            return message if all(child.is_ready for child in self._children) else None
-        if self._has_ended(rank):
-            raise ValueError(what)  # it has said all that it has to say
-        if what == "failed":
-            failure, at = Failure.model_validate(message["failure"]), float(message["at"])
-            self.ends[rank] = RankEnd(rank=rank, at=at, failure=failure)
-        elif what == "preempted" and self.may_leave:
-            self.answers[rank] = None
-        elif what == "preempted":
-            # User code's own doing. Whoever follows the attempt says so.
-            failure = Failure(kind=FailureKind.PREEMPTED, message="nobody asked it to end")
-            self.ends[rank] = RankEnd(rank=rank, at=time.monotonic(), failure=failure)
-        elif what == "done":
-            self.answers[rank] = TaskResult.model_validate(message["result"])
-        elif rank == 0:
-            return message
-        else:
-            raise ValueError(what)
-        return None
-
-    def _has_ended(self, rank: int) -> bool:
-        return rank in self.answers or rank in self.ends
-
-    def _forget(self, child: ChildProcess) -> None:
-        """Its descriptors stay readable: no more is to be heard of it."""
-        for descriptor in (child.channel.fileno(), child.end):
-            with suppress(OSError, ValueError):  # it was forgotten before
-                self._sources.unregister(descriptor)
-
 
 class ChildGroup:
     """Children that train one model together, one attempt after another. Used by one thread, as `ChildProcess` is.
 
     Args:
-        children: by rank; all of one handler, each with a device of its own.
+        children: by rank; all of one handler, each with a device of its own. The first is a process of this worker.
         meeting_places: folder for the one in which they meet, made if need be.
+        address: of this worker, as others reach it; for a gang.
 
     Attributes:
+        is_gang: whether some ranks are on other workers: then they part after each attempt.
         end: never readable: the end of a rank is told by the channel.
         is_ready: whether all have imported what they need and listen.
     """
 
-    def __init__(self, children: Sequence[ChildProcess], meeting_places: Path) -> None:
-        self.children, self._meeting_places = tuple(children), meeting_places
-        self.setting = self.children[0].setting
+    def __init__(self, children: Sequence[Rank], meeting_places: Path, address: str = "") -> None:
+        self.children, self._meeting_places, self._address = tuple(children), meeting_places, address
+        first = self.children[0]
+        assert isinstance(first, ChildProcess)
+        self._first, self.setting, self.is_gang = first, first.setting, bool(address)
         self.is_ready = False
         self.channel = GroupChannel(self.children, self._conclusion)
         self.end = select.epoll()
@@ -211,23 +79,28 @@ class ChildGroup:
         return all(child.knows(codes) for child in self.children)
 
     def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path, *, asked: float) -> None:
-        """Ask all of them for a task; see `ChildProcess.run`. Rank 0 has the log, the others one each beside it."""
+        """Ask all of them for a task; see `ChildProcess.run`. Rank 0 has the log, the others one each beside it.
+
+        Raises:
+            StorageFullError: there is no room for the folder in which they meet; none of them was asked.
+        """
         self.channel.begin()
         self.is_ready = all(child.is_ready for child in self.children)
         folder = self._meeting_place(body["code"])
         for rank, child in enumerate(self.children):
             own_log = log if rank == 0 else log.with_suffix(f".rank{rank}.log")
             place = {"rank": rank, "size": len(self.children), "folder": str(folder)}
+            place |= {"address": self._address} if self._address else {}
             child.run(body, attempt, codes, own_log, asked=asked, ranks=place)
 
     def preload(self, body: Any) -> None:
         """Hint at the next task: rank 0 checks its checkpoint for all."""
-        self.children[0].preload(body)
+        self._first.preload(body)
 
     def ask_to_end(self, why: str, *, left_s: float) -> None:
         """Ask rank 0, which sees to it that all leave at the same batch."""
         self.channel.may_leave = True
-        self.children[0].ask_to_end(why, left_s=left_s)
+        self._first.ask_to_end(why, left_s=left_s)
 
     def is_alive(self) -> bool:
         """Whether all of them run."""
@@ -249,27 +122,34 @@ class ChildGroup:
 
     def stuck(self) -> tuple[str, int | None]:
         """Who keeps the others waiting, for people; and that rank, if it is known."""
-        stopped = [rank for rank, child in enumerate(self.children) if is_stopped(child.pid)]
+        stopped = [rank for rank, child in enumerate(self.children) if child.is_stopped()]
         if stopped:
             return f"{self._named(stopped[0])} is stopped by a signal; the processes were ended", stopped[0]
         page = self._page
         batches, operations = (page.batches(), page.operations()) if page else ([], [])
+        for number, child in enumerate(self.children if page else ()):
+            if isinstance(child, RemoteRank):
+                batches[number], operations[number] = child.batch, child.operations
         rank, where = who_is_behind(batches, operations, self.channel.answers)
+        if self.is_gang and not any(batches):
+            where += ". No rank came to its first batch: can workers reach each other on all ports"
+            where += " (worker.gangs.enabled of the chart, network policies)?"
         who = f"{self._named(rank)} " if rank is not None else ""
         return f"{who}{where}; the processes were ended", rank
 
     def kill(self) -> None:
         """End all of them and what they started, at once. Calling twice is safe."""
         for child in self.children:
-            if child.end >= 0:
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
+            child.end_processes()
         for child in self.children:
             child.kill()
         self._part()
 
     def close(self) -> None:
         """These children are no group any more, or gone."""
+        for child in self.children:
+            if isinstance(child, RemoteRank):
+                child.kill()
         self._part()
         self.channel.close()
         self.end.close()
@@ -286,9 +166,10 @@ class ChildGroup:
         if self._folder is None or self._page is None or has_parted:
             self._part()
             # Where the next process of this worker finds it, should this one be killed.
-            self._meeting_places.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(dir=self._meeting_places))
-            RankPage.make(self._folder / PAGE, len(self.children))
+            with storage_full_named(self._meeting_places):
+                self._meeting_places.mkdir(parents=True, exist_ok=True)
+                self._folder = Path(tempfile.mkdtemp(dir=self._meeting_places))
+                RankPage.make(self._folder / PAGE, len(self.children))
             self._page = RankPage(self._folder / PAGE, len(self.children))
         self._page.clear()
         self._tasks = ()
@@ -309,14 +190,19 @@ class ChildGroup:
             self._tasks = tuple(child.tasks for child in self.children)
             results = [answer for answer in answers.values() if answer is not None]
             if len(results) < len(self.children):
-                return {"is": "preempted"}
+                return self._left()
             return {"is": "done", "result": self._result(answers[0], results).model_dump(mode="json")}
         failure = self._failure()
         if not self.channel.is_over() or not all(map(_is_harmless, ends.values())):
             self.kill()
-        if failure.kind is FailureKind.PREEMPTED:
-            return {"is": "preempted"}
+        # A worker of a gang that had to end may have taken longer than it had.
+        is_leaving = self.channel.leaving and failure.kind is not FailureKind.USER_ERROR
+        if failure.kind is FailureKind.PREEMPTED or is_leaving:
+            return self._left()
         return {"is": "failed", "failure": failure.model_dump(mode="json")}
+
+    def _left(self) -> Message:
+        return {"is": "preempted", "why": self.channel.leaving}
 
     def _result(self, first: TaskResult | None, results: Sequence[TaskResult]) -> TaskResult:
         """Rank 0's, with the memory of all."""
@@ -344,8 +230,7 @@ class ChildGroup:
         )
 
     def _named(self, rank: int) -> str:
-        devices = ", ".join(map(str, self.children[rank].setting.share.devices))
-        return f"rank {rank} of {len(self.children)} (device {devices})"
+        return f"rank {rank} of {len(self.children)} ({self.children[rank].described})"
 
 
 def _is_harmless(end: RankEnd) -> bool:

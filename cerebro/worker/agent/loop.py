@@ -23,6 +23,8 @@ from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent.children import ChildPool
 from cerebro.worker.agent.discarding import Discarder
 from cerebro.worker.agent.drain import Drain
+from cerebro.worker.agent.gangs.endpoint import GangEndpoint
+from cerebro.worker.agent.gangs.member import decline
 from cerebro.worker.agent.housekeeping import Housekeeping
 from cerebro.worker.agent.mailbox import DeviceQueues, Notification, overlap
 from cerebro.worker.agent.metrics import Metrics
@@ -47,6 +49,7 @@ class Agent:
     Args:
         handlers: task kind -> module of its handler.
         metrics: is told what ends here, and what is used.
+        endpoint: of this worker, for those that train with it; `None`: none does.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class Agent:
         handlers: Mapping[str, str],
         resources: Resources,
         metrics: Metrics | None = None,
+        *,
+        endpoint: GangEndpoint | None = None,
     ) -> None:
         metrics = metrics or Metrics({})
         self._kvs, self._settings = kvs, settings
@@ -86,6 +91,7 @@ class Agent:
             report_soon=self._has_news.set,
             drain=self._drain,
             metrics=metrics,
+            endpoint=endpoint,
             queues=DeviceQueues(self._free),
             reports=self._reports,
         )
@@ -187,7 +193,15 @@ class Agent:
     def _announce_leaving(self) -> None:
         failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._drain.why} before this task began")
         items = [item for slot in self._slots for item in slot.mailbox.take_all()]
-        steps = [api.Fail(**named(item), failure=failure) for item in items]
+        for part in (item for item in items if item.member and self._shared.endpoint is not None):
+            # To the store only the one that leads speaks, and it may take a while to reach.
+            threading.Thread(
+                target=decline,
+                args=(part, self._shared.endpoint, failure.message),
+                name="declining",
+                daemon=True,
+            ).start()
+        steps = [api.Fail(**named(item), failure=failure) for item in items if not item.member]
         try:
             # Also without steps: who is known to leave is given nothing more.
             self._reports.send(steps)
@@ -276,8 +290,7 @@ class Agent:
         """An attempt was taken back: it does not say from which devices."""
         if not any(slot.mailbox.remove(item) for slot in self._slots):
             for slot in self._slots:
-                slot.lease.lose(item)
-                slot.mailbox.wake()
+                slot.lose(item)
 
     def _ask(self, item: InboxItem) -> None:
         """An attempt is to be given back: it does not say from which devices."""

@@ -137,7 +137,9 @@ class Mailbox(Notification):
             behind: an attempt of the same devices, whose end is told to the store in the same request.
         """
         with self._lock:
-            if self._items and self._queues.is_first(self._items[0], behind):
+            # What others lead is told nobody: what ends before it is told first.
+            is_apart = behind is not None and self._items and self._items[0].member > 0
+            if self._items and not is_apart and self._queues.is_first(self._items[0], behind):
                 return self._items.popleft()
         return None
 

@@ -24,7 +24,7 @@ from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent import allocator
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.devices import Share
-from cerebro.worker.agent.forking import await_end
+from cerebro.worker.agent.forking import await_end, is_stopped
 from cerebro.worker.agent.settings import SECRETS, Settings
 
 _TAIL = 2000
@@ -187,6 +187,10 @@ class ChildProcess:
         message |= {"ranks": dict(ranks)} if ranks is not None else {}
         self.channel.send(message | {"asked": asked})
 
+    def renew(self) -> None:
+        """Its newest task was one after which it has forked another process: that one has no user code yet."""
+        self.code, self._known = "", frozenset()
+
     def knows(self, codes: frozenset[str]) -> bool:
         """Whether the process that does its next task, of the same user code, has all of this."""
         return codes <= self._known
@@ -202,6 +206,20 @@ class ChildProcess:
             with suppress(OSError):  # it has ended, and is found to have when it is needed
                 self.channel.send({"do": "rest"})
 
+    @property
+    def described(self) -> str:
+        """On which devices it is, for people."""
+        return f"device {', '.join(map(str, self.setting.share.devices))}"
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send it a message, if it is there."""
+        with suppress(OSError):  # it has ended: its end is told by `end`
+            self.channel.send(message)
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it."""
+        return is_stopped(self.pid)
+
     def is_alive(self) -> bool:
         """Whether it runs."""
         return self.end >= 0 and self._process.poll() is None
@@ -209,8 +227,7 @@ class ChildProcess:
     def ask_to_end(self, why: str, *, left_s: float) -> None:
         """Ask it to leave the task at the next batch or row, after a savepoint if `left_s` seconds are enough; it
         answers as ever, over the channel."""
-        with suppress(OSError):  # it has ended: its end is told by `end`
-            self.channel.send({"do": "end", "why": why, "left_s": left_s})
+        self.tell({"do": "end", "why": why, "left_s": left_s})
 
     def stuck(self) -> tuple[str, int | None]:
         """What became of it when it hung, for people; and which rank it was, which of one alone nobody asks."""
@@ -260,14 +277,17 @@ class ChildProcess:
             said = log.read(_TAIL).decode(errors="replace")
         return f"{how} before it could begin: {said.strip()}"
 
+    def end_processes(self) -> None:
+        """End it and what it started, without waiting for that; `kill` is still to be called."""
+        if self.end >= 0:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """End it and what it started, at once. Calling twice is safe."""
         if self.end < 0:
             return
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        self.end_processes()
         self._process.wait()
         # Nor does the process that it had forked for user code write anything from now on.
         await_end(self.pid)

@@ -16,7 +16,14 @@ from itertools import islice
 
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
-from cerebro.contract.records import TASKS_BETWEEN, Holding, WorkerRecord, WorkerUsage
+from cerebro.contract.records import (
+    READS_BASES,
+    TASKS_BETWEEN,
+    TELLS_CURVES,
+    Holding,
+    WorkerRecord,
+    WorkerUsage,
+)
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.kvs import KvsClient
@@ -51,6 +58,8 @@ class Resources:
     pid: int
     memory_bytes: int | None = None
     """For all of its processes; `None`: not known."""
+    address: str = ""
+    """Where others find it that train with it."""
 
 
 @dataclass(kw_only=True)
@@ -107,13 +116,14 @@ class Reports:
             machine_cores=self._resources.machine_cores,
             gpus=self._resources.devices.gpus,
             devices=devices,
-            kinds=tuple(kinds),
+            kinds=(*kinds, READS_BASES, TELLS_CURVES),
             holdings=self._resources.holdings(),
             volume=self._settings.pod.name if self._settings.pod else None,
             pod=self._settings.pod,
             host=self._resources.host,
             pid=self._resources.pid,
             memory_bytes=self._resources.memory_bytes,
+            address=self._resources.address,
         )
         self._kvs.register(record)
         log.info("registered %s with %d partitions", record.worker, len(record.holdings))

@@ -10,6 +10,7 @@ from cerebro.errors import ClusterError
 from cerebro.runtime.numeric_settings import (
     CORES,
     DEVICES,
+    GANG_PORT,
     GRACE_S,
     LEASE_S,
     SAVEPOINT_S,
@@ -48,6 +49,9 @@ class Settings:
         grace_s: when the worker is asked to end, how long the running task may take to reach its next batch or row, or
             to save what is complete (``CEREBRO_GRACE_S``). 20 s: two thirds of what Kubernetes gives a pod by default.
         health_bind: host:port that answers whether the worker is well (``CEREBRO_HEALTH_BIND``); off when empty.
+        address: at which other workers reach this one, for units that they train together (``CEREBRO_ADDRESS``); it
+            listens there. Default: that of this machine alone, and in a pod none: then it trains with no others.
+        gang_port: where (``CEREBRO_GANG_PORT``); 0, the default: any that is free.
         savepoint_s: seconds between two savepoints of a unit that takes them, 0 for none but at the worker's end
             (``CEREBRO_SAVEPOINT_S``, default: as it is best, see `cerebro.worker.training.savepoints.Timer`).
         etl_hang_timeout_s: an ETL task none of whose rows advanced for so long is given up. 600 s.
@@ -66,6 +70,8 @@ class Settings:
     lease_s: float = 10.0
     grace_s: float = 20.0
     health_bind: str = ""
+    address: str = "127.0.0.1"
+    gang_port: int = 0
     savepoint_s: float | None = None
     etl_hang_timeout_s: float = 600.0
 
@@ -97,6 +103,8 @@ class Settings:
             lease_s=real(LEASE_S, environment, 10.0),
             grace_s=real(GRACE_S, environment, 20.0),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
+            address=environment.get("CEREBRO_ADDRESS") or ("" if pod else "127.0.0.1"),
+            gang_port=whole(GANG_PORT, environment, 0),
             savepoint_s=SAVEPOINT_S.of(environment),
         )
 

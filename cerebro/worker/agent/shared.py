@@ -10,6 +10,7 @@ from cerebro.worker.agent.children import ChildPool
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.discarding import Discarder
 from cerebro.worker.agent.drain import Drain
+from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.mailbox import DeviceQueues
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reports import Reports
@@ -23,6 +24,7 @@ class Shared:
     Attributes:
         handlers: task kind -> module of its handler.
         metrics: is told what ends here, and what is used.
+        endpoint: of this worker, for those that train with it; `None`: none does.
         report_soon: has the regular report sent at once.
     """
 
@@ -34,6 +36,7 @@ class Shared:
     discarder: Discarder
     drain: Drain
     metrics: Metrics
+    endpoint: GangEndpoint | None
     report_soon: Callable[[], None]
     queues: DeviceQueues
     reports: Reports

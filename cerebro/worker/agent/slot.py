@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,14 @@ from cerebro.runtime import logs
 from cerebro.state.keys import TaskKey
 from cerebro.worker.agent.discarding import outdated_by
 from cerebro.worker.agent.execution import Execution
-from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.lease import Lease, Name, name_of
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.shared import Shared
 
 log = logging.getLogger(__name__)
+
+
+_REMEMBERED = 1000
 
 
 class Slot:
@@ -40,6 +45,14 @@ class Slot:
         """Whether `work` is over."""
         self.execution = Execution(shared, devices, self.lease, self.mailbox)
         self._shared, self._drain, self._reports = shared, shared.drain, shared.reports
+        self._lost: deque[Name] = deque(maxlen=_REMEMBERED)
+        """Attempts that were taken back, the newest last; of any slot."""
+
+    def lose(self, item: InboxItem) -> None:
+        """The attempt was taken back; without effect if this slot does not do it. Safe in any thread."""
+        self._lost.append(name_of(item))
+        self.lease.lose(item)
+        self.mailbox.wake()
 
     def work(self) -> None:
         """Do what comes until the worker is asked to end, and tell of the last one.
@@ -60,6 +73,9 @@ class Slot:
         with self._shared.metrics.serving():
             while not self._drain.is_asked:
                 item = self.mailbox.next(behind=ended) if ended else self._await_item()
+                if item is not None and item.member:
+                    self._join(item)
+                    continue
                 if item is not None:
                     steps.append(api.Start(**named(item)))
                 if not steps:
@@ -86,7 +102,14 @@ class Slot:
 
     def _has_left(self, item: InboxItem | None) -> None:
         if item is not None:
+            self.execution.dismiss(item)
             self._shared.queues.leave(item)
+
+    def _join(self, item: InboxItem) -> None:
+        """Do this worker's part of an attempt that another one leads."""
+        with _logged(item):
+            self.execution.join(item, is_lost=lambda: name_of(item) in self._lost)
+        self._shared.queues.leave(item)
 
     def _await_item(self) -> InboxItem | None:
         item = self.mailbox.next()
@@ -99,9 +122,7 @@ class Slot:
     def _run(self, item: InboxItem) -> api.Report:
         """Run an attempt whose lease was just taken; returns the step that ends it."""
         key = TaskKey.parse(item.task)
-        with logs.about(
-            experiment=item.experiment, run=key.run, model=key.model, unit=item.task, attempt=item.attempt
-        ):
+        with _logged(item):
             began = time.monotonic()
             log.info("attempt started")
             self.lease.begin(item)
@@ -123,6 +144,14 @@ class Slot:
                 self._reports.send(steps)
         except RetryableError as error:
             log.warning("the store does not know of the end of %s: %s", steps[0].task, error)
+
+
+def _logged(item: InboxItem) -> AbstractContextManager[None]:
+    """What is logged meanwhile is about this attempt."""
+    key = TaskKey.parse(item.task)
+    return logs.about(
+        experiment=item.experiment, run=key.run, model=key.model, unit=item.task, attempt=item.attempt
+    )
 
 
 def named(item: InboxItem) -> dict[str, Any]:

@@ -7,8 +7,6 @@ and reading compares each block once more, while it is in the processor's cache.
 
 from __future__ import annotations
 
-import io
-import os
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +16,18 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.durable import BLOCK_BYTES, checksum, fill
+from cerebro.data.based import BasedFile, Layout, opened
+from cerebro.data.durable import BLOCK_BYTES, Written, checksum_of, fill
+from cerebro.data.reading import SeekableReader
 from cerebro.errors import CheckpointCorruptError
 
 
 class CheckedFile:
-    """A file whose bytes had the right sum when this was made. Holds 16 bytes for each MiB of it, and no descriptor.
+    """A file whose bytes, with those of its base, had the right sum when this was made. Holds 16 bytes for each MiB of
+    it, and no descriptor.
+
+    Attributes:
+        layout: how it is put together, where it has a base.
 
     Raises:
         CheckpointCorruptError: the file is missing, has another size or another checksum.
@@ -32,16 +36,25 @@ class CheckedFile:
     def __init__(self, path: Path, reference: CheckpointRef) -> None:
         self.path, self.num_bytes = path, reference.size
         self.digests = array("Q")
-        with _unreadable_named(path):
-            found = checksum(path, lambda block: self.digests.append(xxh3_64_intdigest(block)))
-        if (found.checksum, found.num_bytes) != (reference.checksum, reference.size):
-            raise CheckpointCorruptError(
-                f"checkpoint {path} has checksum {found.checksum} over {found.num_bytes} bytes, expected "
-                f"{reference.checksum} over {reference.size}: it was damaged after it was written"
-            )
+        self.layout: Layout | None = None
+        with unreadable_named(path), opened(path) as file:
+            if isinstance(file, BasedFile):
+                self.layout = file.layout
+            found = checksum_of(file, lambda block: self.digests.append(xxh3_64_intdigest(block)))
+        require_saved(path, reference, found, self.layout)
 
 
-class CheckedReader(io.RawIOBase):
+def require_saved(path: Path, reference: CheckpointRef, found: Written, layout: Layout | None) -> None:
+    """Raise CheckpointCorruptError unless a file, with its base, is what was saved."""
+    if (found.checksum, found.num_bytes) != (reference.checksum, reference.size):
+        base = f" with its base {layout.base}" if layout else ""
+        raise CheckpointCorruptError(
+            f"checkpoint {path}{base} has checksum {found.checksum} over {found.num_bytes} bytes, expected "
+            f"{reference.checksum} over {reference.size}: it was damaged after it was written"
+        )
+
+
+class CheckedReader(SeekableReader):
     """Reads a `CheckedFile`, and hands out no byte that differs from what was checked.
 
     Attributes:
@@ -53,13 +66,13 @@ class CheckedReader(io.RawIOBase):
 
     def __init__(self, checked: CheckedFile) -> None:
         super().__init__()
-        self._checked, self._position = checked, 0
+        self._checked = checked
         self.problem: CheckpointCorruptError | None = None
         self._buffer = memoryview(bytearray(BLOCK_BYTES))
         self._block, self._number = self._buffer[:0], -1
         """What of the buffer is a checked block, and which one."""
-        with _unreadable_named(checked.path):
-            self._file = checked.path.open("rb", buffering=0)
+        with unreadable_named(checked.path):
+            self._file = opened(checked.path)
 
     def close(self) -> None:
         """Close the file."""
@@ -67,23 +80,10 @@ class CheckedReader(io.RawIOBase):
             self._file.close()
         super().close()
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place in the file."""
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._checked.num_bytes}[whence]
-        self._position = origin + offset
-        return self._position
-
-    def tell(self) -> int:
-        """Where the next read begins."""
-        return self._position
+    @property
+    def size(self) -> int:
+        """Bytes of the file, with those of its base."""
+        return self._checked.num_bytes
 
     def readinto(self, into: Any) -> int:
         """Fill `into`, or as much of it as the file has bytes for."""
@@ -94,7 +94,7 @@ class CheckedReader(io.RawIOBase):
             raise
 
     def _readinto(self, target: memoryview) -> int:
-        count = min(len(target), max(0, self._checked.num_bytes - self._position))
+        count = min(len(target), max(0, self.size - self._position))
         done = 0
         while done < count:
             number, offset = divmod(self._position, BLOCK_BYTES)
@@ -119,7 +119,7 @@ class CheckedReader(io.RawIOBase):
         """A block of the file, checked, in as much of `into` as it takes."""
         if self.problem is not None:
             raise self.problem
-        with _unreadable_named(self._checked.path):
+        with unreadable_named(self._checked.path):
             self._file.seek(number * BLOCK_BYTES)
             block = fill(self._file, into)
         if xxh3_64_intdigest(block) != self._checked.digests[number]:
@@ -131,7 +131,8 @@ class CheckedReader(io.RawIOBase):
 
 
 @contextmanager
-def _unreadable_named(path: Path) -> Iterator[None]:
+def unreadable_named(path: Path) -> Iterator[None]:
+    """Have what keeps a file from being read be a damaged checkpoint."""
     try:
         yield
     except OSError as cause:

@@ -17,20 +17,29 @@ import torch
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.based import Layout
 from cerebro.data.durable import DurableFile
 from cerebro.errors import SpecError, StorageFullError
+from cerebro.worker.training.base_tensors import BaseTensors
 from cerebro.worker.training.checked import CheckedFile, CheckedReader
+from cerebro.worker.training.placeholders import PlaceholderWriter
 
 State = dict[str, Any]
 """``{"models": [state_dict, ...], "checkpoint": {...}, "hyperparams": {...}, "made": {...}}``
 
 What it was trained with, and what tracked objects were made with (`tracking`), are absent where an older version wrote
-it. A savepoint has ``"savepoint"`` beside them (`savepoints`).
+it. A savepoint has ``"savepoint"`` beside them (`savepoints`). What was read from a file with a base has `LAYOUT`.
 """
 
+LAYOUT = "layout"
+"""Key of what is in no file: how that is put together."""
 
-def save(root: Path, name: str, state: State) -> CheckpointRef:
+
+def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None) -> CheckpointRef:
     """Write a state durably under ``root / name``, into a folder that is there.
+
+    Args:
+        in_base: what of it is in a base (`frozen.move_to_base`).
 
     Returns:
         What identifies the file: with this reference its bytes can be checked.
@@ -40,15 +49,20 @@ def save(root: Path, name: str, state: State) -> CheckpointRef:
         SpecError: the user's `checkpoint` holds something that is no tensor, number, string, or dict, list or tuple.
         StorageFullError: the volume is full; what was there before is unchanged, and nothing of this file stays.
     """
-    with opened(root, name, state) as file:
-        put(state, file)
-        return kept(file, name)
+    with opened(root, name, state, in_base) as file:
+        if in_base is None:
+            put(state, file)
+            return commit(file, name)
+        state = with_placeholders(state, in_base)  # before the writer, which is to know all of them
+        writer = PlaceholderWriter(file, in_base=in_base)
+        put(state, writer)
+        return writer.commit(name)
 
 
 @contextmanager
-def opened(root: Path, name: str, state: State) -> Iterator[DurableFile]:
-    """A file for a state, of which nothing stays unless it is `kept`. Raises as `save`."""
-    with needs_named(state):
+def opened(root: Path, name: str, state: State, in_base: BaseTensors | None = None) -> Iterator[DurableFile]:
+    """A file for a state, of which nothing stays without `commit`. Raises as `save`."""
+    with needs_named(state, in_base):
         file = DurableFile(root / name, makes_folder=False)
         try:
             yield file
@@ -57,12 +71,14 @@ def opened(root: Path, name: str, state: State) -> Iterator[DurableFile]:
 
 
 @contextmanager
-def needs_named(state: State) -> Iterator[None]:
+def needs_named(state: State, in_base: BaseTensors | None = None) -> Iterator[None]:
     """Have a full volume tell how much room the state needs."""
     try:
         yield
     except StorageFullError as full:
-        full.needs_bytes = 2 * state_bytes(state) + (1 << 20)  # type: ignore[attr-defined]
+        # A base that was made for this file is gone with it: the next attempt writes one anew.
+        own = state_bytes(state) - (in_base.num_bytes if in_base and not in_base.is_new else 0)
+        full.needs_bytes = 2 * max(0, own) + (1 << 20)  # type: ignore[attr-defined]
         raise
 
 
@@ -73,9 +89,18 @@ class Sink(Protocol):
         """Append; returns how many bytes."""
 
 
+def with_placeholders(state: State, in_base: BaseTensors) -> State:
+    """A state to be `put`, with placeholders for what is in a base. Raises as `save`."""
+    return cast(State, in_base.with_placeholders(_storable(state)))
+
+
+def _storable(state: State) -> State:
+    return {**state, "checkpoint": storable(state["checkpoint"], "checkpoint")}
+
+
 def put(state: State, into: Sink) -> None:
     """Write a state into a file. Raises as `save`."""
-    state = {**state, "checkpoint": storable(state["checkpoint"], "checkpoint")}
+    state = _storable(state)
     sink = _Sink(into)
     try:
         with _without_crc():
@@ -87,7 +112,7 @@ def put(state: State, into: Sink) -> None:
         raise sink.full from None
 
 
-def kept(file: DurableFile, name: str) -> CheckpointRef:
+def commit(file: DurableFile, name: str) -> CheckpointRef:
     """Have the file of this name be there; what identifies it."""
     written = file.commit()
     return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes)
@@ -132,7 +157,9 @@ def load(root: Path, reference: CheckpointRef, device: torch.device | str) -> St
     Raises:
         CheckpointCorruptError: the file is missing, has another size or another checksum.
     """
-    return read(check(root, reference), device)
+    state = read(check(root, reference), device)
+    state.pop(LAYOUT, None)
+    return state
 
 
 def check(root: Path, reference: CheckpointRef) -> CheckedFile:
@@ -153,12 +180,18 @@ def read(checked: CheckedFile, device: torch.device | str) -> State:
     """
     with CheckedReader(checked) as file:
         try:
-            return cast(State, torch.load(cast(Any, file), map_location=device, weights_only=True))
+            state = torch.load(cast(Any, file), map_location=device, weights_only=True)
+            return with_layout(state, checked.layout)
         except Exception:
             # torch's reader puts an error of its own in the place of the file's.
             if file.problem is not None:
                 raise file.problem from None
             raise
+
+
+def with_layout(state: Any, layout: Layout | None) -> State:
+    """What was read, with how its file is put together, if it has a base."""
+    return cast(State, state if layout is None else {**state, LAYOUT: layout})
 
 
 def state_bytes(state: State) -> int:

@@ -25,6 +25,7 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows
 from cerebro.errors import NotApplicableError
+from cerebro.runtime.ending import end_after
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques.base import Group, Params, Technique
 from cerebro.techniques.ranks import Alone, RankGroup
@@ -303,4 +304,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end_after(main)

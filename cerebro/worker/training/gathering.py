@@ -6,6 +6,7 @@ nobody could say what belongs into the file.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -144,14 +145,11 @@ def _mark(value: Any) -> str:
 
 
 def _with(value: Any, full: Mapping[str, torch.Tensor], path: str) -> Any:
-    if isinstance(value, Mapping):
-        pairs = ((key, _with(item, full, f"{path}[{key!r}]")) for key, item in value.items())
-        if type(value) is dict:
-            return dict(pairs)
-        copy = type(value)(pairs)  # type: ignore[call-arg]
-        vars(copy).update(vars(value))  # of a module's state: versions of its parts
+    if type(value) in (dict, OrderedDict):
+        copy = type(value)((key, _with(item, full, f"{path}[{key!r}]")) for key, item in value.items())
+        if of_module := getattr(value, "__dict__", None):
+            copy.__dict__.update(of_module)  # of a module's state: versions of its parts
         return copy
-    if isinstance(value, (list, tuple)):
-        items = [_with(item, full, f"{path}[{number}]") for number, item in enumerate(value)]
-        return items if isinstance(value, list) else tuple(items)
+    if type(value) in (list, tuple):
+        return type(value)(_with(item, full, f"{path}[{number}]") for number, item in enumerate(value))
     return full.get(path, value)

@@ -29,10 +29,11 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import NotApplicableError, RanksDifferError, SpecError
 from cerebro.spec import DataLoader, Hints, SubEpochSpec
 from cerebro.techniques.base import Group, Params, Technique
+from cerebro.worker.training.base_tensors import BaseTensors
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.gathering import require_same, whole
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.own_rows import save_together
+from cerebro.worker.training.own_rows import first_row, save_together
 from cerebro.worker.training.seeds import rank_seed
 from cerebro.worker.training.sharded import cut, cut_named, cut_optimizer_states
 from cerebro.worker.training.unit import Trainee
@@ -76,9 +77,22 @@ class GroupTrainee(Trainee):
         """
         return whole(state, self.group) or {}
 
-    def save(self, root: Path, name: str) -> CheckpointRef | None:
-        """Write it, each rank its own rows; what identifies the file, on rank 0. Collective."""
-        return save_together(root, name, self.local_state(), self.group)
+    def write(self, root: Path, name: str, state: State, in_base: BaseTensors | None) -> CheckpointRef | None:
+        """Write a state, each rank its own rows; what identifies the file, on rank 0. Collective."""
+        return save_together(root, name, state, self.group, in_base)
+
+    def rows_here(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int] | None:
+        """What this rank has of a tensor, and which row that begins with."""
+        if not isinstance(tensor, DTensor):
+            return super().rows_here(tensor)
+        # Ranks of several machines write no file together: see `own_rows`.
+        if (
+            self.group.is_of_several_workers
+            or len(tensor.placements) > 1
+            or not tensor.placements[0].is_shard(0)
+        ):
+            return None
+        return tensor.to_local().detach(), first_row(tensor)
 
     def of_ranks(self, value: Any) -> list[Any]:
         """What each rank gave. Collective."""
@@ -159,6 +173,7 @@ def prepare(
         modules=trainee.modules,
         checkpoint=trainee.checkpoint,
         hyperparams=trainee.hyperparams,
+        frozen=trainee.frozen,
         technique=technique,
         params=params,
         group=group,

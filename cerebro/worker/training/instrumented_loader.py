@@ -9,6 +9,7 @@ from cerebro.contract.tasks import Position
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.trees import RowId
 from cerebro.errors import SpecError
+from cerebro.worker.training.curve_recorder import CurveRecorder
 from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.unit import checked_name
 
@@ -24,6 +25,7 @@ class InstrumentedLoader:
         on_batch: called before each batch with (rows done, batch index, values reported since the last call).
         is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
         savepoints: of the unit; the loader goes on from where the unit was left.
+        recorder: takes in all that is reported.
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class InstrumentedLoader:
         unit: int = 0,
         position: Position | None = None,
         savepoints: Savepoints | None = None,
+        recorder: CurveRecorder | None = None,
     ) -> None:
+        self._recorder = recorder
         self._loader, self._on_batch, self._is_due = loader, on_batch, is_due
         self._savepoints = savepoints or Savepoints()
         self._latest: dict[str, Any] = {}
@@ -84,9 +88,10 @@ class InstrumentedLoader:
 
     def report(self, **values: Any) -> None:
         """Show numbers of the batch at hand while the unit runs: kept at most once a second, by name."""
-        self._latest.update(
-            {checked_name(name, "dataloader.report"): value for name, value in values.items()}
-        )
+        named = {checked_name(name, "dataloader.report"): value for name, value in values.items()}
+        self._latest.update(named)
+        if self._recorder is not None:
+            self._recorder.record(named)
         if len(self._latest) > _MAX_VALUES:
             raise SpecError(
                 f"dataloader.report() got {len(self._latest)} names, expected at most {_MAX_VALUES}"

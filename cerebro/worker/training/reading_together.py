@@ -1,7 +1,7 @@
 """A checkpoint that the ranks of a unit read together: each a share of its blocks, into memory that all of them map.
 
 So a file is read once, and a host holds it once, however many ranks there are. What is mapped is not the file, which
-may be damaged meanwhile, but what was read of it and compared block by block. A rank that takes its rows of a tensor
+may be damaged meanwhile, but what was read of it and compared. A rank that takes its rows of a tensor
 touches no others; what it changes is its own.
 """
 
@@ -9,39 +9,118 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import cast
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import torch
+import xxhash
 
-from cerebro.data.durable import BLOCK_BYTES
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.based import BasedFile, Layout, opened
+from cerebro.data.durable import BLOCK_BYTES, Written, fill
 from cerebro.errors import CheckpointCorruptError
 from cerebro.techniques.base import Group
-from cerebro.worker.training.checked import CheckedFile, CheckedReader
-from cerebro.worker.training.checkpoint import State, read
+from cerebro.worker.training.checked import CheckedFile, CheckedReader, require_saved, unreadable_named
+from cerebro.worker.training.checkpoint import State, read, with_layout
+
+_T = TypeVar("_T")
 
 _LEAST_BYTES = 16 << 20
 """Of a file that is read together; to agree takes longer than to read a smaller one."""
 
 
-def read_together(checked: CheckedFile, group: Group, device: torch.device | str) -> State:
+class Unchecked(NamedTuple):
+    """A file that nobody has looked at yet."""
+
+    path: Path
+    reference: CheckpointRef
+
+
+def load_together(
+    find: Callable[[], CheckedFile | Unchecked],
+    group: Group,
+    device: torch.device | str,
+    *,
+    is_optional: bool = False,
+) -> State:
+    """The state in a checkpoint, which rank 0 checks for all of them. Collective.
+
+    Args:
+        find: called on rank 0.
+        is_optional: the unit goes on without it. Then all ranks have to know of one that could not read it.
+
+    Raises:
+        CheckpointCorruptError: it is not what it should be: on all ranks. Where that was found when each rank read
+            the file, and it is not optional, on the rank that found it.
+    """
+    source, problem = group.gathered(_tried(lambda: _found(find())) if group.rank == 0 else (None, ""))[0]
+    state = None
+    if not problem:
+        state, problem = _tried(lambda: read_together(source, group, device))
+    if is_optional:
+        problem = next(filter(None, group.gathered(problem)), "")
+    if problem:
+        raise CheckpointCorruptError(problem)
+    assert state is not None
+    return state
+
+
+def _found(source: CheckedFile | Unchecked) -> CheckedFile | Unchecked:
+    """A small file is checked at once."""
+    if isinstance(source, CheckedFile) or source.reference.size >= _LEAST_BYTES:
+        return source
+    return CheckedFile(*source)
+
+
+def _tried(action: Callable[[], _T]) -> tuple[_T | None, str]:
+    """What it returns, or why the checkpoint cannot be read."""
+    try:
+        return action(), ""
+    except CheckpointCorruptError as error:
+        return None, str(error) or "the checkpoint cannot be read"
+
+
+def read_together(source: CheckedFile | Unchecked, group: Group, device: torch.device | str) -> State:
     """What `checkpoint.read` returns. Collective.
 
     Raises:
-        CheckpointCorruptError: the file is not what was checked any more. On all ranks where they read together, and
-            else on those that found it.
+        CheckpointCorruptError: the file is not what was saved, or not any more what was checked. On all ranks where
+            they read together, and else on those that found it.
     """
-    if group.size == 1 or checked.num_bytes < _LEAST_BYTES:
-        return read(checked, device)
+    size = source.num_bytes if isinstance(source, CheckedFile) else source.reference.size
     with ExitStack() as stack:
-        memory = _shared_memory(checked.num_bytes, group, stack)
+        memory = None
+        if group.size > 1 and not group.is_of_several_workers and size >= _LEAST_BYTES:
+            memory = _shared_memory(size, group, stack)
         if memory is None:
-            return read(checked, device)
-        problem = _filled(memory, checked, group)
-        if told := next(filter(None, group.gathered(problem)), ""):
-            raise CheckpointCorruptError(told)
+            return read(_checked(source, group), device)
+        if isinstance(source, CheckedFile):
+            layout = source.layout
+            _raise_told(_filled(memory, source, group), group)
+        else:
+            layout = _filled_unchecked(memory, source, group)
         path = f"/proc/self/fd/{memory}"
-        return cast(State, torch.load(path, map_location=device, weights_only=True, mmap=True))
+        return with_layout(torch.load(path, map_location=device, weights_only=True, mmap=True), layout)
+
+
+def _checked(source: CheckedFile | Unchecked, group: Group) -> CheckedFile:
+    """As rank 0 has checked it. Collective."""
+    if isinstance(source, CheckedFile):
+        return source
+    mine = _tried(lambda: CheckedFile(*source)) if group.rank == 0 else (None, "")
+    checked, problem = group.gathered(mine)[0]
+    if problem:
+        raise CheckpointCorruptError(problem)
+    found: CheckedFile = checked
+    return found
+
+
+def _raise_told(problem: str, group: Group) -> None:
+    """Raise what one of the ranks has found on all of them. Collective."""
+    if told := next(filter(None, group.gathered(problem)), ""):
+        raise CheckpointCorruptError(told)
 
 
 def _shared_memory(num_bytes: int, group: Group, stack: ExitStack) -> int | None:
@@ -65,16 +144,56 @@ def _shared_memory(num_bytes: int, group: Group, stack: ExitStack) -> int | None
     return found if all(group.gathered(found is not None)) else None
 
 
+def _share(num_bytes: int, group: Group) -> range:
+    """Numbers of the blocks that this rank reads."""
+    blocks = -(-num_bytes // BLOCK_BYTES)
+    return range(*(blocks * rank // group.size for rank in (group.rank, group.rank + 1)))
+
+
 def _filled(memory: int, checked: CheckedFile, group: Group) -> str:
     """Read this rank's share of the blocks into the memory; what is wrong with one of them, empty if nothing is."""
-    blocks = len(checked.digests)
-    first, end = (blocks * rank // group.size for rank in (group.rank, group.rank + 1))
     try:
         with CheckedReader(checked) as file:
-            # Unmapped when the last view of it is gone; an error that is raised may still have one.
-            whole = memoryview(mmap.mmap(memory, checked.num_bytes))
-            for number in range(first, end):
-                file.block(number, whole[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES])
+            buffer = memoryview(bytearray(BLOCK_BYTES))
+            for number in _share(checked.num_bytes, group):
+                os.pwrite(memory, file.block(number, buffer), number * BLOCK_BYTES)
     except CheckpointCorruptError as error:
         return str(error) or "the checkpoint cannot be read"
     return ""
+
+
+def _filled_unchecked(memory: int, source: Unchecked, group: Group) -> Layout | None:
+    """Have each rank read its share of the blocks into the memory, and rank 0 compare what is there: so a file that
+    nobody has checked ahead is read once. Returns how it is put together. Collective.
+
+    Raises:
+        CheckpointCorruptError: it is not what was saved: on all ranks.
+    """
+    size, digest = source.reference.size, xxhash.xxh3_64()
+    share, buffer = _share(size, group), memoryview(bytearray(BLOCK_BYTES))
+    layout: Layout | None = None
+    found = size
+
+    def filled() -> None:
+        nonlocal layout, found
+        with unreadable_named(source.path), opened(source.path) as file:
+            layout = file.layout if isinstance(file, BasedFile) else None
+            found = file.seek(0, os.SEEK_END)
+            file.seek(share.start * BLOCK_BYTES)
+            for number in share:
+                block = fill(file, buffer)
+                if group.rank == 0:
+                    digest.update(block)
+                # Not read into the mapped memory: to write takes half as long as to fault each page in.
+                os.pwrite(memory, block, number * BLOCK_BYTES)
+
+    def compared() -> None:
+        if group.rank == 0:
+            # Unmapped when the last view of it is gone.
+            digest.update(memoryview(mmap.mmap(memory, size))[share.stop * BLOCK_BYTES :])
+            written = Written(num_bytes=found, checksum=f"xxh3_64:{digest.hexdigest()}")
+            require_saved(source.path, source.reference, written, layout)
+
+    _raise_told(_tried(filled)[1], group)
+    _raise_told(_tried(compared)[1], group)
+    return layout

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,8 +19,10 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef, Position
 from cerebro.contract.ways import Way
-from cerebro.data.loader import PartitionLoader
+from cerebro.data.loader import MergedLoader, PartitionLoader
+from cerebro.data.merged import Merged
 from cerebro.errors import ConflictError
+from cerebro.runtime.ending import end_after
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.spec import SubEpochSpec
 from cerebro.state import Model, Visit, position_of
@@ -33,6 +35,7 @@ from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, default_device, restore, train_unit
+from cerebro.worker.training.unit_share import UnitShare
 
 STATE, TRAINED, REQUEST = "state.pt", "trained.json", "request.json"
 _PROGRAM = "cerebro.worker.training.repeating"
@@ -51,9 +54,10 @@ class _Request(Contract):
     seed: int
     model: str
     epoch: int
-    partition: int
-    rows: str
-    """Folder of the partition."""
+    partitions: tuple[int, ...]
+    folders: tuple[str, ...]
+    rows: tuple[int, ...]
+    """Where they lie, and their rows."""
     unit: int
     position: Position
     start: CheckpointRef | None
@@ -67,6 +71,7 @@ class Repeat:
     Attributes:
         spec, code: user code, and what it was decoded from. technique: the same of a user's own technique, by its hash.
         rows: partition -> its rows. folders: where they lie.
+        models: all of the run: a model that went on from another one's checkpoint is trained as that one first.
         cores: threads of units whose log does not tell how many they had.
         is_single: on one device, whatever ways units had.
     """
@@ -77,45 +82,55 @@ class Repeat:
     request: FitRequest
     folders: Mapping[int, Path]
     rows: Mapping[int, int]
+    models: Mapping[str, Model] = field(default_factory=dict)
     archive: str
     cores: int
     is_single: bool
 
     def train(self, model: Model, folder: Path) -> Trainee:
-        """All its units; `folder` is empty, and for states between units of which one has a way.
-
-        Raises:
-            ConflictError: a unit was on a set of partitions.
-        """
-        for visit in model.visits:
-            if visit.others:
-                raise ConflictError(
-                    f"{model.id} was trained on partitions {', '.join(map(str, visit.partitions))} at once in epoch "
-                    f"{visit.epoch}: this version repeats units on one partition only; leave the model out"
-                )
-        trainee = self._new(model)
+        """All its units; `folder` is empty, and for states between units of which one has a way."""
+        before, trainee = self._owned(model, 0), self._new(model, 0)
         for unit, visit in enumerate(model.visits):
-            if visit.way is None or self.is_single:
+            now = self._owned(model, unit)
+            if visit.way is not None and not self.is_single:
+                # With what it was trained before is in its state, from which the ranks see what has changed.
+                start = checkpoints.save(folder, f"u{unit}.pt", trainee.state()) if unit else None
+                found = self._by_way(model, unit, visit.way, folder, start)
+                trainee = self._new(model, unit)
+                restore(trainee, checkpoints.load(folder, found, default_device()))
+            else:
+                if now != before:
+                    # As a worker does: a new model, with the state that the one before has left.
+                    state, trainee = trainee.state(), self._new(model, unit)
+                    restore(trainee, state)
                 self._unit(trainee, model, unit, visit)
-                continue
-            start = checkpoints.save(folder, f"u{unit}.pt", trainee.state()) if unit else None
-            found = self._by_way(model, unit, visit.way, folder, start)
-            trainee = self._new(model)
-            restore(trainee, checkpoints.load(folder, found, default_device()))
+            before = now
         return trainee
 
-    def _new(self, model: Model) -> Trainee:
-        seed = self.request.seed
-        return create(self.spec, model.hyperparams, seed=seed, model=model.id, device=default_device())
+    def _owned(self, model: Model, unit: int) -> tuple[str, Hyperparameters]:
+        """The model as which it was trained in a unit, itself or one before it, and with what."""
+        owner = model
+        while unit < owner.inherited:
+            owner = self.models[owner.parent]
+        return owner.id, model.hyperparams_of(unit)
+
+    def _new(self, model: Model, unit: int) -> Trainee:
+        name, hyperparams = self._owned(model, unit)
+        return create(self.spec, hyperparams, seed=self.request.seed, model=name, device=default_device())
 
     def _unit(self, trainee: Trainee, model: Model, unit: int, visit: Visit) -> None:
-        size = model.hyperparams["batch_size"]
+        name, hyperparams = self._owned(model, unit)
+        size = hyperparams["batch_size"]
         assert isinstance(size, int)
         # As many threads as the unit had: a sum that is split differently rounds differently.
         torch.set_num_threads(visit.cores or self.cores)
-        seed = unit_seed(self.request.seed, model.id, visit.epoch, visit.partition)
-        folder = self.folders[visit.partition]
-        loader = PartitionLoader([folder], batch_size=size, seed=seed, device=default_device())
+        seeds = [unit_seed(self.request.seed, name, visit.epoch, p) for p in visit.partitions]
+        folders = [self.folders[partition] for partition in visit.partitions]
+        loader = (
+            MergedLoader(folders, batch_size=size, seeds=seeds, device=default_device())
+            if visit.others
+            else PartitionLoader(folders, batch_size=size, seed=seeds[0], device=default_device())
+        )
         train_unit(
             self.spec,
             trainee,
@@ -126,9 +141,9 @@ class Repeat:
                 position=position_of(model, self.rows, unit),
                 savepoints=Savepoints(trainee),
             ),
-            model.hyperparams,
+            hyperparams,
             seed=self.request.seed,
-            model=model.id,
+            model=name,
             epoch=visit.epoch,
             partition=visit.partition,
         )
@@ -142,6 +157,7 @@ class Repeat:
             ConflictError: it cannot be trained so here.
         """
         visit, place = model.visits[unit], folder / f"u{unit}"
+        name, hyperparams = self._owned(model, unit)
         place.mkdir()
         if start is not None:
             (place / start.name).symlink_to(folder / start.name)
@@ -151,12 +167,13 @@ class Repeat:
             archive=self.archive,
             misc=self.spec.misc_dir or "",
             way=way,
-            hyperparams=model.hyperparams,
+            hyperparams=hyperparams,
             seed=self.request.seed,
-            model=model.id,
+            model=name,
             epoch=visit.epoch,
-            partition=visit.partition,
-            rows=str(self.folders[visit.partition]),
+            partitions=visit.partitions,
+            folders=tuple(str(self.folders[partition]) for partition in visit.partitions),
+            rows=tuple(self.rows[partition] for partition in visit.partitions),
             unit=unit,
             position=position_of(model, self.rows, unit),
             start=start,
@@ -212,41 +229,53 @@ def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> C
     trainee = prepare(spec, plain, technique, asked.way.params, group)
     size = asked.hyperparams["batch_size"]
     assert isinstance(size, int)
-    loader = PartitionLoader(
-        [Path(asked.rows)],
+    number, share = 0, UnitShare(partition=asked.partitions[0], share=trainee.share)
+    if asked.way.workers > 1:  # a rank of a gang reads what its worker had
+        number, rank = divmod(group.rank, asked.way.ranks_here)
+        share = UnitShare(
+            partition=asked.partitions[number],
+            share=(rank, asked.way.ranks_here),
+            merged=Merged(rows=asked.rows, number=number),
+        )
+    loader = share.loader(
+        [Path(asked.folders[number])],
         batch_size=size,
-        seed=unit_seed(asked.seed, asked.model, asked.epoch, asked.partition),
+        seed=asked.seed,
+        model=asked.model,
+        epoch=asked.epoch,
         device=torch.device(trainee.device or group.device),
-        share=trainee.share,
     )
+    feed = InstrumentedLoader(
+        loader,
+        epoch=asked.epoch,
+        unit=asked.unit,
+        position=asked.position,
+        savepoints=Savepoints(trainee),
+    )
+    feed.rank, feed.ranks = trainee.share
     train_unit(
         spec,
         trainee,
-        InstrumentedLoader(
-            loader,
-            epoch=asked.epoch,
-            unit=asked.unit,
-            position=asked.position,
-            savepoints=Savepoints(trainee),
-        ),
+        feed,
         asked.hyperparams,
         seed=asked.seed,
         model=asked.model,
         epoch=asked.epoch,
-        partition=asked.partition,
+        partition=asked.partitions[0],
     )
     return trainee.save(folder, STATE)
 
 
 def _joined(folder: Path, way: Way, rank: int) -> Group:
     gpus = torch.cuda.device_count()
-    names = tuple(f"cuda:{number}" for number in range(way.size)) if gpus >= way.size else ("cpu",) * way.size
+    count = way.workers * way.size
+    names = tuple(f"cuda:{number}" for number in range(count)) if gpus >= count else ("cpu",) * count
     if way.processes == "one":
         return Alone(names)
     meeting = folder / "meeting"
     meeting.mkdir(exist_ok=True)
-    return RankGroup.join(meeting, rank=rank, size=way.size, device=names[rank])
+    return RankGroup.join(meeting, rank=rank, size=way.ranks, device=names[rank])
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    end_after(lambda: main(Path(sys.argv[1]), int(sys.argv[2])))

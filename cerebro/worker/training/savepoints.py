@@ -28,7 +28,7 @@ from cerebro.worker.training.variables import Variables
 log = logging.getLogger(__name__)
 
 Write = Callable[[State, int, int], None]
-"""Writes a state durably, given the batch and the rows before it."""
+"""Writes durably what this process has of a state, given the batch and the rows before it. Collective."""
 
 _SHORTEST_S, _LONGEST_S = 60.0, 900.0
 _INTERVAL_PER_COST = 50.0
@@ -175,7 +175,7 @@ class Savepoints:
 
     def take(self, batch: int, rows: int) -> bool:
         """Save the unit's state before this batch is handed out, if that is possible; whether it was. Ranks do so at
-        the same batch, and rank 0 writes.
+        the same batch, and write it together.
 
         A savepoint never fails a unit: what keeps it from being written is told in the attempt's log, once.
 
@@ -192,9 +192,7 @@ class Savepoints:
         if self._hook is not None:
             self._hook()
         try:
-            state = self._state(batch, rows, before)
-            if self._rank == 0:
-                self._write(state, batch, rows)
+            self._write(self._state(batch, rows, before), batch, rows)
         except StorageFullError as error:
             self._tell(str(error))
             return False
@@ -246,7 +244,7 @@ class Savepoints:
             ],
         }
         state = {**self._trainee.local_state(), "changes": self._trainee.checkpoint.changes}
-        return self._trainee.whole({**state, "savepoint": place})
+        return {**state, "savepoint": place}
 
     @property
     def _rank(self) -> int:

@@ -20,7 +20,9 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.contract.texts import cleaned
 from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.worker.training.checkpoint import State, save
+from cerebro.worker.training.base_tensors import BaseTensors, is_plain
+from cerebro.worker.training.checkpoint import LAYOUT, State, needs_named, save
+from cerebro.worker.training.frozen import Frozen, move_to_base
 from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
 from cerebro.worker.training.tracking import Checkpoint, changes
 
@@ -37,14 +39,32 @@ class Trainee:
     hyperparams: Hyperparameters = field(default_factory=dict)
     is_new: bool = True
     """Whether its weights are those that `create_models` drew."""
+    frozen: Frozen = field(default_factory=Frozen)
 
     def state(self) -> State:
         """What is saved of it."""
         return self.whole(self.local_state())
 
-    def save(self, root: Path, name: str) -> CheckpointRef | None:
-        """Write it as `checkpoint.save` does; what identifies the file, where it was written."""
-        return save(root, name, self.state())
+    def save(self, root: Path, name: str, part: State | None = None) -> CheckpointRef | None:
+        """Write it as `checkpoint.save` does; what identifies the file, where it was written.
+
+        Args:
+            part: what of it this process gives, or more than that; left out: `local_state`. Then frozen weights may be
+                written apart, into a base; else only one that is there is used.
+        """
+        state = self.local_state() if part is None else part
+        with needs_named(state):
+            in_base = move_to_base(self, root / name, state, makes_base=part is None)
+        try:
+            return self.write(root, name, state, in_base)
+        except BaseException:
+            if in_base is not None:
+                in_base.discard()
+            raise
+
+    def write(self, root: Path, name: str, state: State, in_base: BaseTensors | None) -> CheckpointRef | None:
+        """Write a state but for what is in a base."""
+        return save(root, name, state, in_base)
 
     def local_state(self) -> State:
         """What this process has of it."""
@@ -77,6 +97,11 @@ class Trainee:
     def of_ranks(self, value: Any) -> list[Any]:
         """What each of these processes gave."""
         return [value]
+
+    def rows_here(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int] | None:
+        """What this process has of a tensor, and which row that begins with; `None`: it is nothing that can be read as
+        rows."""
+        return (tensor, 0) if is_plain(tensor) else None
 
     def part(self, tensor: Any, parameter: torch.nn.Parameter) -> Any:
         """What this process has of a saved tensor that belongs to a parameter."""
@@ -132,12 +157,22 @@ def restore(trainee: Trainee, state: State) -> None:
             f"create_models() returned {len(trainee.modules)} modules, but {len(state['models'])} were saved: it must "
             "return the same modules each time"
         )
+    changed = state.get("changes") or changes(state.get("hyperparams"), trainee.hyperparams)
     for module, saved in zip(trainee.modules, state["models"], strict=True):
-        module.load_state_dict(saved)
+        try:
+            module.load_state_dict(saved)
+        except RuntimeError as error:
+            if not changed:
+                raise
+            told = ", ".join(f"{name} from {before!r} to {now!r}" for name, (before, now) in changed.items())
+            raise SpecError(
+                f"the saved weights do not fit the model that create_models() makes now, after a change of {told}: "
+                f"clone the model with such values cold (warm=False). {error}"
+            ) from error
     trainee.is_new = False
+    trainee.frozen.layout = state.get(LAYOUT)
     # What is in it is not copied: where an optimizer's state is most of a model's, that would be most of its memory
     # once more.
-    changed = state.get("changes") or changes(state.get("hyperparams"), trainee.hyperparams)
     trainee.checkpoint = Checkpoint(state["checkpoint"], made=state.get("made"), changes=changed)
 
 

@@ -16,6 +16,7 @@ from controller.core import Core
 from controller.fit_dispatch import FitDispatch
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario, UnitTime, WorkerOutage
+from controller.unit_times import UnitTimes
 from tests.controller.test_core import assert_complete, own_partition, plan, request, several_devices
 
 VIRTUAL = DeviceKind(kind="gpu", name="virtual")
@@ -216,6 +217,14 @@ def test_what_a_trial_has_shown_decides_by_which_way_units_run(batch_s: float, i
     assert labels[0] == "-"
     assert set(labels[3:]) == ({"ddp-2"} if is_used else {"-"})
     assert (run.ended - run.started < 700) is is_used
+
+
+def test_each_unit_loads_and_saves_its_model_and_processes_start_once() -> None:
+    """What a trial has shown of the start is no part of what each unit of the way is expected to take."""
+    shown = TrialOutcome(batch_s=5.0, load_s=2.0, save_s=1.0, start_s=40.0, is_verified=True)
+    times = UnitTimes.of(run_of(simulate(2, models=1, trial=lambda body: shown)))
+    assert times.estimates.knows("m00", DDP.label)
+    assert times.estimates.fixed_s("m00", DDP.label) == pytest.approx(3.0)
 
 
 def test_a_way_that_is_not_verified_is_not_taken_though_it_is_faster() -> None:

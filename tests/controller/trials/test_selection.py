@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -252,3 +253,29 @@ def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
     given = replace(given, batch_s={} if batch_s is None else {"m00000": batch_s})
     assert bool(wanted(given)) is is_tried
     assert is_there_a_choice([8], given.left, {}, given.batch_s) is is_tried
+
+
+@given(
+    ways=st.dictionaries(
+        st.integers(0, 9).map(str),
+        st.lists(st.tuples(st.integers(1, 4), st.floats(0.01, 100)), max_size=4),
+        max_size=8,
+    ),
+    devices=st.integers(1, 12),
+)
+def test_the_bound_is_the_least_limit_that_is_enough(
+    ways: dict[str, list[tuple[int, float]]], devices: int
+) -> None:
+    """By its definition: a little less is not enough, and the bound itself is."""
+
+    def is_enough(limit: float) -> bool:
+        cheap = [
+            min((size * s for size, s in each if s <= limit), default=math.inf)
+            for each in ways.values()
+            if each
+        ]
+        return sum(cheap) <= limit * devices
+
+    found = lower_s(ways, devices)
+    assert is_enough(found * (1 + 1e-9))
+    assert not found or not is_enough(found * (1 - 1e-6))

@@ -88,6 +88,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "graceS": 60,
             "savepointS": 0,
             "deviceMemory": "1.5GiB",
+            "gangs": {"enabled": True, "port": 7191},
             "shards": {"size": "100Gi", "className": "gp3", "whenScaled": "Delete"},
             "extraEnv": [{"name": "HF_HOME", "value": "/volumes/shared/hf"}],
         },

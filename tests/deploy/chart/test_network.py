@@ -272,6 +272,15 @@ def test_prometheus_reads_metrics_and_nothing_else() -> None:
     }
 
 
+@pytest.mark.parametrize(("values", "is_open"), [("defaults", False), ("many", True)])
+def test_workers_reach_each_other_where_they_train_together(values: str, is_open: bool) -> None:
+    """On any port, as torch finds free ones; and nobody else reaches them, whether they do or not."""
+    rendered = render(values)
+    for port in (7191, 40_000):
+        callers = {source for source in _ends(rendered) if reaches(rendered, source, "worker", port)}
+        assert callers == ({"worker"} if is_open else set())
+
+
 def test_policies_can_be_left_out() -> None:
     """networkPolicy.enabled=false: none."""
     assert not render("bare").of("NetworkPolicy")

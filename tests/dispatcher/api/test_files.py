@@ -14,6 +14,7 @@ from flask import Flask
 from cerebro import errors
 from cerebro.client.files import FetchedFiles
 from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.based import Layout, Range, base_namer
 from cerebro.data.durable import checksum
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api.files import Files
@@ -203,6 +204,51 @@ def test_a_damaged_checkpoint_is_not_kept(
         fetched.checkpoints(checkpoint)
     (served.volumes.checkpoints / checkpoint.name).write_bytes(CONTENT)
     assert (fetched.checkpoints(checkpoint) / checkpoint.name).read_bytes() == CONTENT
+
+
+def based(served: Served) -> tuple[CheckpointRef, bytes, Path]:
+    """A checkpoint of which a part is in another file, as a worker would have left it."""
+    folder = served.volumes.checkpoints / "one" / "fit-1" / "m00"
+    folder.mkdir(parents=True, exist_ok=True)
+    part = CONTENT[1 << 20 : 2 << 20]
+    (folder / "aside").write_bytes(part)
+    base = folder / base_namer()(checksum(folder / "aside"))
+    (folder / "aside").rename(base)
+    in_base = Range(start=1 << 20, size=1 << 20, at=0)
+    layout = Layout(base=base.name, size=len(CONTENT), ranges=(in_base,))
+    path = folder / "u00001-e001-p0000-a1.pt"
+    path.write_bytes(CONTENT.replace(part, b"") + layout.encoded())
+    (folder / "whole").write_bytes(CONTENT)
+    written = checksum(folder / "whole")
+    name = str(path.relative_to(served.volumes.checkpoints))
+    return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes), CONTENT, base
+
+
+def test_a_checkpoint_with_a_base_is_sent_as_one_file(served: Served, fetched: FetchedFiles) -> None:
+    """Whole or a range of it; by versions, and for browsers, that know of no base. Without the base it is not there."""
+    reference, content, base = based(served)
+    path = f"/api/volumes/checkpoints/{reference.name}"
+    answer = served.ask("GET", path)
+    assert (answer.status, answer.data) == (200, content)
+    answer = served.ask("GET", path, headers={**BEARER, "Range": f"bytes={(1 << 20) - 7}-{(2 << 20) + 6}"})
+    assert (answer.status, answer.data) == (206, content[(1 << 20) - 7 : (2 << 20) + 7])
+    assert fetched.whole(reference).read_bytes() == content
+    base.unlink()
+    assert served.ask("GET", path).status == 404
+    base.symlink_to("/etc/passwd")
+    assert served.ask("GET", path).status == 404
+
+
+def test_a_checkpoint_that_cannot_be_put_together_is_told_at_once(
+    served: Served, fetched: FetchedFiles
+) -> None:
+    """And nothing is tried again."""
+    reference, _, _ = based(served)
+    path = served.volumes.checkpoints / reference.name
+    path.write_bytes(path.read_bytes()[1:])
+    assert served.ask("GET", f"/api/volumes/checkpoints/{reference.name}").status == 422
+    with pytest.raises(errors.CheckpointCorruptError, match="how it is put together cannot be read"):
+        fetched.whole(reference)
 
 
 def test_shared_files_are_fetched_anew(served: Served, fetched: FetchedFiles) -> None:

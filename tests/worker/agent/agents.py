@@ -23,6 +23,7 @@ from tests.forking import Forked, Forks
 from tests.kvs_api.bench import Bench
 from tests.kvs_api.real import TOKEN, Service
 from tests.worker.agent import rights
+from tests.worker.agent.forked_children import WARM
 
 ROOT = Path(__file__).resolve().parents[3]
 SHA = hashlib.sha256(b"code").hexdigest()
@@ -31,9 +32,13 @@ _AGENT = "cerebro.worker.agent"
 _FAKE = "tests.worker.agent.fake_handler"
 
 
-def agent_forks() -> Forks:
-    """Starts agents, with a container's rights."""
-    return Forks(f"{_AGENT}.__main__", first="tests.worker.agent.rights:drop")
+def agent_forks(handler: str = _FAKE) -> Forks:
+    """Starts agents, with a container's rights. They fork their children, which find this handler imported."""
+    return Forks(
+        f"{_AGENT}.__main__",
+        first="tests.worker.agent.forked_children:prepare",
+        environment=os.environ | {WARM: handler},
+    )
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -69,9 +74,10 @@ class Agents:
 
         Args:
             devices: where there are several, each has two threads.
-            is_fork: it may be a fork of a process that has imported it, which had another environment.
+            is_fork: it may be a fork of a process that has imported it, which had another environment; and so may its
+                children be.
             group: the control group that it begins in; such a one is no fork.
-            handler: package of what stands for user code, or the real one.
+            handler: package of what stands for user code, or the real one; or several of them.
         """
         before = self.incarnation()
         environment = {
@@ -92,11 +98,11 @@ class Agents:
         with (self._root / "agent.log").open("ab") as log:
             if is_fork and group is None:
                 process = self._forks.start(
-                    ("--handlers", handler), environment=environment, stdout=log, stderr=log
+                    ("--handlers", *handler.split()), environment=environment, stdout=log, stderr=log
                 )
             else:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", _AGENT, "--handlers", handler],
+                    [sys.executable, "-m", _AGENT, "--handlers", *handler.split()],
                     cwd=ROOT,
                     env=environment,
                     stdout=log,

@@ -46,7 +46,7 @@ def test_every_end_of_user_code_is_told_and_the_next_task_runs(agents: Agents, t
 
 def test_only_the_first_task_of_a_process_waits_for_it(agents: Agents) -> None:
     """What it waited is told with its result, and with the signs of life before it."""
-    agents.start()
+    agents.start(is_fork=False)
     first, second = (agents.end_of(agents.give(n, "work")) for n in (0, 1))
     assert isinstance(first, TaskCommitted)
     assert isinstance(second, TaskCommitted)

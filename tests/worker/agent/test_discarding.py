@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,19 @@ def test_units_are_compared_by_number(tmp_path: Path, unit: int) -> None:
     assert {path.name for path in outdated(tmp_path, unit, ())} == {
         name(number) for number in units if number < unit
     }
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(".")],
+)
+def test_what_is_no_plain_file_names_no_base(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    """Nor does it keep anybody waiting, or what is superfluous from being removed."""
+    base = f"frozen-{'0' * 16}-5-{'0' * 8}"
+    for file in (name(1), base):
+        (tmp_path / file).touch()
+    make(tmp_path / name(3))
+    assert {path.name for path in outdated(tmp_path, 2, ())} == {name(1), base}
 
 
 # --- in the loop -------------------------------------------------------------------------------------

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.ways import SINGLE
+from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent import child
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.rank_page import PAGE, RankPage
+from tests.trial_runner.units import task_of
+from tests.worker.agent import ending_handler
 
 ORPHANED = """
 import os, signal, time
@@ -28,3 +42,48 @@ def test_a_process_whose_parent_died_as_it_was_forked_does_nothing() -> None:
     # All of them write to the pipe, which ends with the last of them.
     found = subprocess.run([sys.executable, "-c", ORPHANED], capture_output=True, timeout=60, check=False)
     assert found.stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("has_failed", "ranks", "expected"),
+    [(False, 1, ["ended", "done"]), (True, 1, ["ended", "failed"]), (False, 2, ["ended", "done"])],
+)
+def test_what_was_measured_is_told_when_its_process_has_ended(
+    has_failed: bool, ranks: int, expected: list[str], tmp_path: Path
+) -> None:
+    """By the process that was forked next; what comes next finds no device that is still being left."""
+    assert _said(tmp_path, has_failed=has_failed, ranks=ranks) == expected
+
+
+def test_a_rank_tells_of_its_failure_before_it_ends(tmp_path: Path) -> None:
+    """The others, which lose it then, do not tell of that first."""
+    assert _said(tmp_path, has_failed=True, ranks=2) == ["failed", "ended"]
+
+
+def _said(folder: Path, *, has_failed: bool, ranks: int) -> list[str]:
+    """What a child says of a trial and its end, in order."""
+    volumes = Volumes(**dict.fromkeys(Volumes.__dataclass_fields__, folder))
+    hyperparams = {"batch_size": 8} | ({"fails": 1} if has_failed else {})
+    body = task_of(SINGLE, 8).model_copy(update={"hyperparams": hyperparams})
+    message = {"do": "run", "body": body.model_dump(mode="json"), "attempt": 1, "codes": {}}
+    message |= {"log": str(folder / "log"), "asked": time.monotonic()}
+    if ranks > 1:
+        RankPage.make(folder / PAGE, ranks)
+        message |= {"ranks": {"rank": 0, "size": ranks, "folder": str(folder)}}
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", child.__name__, "--channel", str(theirs.fileno())]
+    command += ["--handler", ending_handler.__name__, "--cores", "1"]
+    with (
+        ours,
+        subprocess.Popen(
+            command, env=os.environ | volumes.as_environment(), pass_fds=[theirs.fileno()]
+        ) as process,
+    ):
+        theirs.close()
+        channel = Channel(ours)
+        channel.send(message)
+        said: list[str] = []
+        while len(said) < 2 and (found := channel.receive()) is not None:
+            said += [found["is"]] if found["is"] != "ready" else []
+        process.kill()
+    return said

@@ -12,6 +12,7 @@ from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
 from cerebro.contract.ways import Way
+from tests.small_volume import fill, small_volume
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 from tests.worker.training.handlers import volumes_in
 
@@ -193,6 +194,42 @@ def test_a_group_that_is_taken_back_ends_at_once(agents: Agents) -> None:
     assert agents.bench.decide(step) == ["done"]
     until(lambda: not any(map(is_running, pids)), "the processes end")
     done(agents, agents.give(1, "work", devices=(1,)))
+
+
+def test_ranks_that_have_no_room_to_meet_say_which_volume_is_full(agents: Agents, tmp_path: Path) -> None:
+    """So the run pauses, as where a checkpoint has no room. With room again they meet."""
+    with small_volume(volumes_in(tmp_path).shards, "64k") as volume:
+        process = agents.start(devices=2)
+        filler = fill(volume)
+        failure = failure_of(agents, give(agents, 2, "work"))
+        assert failure.kind is FailureKind.STORAGE_FULL
+        assert (
+            f"no space to write in {volumes_in(tmp_path).meeting_places('worker-0')} (0 bytes"
+            in failure.message
+        )
+        filler.unlink()
+        done(agents, give(agents, 3, "work"))
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+def test_a_rank_whose_process_cannot_be_started_may_be_for_the_way(agents: Agents, tmp_path: Path) -> None:
+    """It takes more processes than one device does, so another way is tried if it never can be."""
+    process = agents.start(devices=2)
+    log = volumes_in(tmp_path).logs / "worker-0.1.child.log"
+    log.mkdir(parents=True)
+    found = [
+        failure_of(agents, give(agents, 0, "work")),
+        failure_of(agents, agents.give(1, "work", devices=(1,))),
+    ]
+    assert [(each.kind, each.is_by_way) for each in found] == [
+        (FailureKind.CRASH, True),
+        (FailureKind.CRASH, False),
+    ]
+    assert all("the process could not be started: " in each.message for each in found)
+    log.rmdir()
+    done(agents, give(agents, 2, "work"))
+    assert process.poll() is None
 
 
 def test_a_way_of_one_process_sees_all_devices(agents: Agents) -> None:

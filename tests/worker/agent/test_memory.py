@@ -189,12 +189,13 @@ def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) 
 
 def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Started) -> None:
     """And not as what the other rank makes of it, which speaks first."""
-    ranks = ChildGroup([started.child, started.made(1)], started.files / "ranks")
+    other = started.made(1)
+    ranks = ChildGroup([started.child, other], started.files / "ranks")
     try:
         ranks.run({"code": "c"}, 1, {}, started.files / "log", asked=0.0)
         message = {"is": "failed", "failure": LOST.model_dump(mode="json"), "at": 0.0}
         assert ranks.channel._take(0, message) is None
-        os.killpg(ranks.children[1].pid, 9)
+        os.killpg(other.pid, 9)
         write(started.files, v2(3))
         said = None
         while said is None or said["is"] != "failed":
@@ -210,12 +211,13 @@ def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Starte
 
 def test_ranks_that_rested_meet_anew(started: Started) -> None:
     """One that rests lets go of the others; the agent has them meet in another folder then, and in no other case."""
-    ranks = ChildGroup([started.child, started.made(1)], started.files / "ranks")
+    other = started.made(1)
+    ranks = ChildGroup([started.child, other], started.files / "ranks")
     places = []
     try:
         for attempt in (1, 2, 3):
             if attempt == 3:
-                ranks.children[1].rest()
+                other.rest()
             ranks.run(train_task("work"), attempt, {}, started.files / "log", asked=0.0)
             places.append(ranks._folder)
             said = None

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.forking import members
 from cerebro.worker.training import checkpoint as checkpoints
+from tests.forking import Forks
 from tests.state.stories import DATASET
-from tests.worker.agent.agents import LIMIT_S, Agents, until
+from tests.worker.agent.agents import LIMIT_S, Agents, agent_forks, until
 from tests.worker.training.handlers import volumes_in, write_split
 
 pytestmark = pytest.mark.slow
@@ -102,7 +103,7 @@ class Training:
     def begin(self) -> None:
         """Start the worker, or the next one."""
         self.process = self.agents.start(
-            devices=2, handler="model_hopper", is_fork=False, CEREBRO_SAVEPOINT_S=self._savepoint_s
+            devices=2, handler="model_hopper", CEREBRO_SAVEPOINT_S=self._savepoint_s
         )
 
     def give(
@@ -177,6 +178,13 @@ class Training:
             *state["models"][0].values(),
             *(buffer["momentum_buffer"] for buffer in state["checkpoint"]["optimizer"]["state"].values()),
         ]
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """One process that has imported torch, for all workers and their ranks."""
+    with agent_forks("model_hopper.handler") as made:
+        yield made
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import InspectTask, TaskResult, TrialTask
+from cerebro.contract.events import TaskCommitted, TaskFailed
+from cerebro.contract.tasks import FailureKind, InspectTask, TaskResult, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.contract.ways import Way
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
@@ -105,3 +106,60 @@ def test_a_worker_inspects_models_and_its_ranks_verify_ways(agents: Agents, tmp_
     struck = result_of(agents, wrong.key).trial
     assert struck is not None
     assert struck.cause == "gradient"
+
+
+class Marking(Trained):
+    """Notes its process and the one that this was forked from, and what an earlier trial has left in it."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        found = f"{os.getpid()} {os.getppid()} {getattr(torch, 'marked', False)}\n"
+        with self.notes.open("a") as notes:
+            notes.write(found)
+        torch.marked = True  # type: ignore[attr-defined]
+        return super().create_models(hyperparams)
+
+
+def test_a_trial_meets_nothing_that_another_one_left_and_waits_for_no_imports(
+    agents: Agents, tmp_path: Path
+) -> None:
+    """Each has a process of its own, forked from one that has imported what all of them need."""
+    agents.start(handler="trial_runner")
+    write_split(volumes_in(tmp_path), "train", 1)
+    notes = tmp_path / "notes"
+    code = agents.learn(Marking(notes))
+    seen = []
+    for number in range(3):
+        notes.unlink(missing_ok=True)
+        task = trial(code, Way(technique="single"), **{f"number{number}": 1})
+        task = task.model_copy(update={"key": f"fit-1/trial/g1{number}/single", "group": f"g1{number}"})
+        agents.assign(task, attempt=1, devices=(0,))
+        assert result_of(agents, task.key).trial is not None
+        seen.append(notes.read_text().splitlines()[0].split())
+    processes, parents, marks = zip(*seen, strict=True)
+    assert len(set(processes)) == 3
+    assert len(set(parents)) == 1
+    assert set(marks) == {"False"}
+
+
+def test_ranks_that_fail_are_gone_when_the_next_trial_begins(agents: Agents, tmp_path: Path) -> None:
+    """All of them said at once that the technique does not apply; the next ones are forked from other processes."""
+    agents.start(devices=2, handler="trial_runner")
+    write_split(volumes_in(tmp_path), "train", 1)
+    notes = tmp_path / "notes"
+    code = agents.learn(Marking(notes))
+    parents = []
+    for technique in ("ddp", "nothing", "fsdp"):
+        task = trial(code, Way(technique=technique, size=2))
+        agents.assign(task, attempt=1, devices=(0, 1))
+        if technique == "nothing":
+            event = agents.end_of(task.key)
+            assert isinstance(event, TaskFailed)
+            assert event.failure.kind is FailureKind.NOT_APPLICABLE
+        else:
+            assert result_of(agents, task.key).trial is not None
+        parents.append({line.split()[1] for line in notes.read_text().splitlines()})
+    assert len(parents[0]) == 2
+    assert len(parents[2]) == 4

@@ -50,7 +50,7 @@ def lines(path: Path) -> list[list[str]]:
 def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
     """The same code finds its process, with all that it has imported. Other code gets a process of its own, in which
     the platform's imports are done and nothing is left of the first."""
-    process = agents.start(NOTES=str(tmp_path))
+    process = agents.start(is_fork=False, NOTES=str(tmp_path))
     one, other = (agents.learn(Counted(tmp_path, name)) for name in ("one", "other"))
     codes = (one, one, other, other, one)
     results = [result(agents, agents.give(n, "spec", code=code)) for n, code in enumerate(codes)]

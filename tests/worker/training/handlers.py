@@ -73,10 +73,14 @@ def write_split(volumes: Volumes, split: str, workers: int) -> dict[int, int]:
 
 
 @contextmanager
-def handler_of(spec: SubEpochSpec, volumes: Volumes) -> Iterator[Handler]:
-    """A worker's handler that knows the spec, as the user code of hash `SHA`."""
+def handler_of(spec: SubEpochSpec, volumes: Volumes, *, memory_bytes: int | None = None) -> Iterator[Handler]:
+    """A worker's handler that knows the spec, as the user code of hash `SHA`.
+
+    Args:
+        memory_bytes: of its device, which is a share of cores.
+    """
     ours, theirs = socket.socketpair()
-    context = Context(Channel(theirs), volumes, cores=1)
+    context = Context(Channel(theirs), volumes, cores=1, memory_bytes=memory_bytes)
     context.learn({SHA: encode(spec).encoded})
     with ours, theirs:
         yield Handler(context)

@@ -14,12 +14,13 @@ from torch import nn
 
 from cerebro.contract.tasks import CheckpointRef, EvaluateTask, FailureKind, PredictTask, TrainTask
 from cerebro.contract.ways import Way
-from cerebro.errors import NotApplicableError
+from cerebro.errors import NotApplicableError, StorageFullError
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques import Group, ModelFacts, Params, Place, Technique
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.agent.child import failure_of
 from cerebro.worker.training.unit import create
+from model_hopper.reach import reaches
 from model_hopper.together import Placed
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import ROWS, Linear, handler_of, learn_from, volumes_in, write_split
@@ -166,12 +167,95 @@ def test_a_model_that_fits_no_device_is_evaluated_on_the_host(tmp_path: Path) ->
 
 
 def test_what_no_batch_is_small_enough_for_is_told(tmp_path: Path) -> None:
-    """By the error of the smallest one; another error is told at once."""
+    """By the first error, which tells of the last one."""
     spec = Hungry()
     checkpoint = trained(tmp_path, spec)
     spec.most = 0
-    with handler_of(spec, volumes_in(tmp_path)) as handler, pytest.raises(torch.OutOfMemoryError):
+    with handler_of(spec, volumes_in(tmp_path)) as handler, pytest.raises(torch.OutOfMemoryError) as caught:
         handler.handle(validation(checkpoint), 1)
+    assert (
+        "It was done once more in batches of 1 rows, and failed there, too" in failure_of(caught.value).text
+    )
+
+
+class HostBound(Hungry):
+    """Fits no device, and cannot be done on the host either, for a reason of the test's."""
+
+    most, fits_device = ROWS, False
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def predict(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> Iterator[torch.Tensor]:
+        for inputs, _ in dataloader:
+            yield self._failed(inputs)
+
+    def _failed(self, inputs: torch.Tensor) -> torch.Tensor:
+        raise self.error if inputs.device.type == "cpu" else NO_ROOM
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("no more"), RuntimeError("\"norm\" not implemented for 'Half'")],
+    ids=["memory", "user code"],
+)
+def test_what_fails_on_the_host_does_not_hide_what_the_device_lacked(
+    error: Exception, tmp_path: Path
+) -> None:
+    """The device's lack of memory is the failure; how the host failed is told with it."""
+    spec = HostBound(error)
+    checkpoint = trained(tmp_path, spec)
+    with handler_of(spec, volumes_in(tmp_path)) as handler:
+        handler._device = torch.device("meta")  # stands for a GPU
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            handler.handle(validation(checkpoint), 1)
+    failure = failure_of(caught.value)
+    assert (failure.kind, failure.place) == (FailureKind.OUT_OF_MEMORY, "device")
+    assert failure.message == "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert "It was done once more on the host, and failed there, too" in failure.traceback
+    assert str(error) in failure.traceback
+
+
+def test_an_error_that_is_not_for_want_of_memory_is_told_as_it_is(tmp_path: Path) -> None:
+    """A volume that is full on the host pauses the run, whatever was tried before."""
+    spec = HostBound(StorageFullError("no space"))
+    checkpoint = trained(tmp_path, spec)
+    with handler_of(spec, volumes_in(tmp_path)) as handler:
+        handler._device = torch.device("meta")  # stands for a GPU
+        with pytest.raises(StorageFullError):
+            handler.handle(validation(checkpoint), 1)
+
+
+class Large(Hungry):
+    """A model of 64 MiB."""
+
+    most = ROWS
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        model = nn.Linear(3, 1)
+        model.register_buffer("table", torch.ones(16 << 20))
+        return [model]
+
+
+@pytest.mark.parametrize(("limit_mib", "places"), [(96, ["device"]), (32, ["device", "host"])])
+def test_an_evaluation_on_a_share_of_cores_is_charged_for_what_it_has_and_not_for_reading(
+    limit_mib: int, places: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What reading takes beside the model is the host's; a model that fits no such device is evaluated on the host."""
+    volumes = volumes_in(tmp_path)
+    checkpoint = trained(tmp_path, Large())
+    with handler_of(Large(), volumes) as handler:
+        expected = handler.handle(validation(checkpoint), 1).metrics
+    gc.collect()
+    with handler_of(Large(), volumes, memory_bytes=limit_mib << 20) as handler:
+        assert handler.handle(validation(checkpoint), 1).metrics == expected
+    assert len(caplog.records) == (0 if places == ["device"] else len(reaches(CPU, 40, is_limited=True)) - 1)
 
 
 class Blocks(Hungry):
@@ -203,6 +287,7 @@ def test_what_a_way_has_trained_is_gone_before_it_is_evaluated(tmp_path: Path) -
         key="fit-1/train/m00/e1/p0", **common(), epoch=1, partition=0, unit=0, checkpoint=None, way=way
     )
     gc.collect()
+    gc.freeze()  # as a handler does before its first way: what other tests have left is not counted
     gc.disable()
     try:
         before = sum(isinstance(each, nn.Linear) for each in gc.get_objects())
@@ -212,4 +297,5 @@ def test_what_a_way_has_trained_is_gone_before_it_is_evaluated(tmp_path: Path) -
             metrics = handler.handle(validation(checkpoint), 1).metrics
     finally:
         gc.enable()
+        gc.unfreeze()
     assert metrics["alive"] == before + 3

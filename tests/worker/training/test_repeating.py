@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Small(SubEpochSpec):
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """See `SubEpochSpec`."""
         (network,) = models
-        optimizer = torch.optim.Adam(network.parameters(), lr=0.05)
+        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams.get("lr", 0.05))
         checkpoint.track(optimizer=optimizer)
         for inputs, labels in dataloader:
             optimizer.zero_grad()
@@ -94,6 +95,27 @@ def test_units_are_trained_again_by_their_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_change_is_repeated_where_its_first_unit_ran_by_a_way(tmp_path: Path) -> None:
+    """The optimizer's saved learning rate is not taken for the new one: as on one device, up to rounding."""
+    trained(tmp_path, None)  # makes the partition
+
+    def again(way: Way | None, *, is_changed: bool = True) -> Any:
+        place = tmp_path / f"units-{len(list(tmp_path.iterdir()))}"
+        place.mkdir()
+        model = Model(id="m00", hyperparams={"batch_size": 4, "lr": 0.05}, epochs=3, partitions=(0,))
+        for epoch, by in enumerate((None, way, None), 1):
+            if is_changed and epoch == 2:
+                model.change({"lr": 0.3})
+            model.given = len(model.terms) - 1
+            model.add(visit(epoch, by))
+        return repeat(tmp_path / "partition", 3).train(model, place).state()
+
+    changed = again(None)
+    assert list(differences(changed, again(DDP), tolerance=1e-4)) == []
+    assert list(differences(changed, again(None, is_changed=False), tolerance=1e-2)) != []
+
+
+@pytest.mark.slow
 def test_a_way_that_cannot_be_used_here_says_what_to_do(tmp_path: Path) -> None:
     """Rather than to train otherwise than the log says."""
     with pytest.raises(
@@ -103,12 +125,29 @@ def test_a_way_that_cannot_be_used_here_says_what_to_do(tmp_path: Path) -> None:
         trained(tmp_path, Way(technique="mine", processes="one"))
 
 
-def test_a_unit_on_a_set_of_partitions_is_refused(tmp_path: Path) -> None:
-    """Rather than repeated on one of them."""
-    model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=1, partitions=(0, 1))
-    model.add(visit(1, None)._replace(others=(Member(worker="worker-1", partition=1),)))
-    with pytest.raises(ConflictError, match="m00 was trained on partitions 0, 1 at once in epoch 1"):
-        repeat(tmp_path, 1).train(model, tmp_path)
+@pytest.mark.slow
+def test_units_of_gangs_are_trained_again_on_all_of_their_partitions(tmp_path: Path) -> None:
+    """In as many processes, twice to the same bits; and in one that reads them all, up to rounding."""
+    folders = {0: tmp_path / "p0", 1: tmp_path / "p1"}
+    source = Source(fingerprint="f", metadata="xxh3_64:0")
+    for number, folder in folders.items():
+        rows = np.random.default_rng(number).normal(size=(13 - 4 * number, 4)).astype(np.float32)
+        write_rows(folder, [(row, place % 2) for place, row in enumerate(rows)], source)
+    model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=2, partitions=(0, 1))
+    gang = Way(technique="ddp", workers=2)
+    for epoch in (1, 2):
+        model.add(visit(epoch, gang)._replace(others=(Member(worker="worker-1", partition=1),)))
+
+    def again(is_single: bool) -> Any:
+        place = tmp_path / f"units-{len(list(tmp_path.iterdir()))}"
+        place.mkdir()
+        made = repeat(folders[0], 2, is_single=is_single)
+        return replace(made, folders=folders, rows={0: 13, 1: 9}).train(model, place).state()
+
+    one, other, alone = again(False), again(False), again(True)
+    assert list(differences(one, other)) == []
+    assert list(differences(one, alone, tolerance=1e-4)) == []
+    assert list(differences(one, alone)) != []
 
 
 def test_a_tolerance_is_a_share_of_the_norm() -> None:

@@ -86,6 +86,14 @@
 - name: CEREBRO_SAVEPOINT_S
   value: {{ $worker.savepointS | quote }}
 {{- end }}
+{{- if and $worker.gangs.enabled (ne .container "etl") }}
+- name: CEREBRO_ADDRESS
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+- name: CEREBRO_GANG_PORT
+  value: {{ $worker.gangs.port | quote }}
+{{- end }}
 {{- with $worker.deviceMemory }}
 - name: CEREBRO_DEVICE_MEMORY
   value: {{ . | quote }}

@@ -1,0 +1,232 @@
+"""A world for searches in virtual time: workers, costs and learning curves, without stores, processes and training.
+
+`workers` workers hold a partition each, and a unit is a model on one of them; a model that has been on all of them has
+trained an epoch and is validated where it ended. An idle worker with most work left takes, of the models that are idle
+and have not been there in this epoch, the most urgent one with most granted work left. Epochs of models differ
+(log-normal, sigma 0.4), and units stray by 5 %. A model's accuracy after r epochs is a - b (r + 0.3)^-c, and what is
+measured strays by 0.01 from it: the order at a low rung tells part of the truth.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cerebro.search.procedure import (
+    SEARCH,
+    Add,
+    Added,
+    Draw,
+    Drawn,
+    Extend,
+    Finish,
+    Measured,
+    Order,
+    Reached,
+    Report,
+    Stop,
+    Stopped,
+)
+
+VALIDATION = 0.03
+"""Of an epoch's training: a tenth of the rows at a third of the cost."""
+
+
+class Decider(Protocol):
+    """A search, or a procedure that has been told its facts."""
+
+    def begin(self) -> Sequence[Order]:
+        """The first orders."""
+        ...
+
+    def told(self, report: Report) -> Sequence[Order]:
+        """Those that follow from a report."""
+        ...
+
+
+class Configurations:
+    """Models by the number of their draw: the same for all procedures of a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._known: dict[int, tuple[float, float, float, float]] = {}
+
+    def of(self, number: int) -> tuple[float, float, float, float]:
+        """Best accuracy, height and power of its curve, and the seconds of an epoch on one worker after the other."""
+        if number not in self._known:
+            rng = random.Random(f"{self._seed}/{number}")
+            best = 0.95 - 0.35 * rng.betavariate(1.2, 1.8)
+            curve = (best, rng.uniform(0.2, 0.6), rng.uniform(0.3, 1.2))
+            self._known[number] = (*curve, rng.lognormvariate(0, 0.4))
+        return self._known[number]
+
+    def accuracy(self, number: int, epochs: int) -> float:
+        """The true one."""
+        best, height, power, _ = self.of(number)
+        return best - height * math.pow(epochs + 0.3, -power)
+
+    def measured(self, number: int, epochs: int) -> float:
+        """As validation shows it."""
+        return self.accuracy(number, epochs) + random.Random(f"{self._seed}/{number}/{epochs}").gauss(0, 0.01)
+
+
+@dataclass
+class Model:
+    """A model of the world."""
+
+    number: int
+    grant: int
+    urgency: int
+    open: set[int]
+    trained: int = 0
+    is_busy: bool = False
+    is_stopped: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a unit of it may begin."""
+        return not self.is_busy and not self.is_stopped and self.trained < self.grant
+
+
+@dataclass
+class Outcome:
+    """What came of a search.
+
+    Attributes:
+        makespan: seconds until the last unit ended; an epoch of a typical model takes a second.
+        busy: share of the workers' time in units, until the last new model began.
+        best: (second, best true accuracy so far of a model after an epoch), ascending.
+    """
+
+    makespan: float = 0.0
+    busy: float = 0.0
+    models: int = 0
+    epochs: int = 0
+    best: list[tuple[float, float]] = field(default_factory=list)
+
+    def reaches(self, accuracy: float) -> float:
+        """The second at which a model was as good; infinite: never."""
+        return next((second for second, best in self.best if best >= accuracy), math.inf)
+
+
+class World:
+    """Carries out a search; see the module."""
+
+    def __init__(self, configurations: Configurations, *, workers: int, seed: int) -> None:
+        self._configurations = configurations
+        self._workers = workers
+        self._rng = random.Random(f"{seed}/units")
+        self._models: dict[str, Model] = {}
+        self._drawn = 0
+        self._now = 0.0
+        self._last_new = 0.0
+        self._spans: list[tuple[float, float]] = []
+        self._agenda: list[tuple[float, int, str, int]] = []
+        self._free = set(range(workers))
+
+    def run(self, decider: Decider) -> Outcome:
+        """Until no model has a grant left."""
+        outcome = Outcome()
+        self._carry_out(decider, deque(decider.begin()))
+        while True:
+            self._assign()
+            if not self._agenda:
+                break
+            self._now, _, name, worker = heapq.heappop(self._agenda)
+            self._end_unit(decider, outcome, name, worker)
+        horizon = self._last_new or self._now
+        spent = sum(min(seconds, max(0.0, horizon - start)) for start, seconds in self._spans)
+        outcome.makespan, outcome.busy = self._now, spent / (self._workers * horizon)
+        outcome.models = len(self._models)
+        return outcome
+
+    def _assign(self) -> None:
+        ready = [name for name, model in self._models.items() if model.is_ready]
+        left = {worker: sum(worker in self._models[name].open for name in ready) for worker in self._free}
+        for worker in sorted(left, key=lambda worker: (-left[worker], worker)):
+            may = [name for name in ready if worker in self._models[name].open]
+            if may:
+                ready.remove(name := min(may, key=self._precedence))
+                self._start_unit(name, worker)
+
+    def _precedence(self, name: str) -> tuple[float, float, str]:
+        model = self._models[name]
+        seconds = self._configurations.of(model.number)[3]
+        return -model.urgency, -(model.grant - model.trained) * seconds, name
+
+    def _start_unit(self, name: str, worker: int) -> None:
+        model = self._models[name]
+        epoch_s = self._configurations.of(model.number)[3]
+        seconds = epoch_s / self._workers * self._rng.lognormvariate(0, 0.05)
+        if model.open == {worker}:
+            seconds += VALIDATION * epoch_s
+        model.is_busy = True
+        self._free.discard(worker)
+        self._spans.append((self._now, seconds))
+        heapq.heappush(self._agenda, (self._now + seconds, len(self._spans), name, worker))
+
+    def _end_unit(self, decider: Decider, outcome: Outcome, name: str, worker: int) -> None:
+        model = self._models[name]
+        model.is_busy = False
+        self._free.add(worker)
+        model.open.discard(worker)
+        if model.open:
+            return
+        model.open = set(range(self._workers))
+        model.trained += 1
+        outcome.epochs += 1
+        accuracy = self._configurations.accuracy(model.number, model.trained)
+        if not outcome.best or accuracy > outcome.best[-1][1]:
+            outcome.best.append((self._now, accuracy))
+        value = self._configurations.measured(model.number, model.trained)
+        metrics = {"accuracy": value}
+        reports: list[Report] = [
+            Measured(model=name, epoch=model.trained, value=value, metrics=metrics, time=self._now)
+        ]
+        if model.trained == model.grant:
+            reports.append(
+                Reached(model=name, epochs=model.trained, value=value, metrics=metrics, time=self._now)
+            )
+        for report in reports:
+            self._carry_out(decider, deque(decider.told(report)))
+
+    def _add(self, order: Add) -> Added:
+        name, drawn = f"m{len(self._models):05}", order.hyperparams["number"]
+        assert isinstance(drawn, int)
+        model = Model(drawn, order.epochs, order.urgency, set(range(self._workers)))
+        if order.origin is not None:
+            model.trained = self._models[order.origin].trained
+        self._models[name] = model
+        self._last_new = self._now
+        return Added(
+            model=name,
+            hyperparams=order.hyperparams,
+            is_warm=order.origin is not None,
+            epochs=order.epochs,
+            trained=model.trained,
+        )
+
+    def _carry_out(self, decider: Decider, orders: deque[Order]) -> None:
+        while orders:
+            match order := orders.popleft():
+                case Draw():
+                    for number in range(self._drawn, self._drawn + order.count):
+                        self._drawn += 1
+                        orders += decider.told(Drawn(number=number, hyperparams={"number": number}))
+                case Add():
+                    orders += decider.told(self._add(order))
+                case Extend():
+                    self._models[order.model].grant = order.epochs
+                    self._models[order.model].urgency = order.urgency
+                case Stop():
+                    model = self._models[order.model]
+                    if not model.is_stopped and model.trained < model.grant:
+                        model.is_stopped = True
+                        orders += decider.told(Stopped(model=order.model, by=SEARCH))
+                case Finish():
+                    pass

@@ -1,0 +1,217 @@
+"""Whether trials are right: about gradients, and about which ways have too little memory.
+
+- Trials drawn at random as the tests draw them, of wrong techniques and losses, and of right ones.
+- Models whose memory is measured while they train by a way, and devices of any memory: is a way that fits left out?
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.figure import Figure
+from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
+from cerebro.contract.ways import TechniqueChoice, Way
+from cerebro.data.manifests import Source
+from cerebro.data.shards import write_rows
+from cerebro.spec import SubEpochSpec
+from cerebro.techniques import Group, resolve
+from cerebro.techniques.ranks import Alone
+from cerebro.worker.agent.device_memory import DeviceMemory
+from cerebro.worker.training.facts import facts_of, made_on_meta
+from controller.trials.memory import FULL, may_fit
+from controller.trials.situation import Situation
+from tests.techniques.ranks import Ranks, nothing
+from tests.trial_runner.draws import KINDS, is_struck_off, right, wrong
+from tests.trial_runner.units import task_of, tried_by
+from trial_runner.known_ways import Offer, known_ways
+
+_WRONG, _RIGHT, _SIZED = 100, 100, 50
+_LIMITS = 20
+"""Memories of a device, for each model."""
+_DEVICE = DeviceKind(kind="cpu", name="1 core")
+_SINGLE, _DDP, _FSDP = Way(technique="single"), Way(technique="ddp", size=2), Way(technique="fsdp", size=2)
+
+
+def figures() -> list[Figure]:
+    """Of gradients, then of memory."""
+    return [*_of_gradients(_gradients()), _of_memory(*_pruning())]
+
+
+# --- gradients -------------------------------------------------------------------------------------------
+
+
+class Drawn(NamedTuple):
+    """What became of draws."""
+
+    missed: list[str]
+    accused: list[str]
+    unverified: list[str]
+
+
+def _gradients() -> Drawn:
+    found = Drawn([], [], [])
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder, Ranks() as ranks:
+        partition, root = Path(folder, "partition"), Path(folder, "root")
+        root.mkdir()
+        rows = [(np.full(3, n, np.float32), n) for n in range(46)]
+        write_rows(partition, rows, Source(fingerprint="trials", metadata="xxh3_64:0"))
+        ranks.run(3, nothing)
+        for number in range(_WRONG):
+            draw = wrong(KINDS[number % len(KINDS)], Random(1000 + number))
+            is_caught, _ = is_struck_off(draw, ranks, partition, root)
+            found.missed.extend([] if is_caught else [draw.told])
+        for number in range(_RIGHT):
+            draw = right(Random(1000 + number))
+            is_caught, outcome = is_struck_off(draw, ranks, partition, root)
+            found.accused.extend([draw.told] if is_caught else [])
+            found.unverified.extend([] if is_caught or outcome.is_verified else [draw.told])
+    return found
+
+
+def _of_gradients(found: Drawn) -> list[Figure]:
+    return [
+        Figure(
+            what=f"trials: wrong techniques and losses that the gradient check misses, of {_WRONG}",
+            measured=f"{len(found.missed)} missed, of {len(KINDS)} kinds",
+            ratio=len(found.missed),
+            bar=0,
+            sense="at most",
+            notes=tuple(found.missed),
+        ),
+        Figure(
+            what=f"trials: right techniques that it strikes off, or does not verify, of {_RIGHT}",
+            measured=f"{len(found.accused)} struck off, {len(found.unverified)} not verified",
+            ratio=len(found.accused) + len(found.unverified),
+            bar=0,
+            sense="at most",
+            notes=(*found.accused, *found.unverified),
+        ),
+    ]
+
+
+# --- memory ----------------------------------------------------------------------------------------------
+
+
+class Stacked(SubEpochSpec):
+    """Equal layers of some width, and an optimizer by its name."""
+
+    def __init__(self, width: int, depth: int, optimizer: str) -> None:
+        self.width, self.depth, self.optimizer = width, depth, optimizer
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        """See `SubEpochSpec`."""
+        return [nn.Sequential(*(nn.Linear(self.width, self.width) for _ in range(self.depth)))]
+
+    def train(
+        self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Mapping[str, Any]
+    ) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        (network,) = models
+        optimizer = getattr(torch.optim, self.optimizer)(network.parameters(), lr=0.001)
+        checkpoint.track(optimizer=optimizer)
+        for _, outputs in dataloader:
+            rows = outputs.reshape(-1, 1) * torch.linspace(0.0, 1.0, self.width)
+            loss = network(rows.sin()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return {"loss": 0.0}
+
+
+def _pruning() -> tuple[int, int]:
+    """How many ways that fit are left out, and how many fit, over models, ways and limits."""
+    pruned = fitting = 0
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder, Ranks() as ranks:
+        partition, root = Path(folder, "partition"), Path(folder, "root")
+        root.mkdir()
+        rows = [(np.full(3, n, np.float32), n) for n in range(46)]
+        write_rows(partition, rows, Source(fingerprint="trials", metadata="xxh3_64:0"))
+        for number in range(_SIZED):
+            random = Random(number)
+            spec = Stacked(
+                random.randint(300, 800), random.randint(2, 4), random.choice(["SGD", "Adam", "AdamW"])
+            )
+            batch_size = random.choice([4, 8, 16])
+            outcomes = {
+                way.technique: ranks.run(way.ranks, _sized, way, spec, batch_size, folder)[0]
+                for way in (_SINGLE, _DDP, _FSDP)
+            }
+            for limit in _limits(outcomes, random):
+                left_out, fit = _left_out(spec, batch_size, outcomes, limit, random)
+                pruned, fitting = pruned + left_out, fitting + fit
+    return pruned, fitting
+
+
+def _sized(group: Group | None, way: Way, spec: SubEpochSpec, batch_size: int, folder: str) -> TrialOutcome:
+    """A trial whose memory is counted, as that of a device which is a share of cores."""
+    body = task_of(way, batch_size)
+    given = Alone(("cpu",)) if way.is_single else group
+    assert given is not None
+    partition, root = Path(folder, "partition"), Path(folder, "root")
+    return tried_by(resolve(way), given, spec, body, partition, root, device_memory=DeviceMemory(1 << 50))
+
+
+def _limits(outcomes: Mapping[str, TrialOutcome], random: Random) -> list[int]:
+    """Memories about what the ways have taken."""
+    taken = [outcome.device_bytes for outcome in outcomes.values()]
+    return [int(random.uniform(0.5 * min(taken), 1.5 * max(taken))) for _ in range(_LIMITS)]
+
+
+def _left_out(
+    spec: SubEpochSpec, batch_size: int, outcomes: Mapping[str, TrialOutcome], limit: int, random: Random
+) -> tuple[int, int]:
+    """Of a model on devices of so much memory: ways that fit and are left out, and ways that fit. Some ways were tried
+    before the others."""
+    hyperparams = {"batch_size": batch_size}
+    facts = facts_of(made_on_meta(spec, hyperparams, seed=0, model="m00").modules, hyperparams)
+    place = DevicePlace(device=_DEVICE.model_copy(update={"memory_bytes": limit}), most=2)
+    offers = [Offer(resolve(name), TechniqueChoice(name=name)) for name in outcomes]
+    plain = [known for known in known_ways(facts, offers, [place]) if not known.way.params]
+    fits = {known.id for known in plain if _taken(known, outcomes) <= FULL * limit}
+    group = ModelGroup(
+        id="g00",
+        models=("m00",),
+        param_bytes=facts.param_bytes,
+        buffer_bytes=facts.buffer_bytes,
+        ways=tuple(plain),
+    )
+    lacking = TrialOutcome(reason="out of memory", cause="device_memory")
+    told = {
+        ("g00", known.id): outcomes[known.way.technique] if known.id in fits else lacking for known in plain
+    }
+    situation = Situation(
+        inspection=Inspection(groups=(group,), places=(place,)),
+        left={"m00": 1.0},
+        outcomes={key: outcome for key, outcome in told.items() if random.random() < 0.5},
+        devices={0: [2]},
+    )
+    left_out = [
+        known
+        for known in plain
+        if known.id in fits and (known.reason or not may_fit(situation, group, known))
+    ]
+    return len(left_out), len(fits)
+
+
+def _taken(known: KnownWay, outcomes: Mapping[str, TrialOutcome]) -> int:
+    return outcomes[known.way.technique].device_bytes
+
+
+def _of_memory(pruned: int, fitting: int) -> Figure:
+    return Figure(
+        what=f"trials: ways left out for their memory though they fit, of {_SIZED} models by 3 ways on devices of "
+        f"{_LIMITS} sizes",
+        measured=f"{pruned} of {fitting} that fit",
+        ratio=pruned,
+        bar=0,
+        sense="at most",
+        notes=(f"a way fits where what its training took is at most {FULL:.0%} of the device",),
+    )

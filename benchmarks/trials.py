@@ -1,0 +1,264 @@
+"""Trials: how well they predict units, how long they take, and whether they are right (`trial_verdicts`).
+
+A real worker with two devices of one core each, against the real store; what assigns tasks is the harness of the tests.
+A way is tried, then a model does units by it: the same loop, the same rows, processes that are warm. The seconds of a
+trial of a small model count from its assignment to its result: fresh processes, imports, ranks that meet.
+
+Times are by the clock of the wall, so other work on the machine shows in them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks import trial_verdicts
+from benchmarks.figure import Figure
+from benchmarks.training import CLASSES, FEATURES, Perceptron
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.tasks import CheckpointRef, Position, TaskResult, TrainTask, TrialTask
+from cerebro.contract.trials import DeviceKind, TrialOutcome
+from cerebro.contract.ways import Way
+from cerebro.data.manifests import Source
+from cerebro.data.shards import write_rows
+from tests.kvs_api.real import Database, Service
+from tests.state.stories import DATASET
+from tests.worker.agent.agents import Agents, agent_forks
+from tests.worker.training.handlers import volumes_in
+
+MEDIAN_BAR, TAIL_BAR, TRIAL_BAR_S = 0.10, 0.20, 3.0
+_ROWS, _UNITS, _TRIALS = 4096, 4, 5
+_DEVICE = DeviceKind(kind="cpu", name="1 core")
+_SINGLE, _DDP, _FSDP = Way(technique="single"), Way(technique="ddp", size=2), Way(technique="fsdp", size=2)
+_MODELS = ((512, 32), (768, 64), (1024, 128), (1280, 256))
+"""(width, batch size)."""
+_PACED = [(way, *model) for model in _MODELS for way in (_SINGLE, _DDP)] + [
+    (_FSDP, *model) for model in _MODELS[:2]
+]
+
+
+class Predicted(NamedTuple):
+    """Of a unit: seconds that a trial has told, that it took, and that the unit before it took."""
+
+    way: Way
+    told_s: float
+    took_s: float
+    before_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative."""
+        return abs(self.told_s / self.took_s - 1)
+
+    @property
+    def unrest(self) -> float:
+        """The error, had the unit before it told: what other work on the machine makes of equal units."""
+        return abs(self.before_s / self.took_s - 1)
+
+
+def benchmark() -> list[Figure]:
+    """All of it."""
+    load = os.getloadavg()[0]
+    with _worker() as worker:
+        predicted = _pace(worker)
+        seconds = _durations(worker)
+    note = f"load average before: {load:.1f}, after: {os.getloadavg()[0]:.1f}"
+    return [
+        *_of_pace(predicted, note),
+        _of_durations(seconds, note),
+        *trial_verdicts.figures(),
+    ]
+
+
+# --- pace ------------------------------------------------------------------------------------------------
+
+
+class _Worker:
+    """A worker, and what assigns its tasks."""
+
+    def __init__(self, agents: Agents, code: str) -> None:
+        self._agents, self._code, self._count = agents, code, 0
+
+    def tried(self, way: Way, width: int, batch_size: int) -> tuple[TrialOutcome, float]:
+        """A trial, and its seconds from the assignment to the result."""
+        group, began = self._named("g"), time.monotonic()
+        body = TrialTask(
+            key=f"fit-1/trial/{group}/w",
+            model="m00",
+            hyperparams=_hyperparams(width, batch_size),
+            hang_timeout_s=100.0,
+            group=group,
+            id="w",
+            way=way,
+            device=_DEVICE,
+            partition=0,
+            **self._common,
+        )
+        outcome = self._result(body, way).trial
+        assert outcome is not None
+        assert outcome.is_usable, outcome
+        return outcome, time.monotonic() - began
+
+    def units(self, way: Way, width: int, batch_size: int, count: int) -> list[TaskResult]:
+        """Units of one model, one after another."""
+        model, results = self._named("m"), list[TaskResult]()
+        checkpoint: CheckpointRef | None = None
+        steps = -(-_ROWS // batch_size)
+        for unit in range(count):
+            body = TrainTask(
+                key=f"fit-1/train/{model}/e{unit + 1}/p0",
+                model=model,
+                hyperparams=_hyperparams(width, batch_size),
+                hang_timeout_s=100.0,
+                epoch=unit + 1,
+                partition=0,
+                unit=unit,
+                position=Position(epochs=count, units=count, step=steps * unit, total_steps=steps * count),
+                checkpoint=checkpoint,
+                way=None if way.is_single else way,
+                **self._common,
+            )
+            results.append(self._result(body, way))
+            checkpoint = results[-1].checkpoint
+        return results
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {"experiment": "one", "run": "fit-1", "code": self._code, "dataset": DATASET, "seed": 1}
+
+    def _named(self, letter: str) -> str:
+        self._count += 1
+        return f"{letter}{self._count:02}"
+
+    def _result(self, body: TrialTask | TrainTask, way: Way) -> TaskResult:
+        self._agents.assign(body, attempt=1, devices=(0, 1)[: way.size])
+        event = self._agents.end_of(body.key)
+        assert isinstance(event, TaskCommitted), event
+        return event.result
+
+
+@contextmanager
+def _worker() -> Iterator[_Worker]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cerebro-bench-")))
+        (folder / "store").mkdir()
+        database = stack.enter_context(Database(folder / "store"))
+        logging.getLogger("waitress").setLevel(
+            logging.CRITICAL
+        )  # of connections that are left open at the end
+        service = stack.enter_context(Service(database))
+        kvs = service.client()
+        stack.callback(kvs.close)
+        agents = Agents(service, kvs, folder, stack.enter_context(agent_forks()))
+        handlers = "model_hopper trial_runner"
+        process = agents.start(devices=2, handler=handlers, is_fork=False, CEREBRO_CORES="2")
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        draw = np.random.default_rng(0)
+        rows = [(draw.normal(size=FEATURES).astype(np.float32), n % CLASSES) for n in range(_ROWS)]
+        source = Source(fingerprint="trials", metadata="xxh3_64:0")
+        write_rows(volumes_in(folder).partition(DATASET, "train", 0), rows, source)
+        worker = _Worker(agents, agents.learn(Perceptron()))
+        for way in (_SINGLE, _DDP):
+            worker.units(way, 64, 64, 1)  # processes start
+        yield worker
+
+
+def _hyperparams(width: int, batch_size: int) -> dict[str, Any]:
+    return {"width": width, "batch_size": batch_size, "passes": 1, "lr": 0.001}
+
+
+def _pace(worker: _Worker) -> list[Predicted]:
+    found = []
+    for way, width, batch_size in _PACED:
+        outcome, _ = worker.tried(way, width, batch_size)
+        # As the controller reckons: `UnitTimes.see_trials`.
+        fixed_s = outcome.load_s + outcome.save_s
+        told_s = outcome.batch_s * _ROWS / batch_size + fixed_s
+        timings = [result.timings for result in worker.units(way, width, batch_size, _UNITS + 1)]
+        taken = [each.load_s + each.compute_s + each.save_s for each in timings]
+        # A model's first unit loads nothing.
+        found += [Predicted(way, told_s, took_s, before_s) for before_s, took_s in pairwise(taken)]
+    return found
+
+
+def _of_pace(predicted: Sequence[Predicted], note: str) -> list[Figure]:
+    errors = sorted(each.error for each in predicted)
+    tail = statistics.quantiles(errors, n=10)[-1]
+    by_way = ", ".join(
+        f"{way.label} {statistics.median(each.error for each in predicted if each.way == way):.1%}"
+        for way in (_SINGLE, _DDP, _FSDP)
+    )
+    seconds = sorted(each.took_s for each in predicted)
+    what = f"trials: seconds of a unit as a trial tells them, over {len(errors)} units: "
+    unrest = statistics.median(each.unrest for each in predicted)
+    bias = statistics.median(each.told_s / each.took_s for each in predicted) - 1
+    told = f"units of {seconds[0]:.1f} to {seconds[-1]:.1f} s; median by way: {by_way}; with its sign {bias:+.1%}"
+    median = statistics.median(errors)
+    return [
+        Figure(
+            what=f"{what}median error",
+            measured=f"{median:.1%}",
+            ratio=median,
+            bar=MEDIAN_BAR,
+            sense="at most",
+            notes=(told, f"had the unit before told, of the same model and way: {unrest:.1%}", note),
+        ),
+        Figure(
+            what=f"{what}error at the 90th percentile",
+            measured=f"{tail:.1%}",
+            ratio=tail,
+            bar=TAIL_BAR,
+            sense="at most",
+        ),
+    ]
+
+
+# --- duration --------------------------------------------------------------------------------------------
+
+
+def _durations(worker: _Worker) -> dict[str, list[tuple[float, float]]]:
+    """Of each way, seconds with the start of processes and without."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(_TRIALS):
+        for way in (_SINGLE, _DDP, _FSDP):
+            outcome, with_start_s = worker.tried(way, 64, 64)
+            found.setdefault(way.label, []).append((with_start_s, outcome.seconds))
+    return found
+
+
+def _of_durations(found: Mapping[str, Sequence[tuple[float, float]]], note: str) -> Figure:
+    medians = {way: statistics.median(whole for whole, _ in seconds) for way, seconds in found.items()}
+    own = {way: statistics.median(own for _, own in seconds) for way, seconds in found.items()}
+    return Figure(
+        what="trials: seconds of a trial of a small model, with the start of its processes, by the slowest way",
+        measured=", ".join(f"{way} {seconds:.1f} s" for way, seconds in medians.items()),
+        ratio=max(medians.values()),
+        bar=TRIAL_BAR_S,
+        sense="at most",
+        unit="s",
+        notes=(
+            f"without the start: {', '.join(f'{way} {seconds:.1f} s' for way, seconds in own.items())}",
+            note,
+        ),
+    )
+
+
+def main() -> None:
+    """Print the figures."""
+    for figure in benchmark():
+        print(figure)
+
+
+if __name__ == "__main__":
+    main()

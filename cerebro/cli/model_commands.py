@@ -1,0 +1,132 @@
+"""``cerebro add``, ``clone``, ``change``, ``extend``, ``prioritize``, ``stop-search``: what a fit trains.
+
+Hyper-parameters are words such as ``lr=0.001``: a value is what JSON reads in it, or else the text itself. Each
+command tells what became of it: the ids of new models, or why it came too late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from cerebro.cli.experiment_commands import add_run, append, read
+from cerebro.cli.scale import cluster_client
+from cerebro.errors import BadRequestError
+
+
+def register(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add all of them to the subcommands of ``cerebro``.
+
+    Args:
+        common: parser of the options that all commands on a local cluster have.
+    """
+
+    def command(name: str, about: str, run: Any, *, has_model: bool = True) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = commands.add_parser(name, parents=[common], help=about)
+        parser.add_argument("experiment", metavar="EXPERIMENT")
+        if has_model:
+            parser.add_argument("model", metavar="MODEL", help="such as m03")
+        parser.set_defaults(run=run, action=name)
+        add_run(parser)
+        return parser
+
+    add = command("add", "have a fit train one more model", _add, has_model=False)
+    _add_values(add, "hyper-parameters of the model, such as lr=0.01 batch_size=32", count="+")
+    _add_epochs(add)
+    clone = command("clone", "add a model that is like another one, but for some values", _clone)
+    _add_values(clone, "those that are to differ, such as lr=0.001", count="*")
+    clone.add_argument("--warm", action="store_true", help="go on from the other one's checkpoint")
+    clone.add_argument(
+        "--at", default="last", metavar="WHERE", help="of a warm clone: last (default), best, or an epoch"
+    )
+    _add_epochs(clone)
+    change = command("change", "change values of a model from its next unit", _change)
+    _add_values(change, "new values, such as lr=0.001", count="+")
+    extend = command("extend", "have a model trained for more epochs, or fewer", _extend)
+    extend.add_argument("epochs", metavar="EPOCHS", type=int, help="in all")
+    urgency = command("prioritize", "have units of a model go before those of others", _prioritize)
+    urgency.add_argument(
+        "urgency", metavar="URGENCY", type=int, help="0 is that of every model, 1 goes first"
+    )
+    command("stop-search", "have a search add no more models", _stop_search, has_model=False)
+
+
+def _add_values(parser: argparse.ArgumentParser, about: str, *, count: str) -> None:
+    parser.add_argument("values", metavar="NAME=VALUE", nargs=count, help=about)
+
+
+def _add_epochs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--epochs", type=int, metavar="N", help="for which it is trained in all")
+
+
+def _add(options: argparse.Namespace) -> int:
+    return _steer(
+        options, "add_models", configurations=(values_of(options.values),), epochs=options.epochs, models=()
+    )
+
+
+def _clone(options: argparse.Namespace) -> int:
+    at = int(options.at) if options.at.isdecimal() else options.at
+    return _steer(
+        options,
+        "clone_model",
+        hyperparams=values_of(options.values),
+        at=at,
+        warm=options.warm,
+        epochs=options.epochs,
+    )
+
+
+def _change(options: argparse.Namespace) -> int:
+    return _steer(options, "change_model", hyperparams=values_of(options.values))
+
+
+def _extend(options: argparse.Namespace) -> int:
+    return _steer(options, "extend_model", epochs=options.epochs)
+
+
+def _prioritize(options: argparse.Namespace) -> int:
+    return _steer(options, "prioritize_model", urgency=options.urgency)
+
+
+def _stop_search(options: argparse.Namespace) -> int:
+    return _steer(options, "stop_search", models=())
+
+
+def values_of(words: Sequence[str]) -> dict[str, Any]:
+    """Hyper-parameters of ``NAME=VALUE`` words.
+
+    Raises:
+        BadRequestError: one of them is none, or a name is there twice.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, sign, text = word.partition("=")
+        if not name or not sign or name in found:
+            raise BadRequestError(f"{word!r}: expected NAME=VALUE, such as lr=0.001, with each name once")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+def _steer(options: argparse.Namespace, action: str, **fields: Any) -> int:
+    """Append the command, and tell what became of it."""
+    from cerebro.client.session import author
+    from cerebro.commands.command import Command, outcomes
+    from cerebro.commands.rules import CommandKind
+
+    kvs, name = cluster_client(options.home), options.experiment
+    models = (options.model,) if hasattr(options, "model") else ()
+    given: dict[str, Any] = {"kind": CommandKind(action), "run": options.of_run, "models": models, **fields}
+    events = append(kvs, name, read(kvs, name), **given)
+    state, problem = read(kvs, name)
+    if problem is not None:
+        raise problem
+    for record in outcomes(Command(**given), state, {event.seq for event in events}, by=author()):
+        made = f": {', '.join(record.added)}" if record.added else ""
+        print(f"{record.run} of {name}: {record.what}{made}.")
+    return 0

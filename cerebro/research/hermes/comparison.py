@@ -1,0 +1,116 @@
+"""Policies side by side on Hermes's jobs: what ``cerebro simulate`` and the benchmark show.
+
+What counts is the mean time until good jobs have made 90 % of their decrease of the loss (section 4.2), over the same
+for an oracle that trains good jobs only. All policies get the same jobs in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from cerebro.errors import InstanceError
+from cerebro.research.hermes import sharing
+from cerebro.research.hermes.jobs import GPUS, NETWORKS, VARIANTS, Job, Workload, make_jobs, oracle_s
+from cerebro.research.hermes.sharing import Outcome
+from cerebro.scheduling.policies import POLICIES
+
+AT_UNITS = ("lrptw", "fifo", "rr", "slaq", "hermes", "promising")
+"""Dispatch policies that are compared at unit boundaries if none are named."""
+
+Engine = Callable[[Sequence[Job], str, str, Workload], Outcome]
+"""(jobs, policy, network, workload) -> what comes of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A workload with a name."""
+
+    name: str
+    about: str
+    work: Workload
+
+
+def _scenarios() -> Iterable[Scenario]:
+    for good in (4, 12):
+        for variant, work in VARIANTS.items():
+            told = f", {variant.replace('-', ' ')}" if variant else ""
+            yield Scenario(
+                name=f"hermes-{good}" + (f"-{variant}" if variant else ""),
+                about=f"Hermes: {good} of 16 jobs good, {GPUS} GPUs, four networks{told}; assumed curves",
+                work=replace(work, good=good),
+            )
+
+
+SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _scenarios()}
+"""By name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One policy, over networks and seeds.
+
+    Attributes:
+        to_goal: network -> of each seed, the time over the oracle's.
+        makespan: mean of the makespan over the jobs' work divided by the GPUs.
+        switches: mean number of them in a run.
+    """
+
+    policy: str
+    to_goal: Mapping[str, tuple[float, ...]]
+    makespan: float
+    switches: float
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of all networks and seeds, in one order for all policies."""
+        return [ratio for network in NETWORKS for ratio in self.to_goal[network]]
+
+    @property
+    def mean(self) -> float:
+        """Of them."""
+        return fmean(self.ratios)
+
+
+def compare(
+    scenario: Scenario, policies: Sequence[str] = (), *, seeds: Iterable[int], engine: Engine | None = None
+) -> tuple[Row, ...]:
+    """The scenario by each policy.
+
+    Args:
+        policies: all that there are if none is named.
+        seeds: of the jobs, and of the noise of their losses.
+        engine: dispatches units, by the policies that `run_fit` takes; without one, GPUs are shared in time.
+
+    Raises:
+        InstanceError: a policy that is not known.
+    """
+    known = tuple(POLICIES) if engine else tuple(sharing.POLICIES)
+    for name in policies:
+        if name not in known:
+            raise InstanceError(f"{scenario.name} has no policy {name!r}: choose one of {', '.join(known)}")
+    told = list(seeds)
+    chosen = policies or (AT_UNITS if engine else known)
+    return tuple(_row(scenario.work, name, told, engine or shared) for name in chosen)
+
+
+def shared(jobs: Sequence[Job], policy: str, network: str, work: Workload) -> Outcome:
+    """GPUs are shared in time, by a policy of `sharing.POLICIES`."""
+    return sharing.share(jobs, sharing.POLICIES[policy], network, work)
+
+
+def _row(work: Workload, policy: str, seeds: Sequence[int], engine: Engine) -> Row:
+    to_goal: dict[str, tuple[float, ...]] = {}
+    makespans: list[float] = []
+    switches: list[int] = []
+    for network in NETWORKS:
+        ratios = []
+        for seed in seeds:
+            jobs = make_jobs(network, work, seed)
+            found = engine(jobs, policy, network, work)
+            ratios.append(found.to_goal_s / oracle_s(jobs))
+            makespans.append(found.makespan_s / (sum(job.total_s for job in jobs) / GPUS))
+            switches.append(found.switches)
+        to_goal[network] = tuple(ratios)
+    return Row(policy=policy, to_goal=to_goal, makespan=fmean(makespans), switches=fmean(switches))

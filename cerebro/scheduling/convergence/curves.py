@@ -1,0 +1,160 @@
+"""What the losses of a model so far say of those to come.
+
+24 curves, ``floor + height * x(t)``: exponentials ``x = 2 ** (-t / h)`` and power laws ``x = 1 / (1 + t / h)``, each
+with 12 half-lives `h`. `t` is the share of the model's training that is done, so speed and length do not matter. Floor
+and height are fitted by least squares. How likely each curve is, given its squared errors, is its weight in what is
+predicted. Both families are needed: exponentials alone take the slow fall of a power law for its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import mul
+from typing import NamedTuple
+
+HALF_LIVES = tuple(0.03 * 1.6**k for k in range(12))
+"""Shares of the training: from 3 % of it to five times as long."""
+GOAL = 0.9
+"""Of the decrease that a model makes in all its training: by then it is known how good it is."""
+
+_DOUBT = 0.1
+"""Standard deviation of a loss, relative, that is believed before any is seen: as if of `_DOUBTED` samples."""
+_DOUBTED = 4
+_FITTED = 3
+"""Numbers that a curve is fitted by: floor, height, half-life."""
+_LEAST_WEIGHT = 1e-6
+"""Less likely curves are left out."""
+_NO_SPREAD = 1e-12
+"""Variance of `x` below which samples do not tell a height: rounding would."""
+
+
+class Sample(NamedTuple):
+    """Losses that were seen one after another.
+
+    Attributes:
+        share: of the model's training, that was done in their middle: 0 to 1.
+        value: their mean; the smaller, the better.
+        number: how many they were.
+    """
+
+    share: float
+    value: float
+    number: int
+
+
+class Prediction(NamedTuple):
+    """By one curve.
+
+    Attributes:
+        weight: how likely the curve is, 0 to 1.
+        final: loss at the end of the training.
+        left: share of the training until `GOAL` of the decrease is made; 0 or less if it is.
+    """
+
+    weight: float
+    final: float
+    left: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """By all curves: their weights add up to 1. `final` is the mean of the final losses."""
+
+    predictions: tuple[Prediction, ...]
+    final: float
+
+
+class _Shape(NamedTuple):
+    """``x(t)`` of a curve; `end` is its value after all training, `goal` the share by which `GOAL` is reached."""
+
+    is_power: bool
+    half: float
+    end: float
+    goal: float
+
+    def at(self, shares: Sequence[float]) -> list[float]:
+        """1 at the beginning, less and less from then on."""
+        half = self.half
+        if self.is_power:
+            return [half / (half + share) for share in shares]
+        return [2 ** (-share / half) for share in shares]
+
+
+def _shape(half: float, *, is_power: bool) -> _Shape:
+    end = _Shape(is_power, half, 0.0, 0.0).at((1.0,))[0]
+    at_goal = 1 - GOAL * (1 - end)
+    goal = half * (1 / at_goal - 1) if is_power else -half * math.log2(at_goal)
+    return _Shape(is_power, half, end, goal)
+
+
+_SHAPES = tuple(_shape(half, is_power=is_power) for half in HALF_LIVES for is_power in (False, True))
+
+
+def forecast(samples: Sequence[Sample], done: float) -> Forecast:
+    """What the samples say.
+
+    Args:
+        samples: at least one, each of at least one loss.
+        done: share of the model's training that is done.
+    """
+    fit = _LeastSquares(samples)
+    fits = [fit.of(shape) for shape in _SHAPES]
+    least = min(rest for rest, _ in fits)
+    doubt = _DOUBTED * (_DOUBT * fit.level) ** 2
+    variance = (least + doubt) / (max(0, len(samples) - _FITTED) + _DOUBTED)
+    likely = [math.exp((least - rest) / (2 * variance)) if variance else 1.0 for rest, _ in fits]
+    whole = sum(likely)
+    weighed = zip(_SHAPES, fits, (each / whole for each in likely), strict=True)
+    kept = [
+        Prediction(weight, final, shape.goal - done)
+        for shape, (_, final), weight in weighed
+        if weight >= _LEAST_WEIGHT
+    ]
+    return Forecast(predictions=tuple(kept), final=sum(each.weight * each.final for each in kept))
+
+
+class _LeastSquares:
+    """Fits floor and height of curves to the same samples, weighted by their counts."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._shares = [sample.share for sample in samples]
+        self._counts = [sample.number for sample in samples]
+        self._total = sum(self._counts)
+        self.level = sum(sample.number * sample.value for sample in samples) / self._total
+        self._weighed = [sample.number * (sample.value - self.level) for sample in samples]
+        self._squares = sum(sample.number * (sample.value - self.level) ** 2 for sample in samples)
+        # No loss is below 0; measures to be maximised, which come with the other sign, all are.
+        self._is_bounded = all(sample.value >= 0 for sample in samples)
+
+    def of(self, shape: _Shape) -> tuple[float, float]:
+        """(sum of squared errors, loss at the end) of the best floor and height."""
+        level, total = self.level, self._total
+        xs = shape.at(self._shares)
+        counted = [*map(mul, self._counts, xs)]
+        x, xx = sum(counted), sum(map(mul, counted, xs))
+        shared, spread = sum(map(mul, self._weighed, xs)), xx - x * x / total
+        height = shared / spread if spread > _NO_SPREAD * total else 0.0
+        floor = level - height * x / total
+        rest = self._squares - height * shared
+        if self._is_bounded and floor < 0 < height:
+            floor, crossed = 0.0, shared + level * x
+            height = crossed / xx
+            rest = self._squares + total * level * level - height * crossed
+        return max(0.0, rest), floor + height * shape.end
+
+
+def condensed(samples: Sequence[Sample], most: int) -> tuple[Sample, ...]:
+    """The same in at most so many samples, neighbours put together."""
+    if len(samples) <= most:
+        return tuple(samples)
+    bounds = [number * len(samples) // most for number in range(most + 1)]
+    return tuple(_joined(samples[begin:end]) for begin, end in pairwise(bounds))
+
+
+def _joined(samples: Sequence[Sample]) -> Sample:
+    count = sum(sample.number for sample in samples)
+    share = sum(sample.number * sample.share for sample in samples) / count
+    return Sample(share, sum(sample.number * sample.value for sample in samples) / count, count)

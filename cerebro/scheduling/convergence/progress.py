@@ -1,0 +1,96 @@
+"""What a model has shown each time it was trained for a while: the losses that rules compare models by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from cerebro.scheduling.convergence.curves import Forecast, Sample, condensed, forecast
+
+_OF_A_QUANTUM, _OF_ALL = 6, 64
+"""Samples that curves are fitted to: more of them cost time, and say no more."""
+
+_SOONEST = 0.01
+"""Share of the training that is left at least to a goal that is not reached."""
+
+
+@dataclass(frozen=True)
+class Quantum:
+    """Losses of a model while it had a device once (Hermes, section 3.3: ``L_j(i)``); at unit boundaries, of a unit.
+
+    Attributes:
+        samples: at least one, in their order.
+    """
+
+    samples: tuple[Sample, ...]
+
+    @cached_property
+    def number(self) -> int:
+        """Losses that were seen."""
+        return sum(sample.number for sample in self.samples)
+
+    @cached_property
+    def mean(self) -> float:
+        """Of all of them."""
+        return sum(sample.number * sample.value for sample in self.samples) / self.number
+
+    @cached_property
+    def high(self) -> float:
+        """The largest."""
+        return max(sample.value for sample in self.samples)
+
+    @cached_property
+    def low(self) -> float:
+        """The smallest."""
+        return min(sample.value for sample in self.samples)
+
+    @property
+    def midrange(self) -> float:
+        """Hermes, section 3.3: ``loss_j(i)``."""
+        return (self.high + self.low) / 2
+
+    @cached_property
+    def opening(self) -> float:
+        """Mean of the first quarter of the samples."""
+        (first,) = condensed(self.samples[: max(1, len(self.samples) // 4)], 1)
+        return first.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Of one model.
+
+    Attributes:
+        quanta: in their order; none of a model that was never trained, or was never finite.
+        done: share of its training that is done.
+        total_s: seconds that all its training takes on a device.
+        has_diverged: whether its newest losses are NaN or infinite; they are in no quantum.
+    """
+
+    quanta: tuple[Quantum, ...] = ()
+    done: float = 0.0
+    total_s: float = 0.0
+    has_diverged: bool = False
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        """What its losses say; at least one must have been seen."""
+        each = [condensed(quantum.samples, _OF_A_QUANTUM) for quantum in self.quanta]
+        return forecast(condensed([*chain.from_iterable(each)], _OF_ALL), self.done)
+
+    @cached_property
+    def paces(self) -> list[tuple[float, float, float]]:
+        """(weight, final loss, 1 / seconds to the goal) of the predictions whose goal is not reached yet."""
+        found = self.forecast.predictions
+        return [(w, final, 1 / (max(left, _SOONEST) * self.total_s)) for w, final, left in found if left > 0]
+
+    @cached_property
+    def worth_against(self) -> dict[tuple[float, float], float]:
+        """(typical beginning, best end) -> what the model was found to be worth; the newest alone. From one decision to
+        the next few models change, and seldom what they are compared with."""
+        return {}
+
+
+UNSEEN = Progress()
+"""Of a model that was never trained."""

@@ -1,0 +1,45 @@
+"""The built-in procedures, by the names that requests give them."""
+
+from __future__ import annotations
+
+from cerebro.contract.search import (
+    AshaProcedure,
+    FixedProcedure,
+    HyperbandProcedure,
+    PbtProcedure,
+    ProcedureChoice,
+    RandomProcedure,
+)
+from cerebro.errors import SearchError
+from cerebro.search.procedure import Procedure
+from cerebro.search.procedures.asha import Asha
+from cerebro.search.procedures.hyperband import Hyperband
+from cerebro.search.procedures.pbt import Pbt
+from cerebro.search.procedures.whole import Fixed, RandomSearch
+
+VERSION = 1
+"""Of all that they decide: whoever changes what a procedure orders gives it a new version."""
+
+
+def procedure_of(choice: ProcedureChoice) -> Procedure:
+    """A procedure as a request asks for it, which has not begun.
+
+    Raises:
+        SearchError: its version is not the one that is here.
+    """
+    if choice.version != VERSION:
+        raise SearchError(
+            f"the search uses version {choice.version} of the procedure {choice.kind!r}, here is version {VERSION}: go "
+            "on with the version of Cerebro that began the run, or start a new run"
+        )
+    match choice:
+        case FixedProcedure():
+            return Fixed()
+        case RandomProcedure():
+            return RandomSearch(choice)
+        case HyperbandProcedure():
+            return Hyperband(choice)
+        case AshaProcedure():
+            return Asha(choice)
+        case PbtProcedure():
+            return Pbt(choice)

@@ -1,0 +1,115 @@
+"""ASHA: successive halving that waits for nobody. Li et al., *A System for Massively Parallel Hyperparameter Tuning*,
+MLSys 2020.
+
+The promotion type is that paper's algorithm 2. The stopping type decides when a model comes to a rung and never again:
+it needs no checkpoint of models that pause, and found a good model as soon in the simulation of docs/search.md.
+"""
+
+from __future__ import annotations
+
+from cerebro.contract.search import AshaProcedure
+from cerebro.search.procedure import Extend, Failed, Measured, Order, Reached, Report, Stop, Stopped
+from cerebro.search.procedures.rungs import Rung, bracket_sizes, rung_epochs
+from cerebro.search.procedures.steady import Steady
+from cerebro.search.searched import SearchedModel
+
+WORST = float("-inf")
+"""Score of a model that failed or was stopped on its way to a rung."""
+
+
+class Asha(Steady):
+    """A model belongs to a bracket, in which it climbs from rung to rung."""
+
+    def __init__(self, choice: AshaProcedure) -> None:
+        super().__init__(choice.active)
+        self._choice = choice
+        self._brackets: list[list[Rung]] = []
+        self._weights: tuple[int, ...] = ()
+        self._rungs_of: dict[str, list[Rung]] = {}
+        self._by_number: list[SearchedModel] = []
+
+    def prepare(self) -> None:
+        """Lay out the brackets."""
+        levels = rung_epochs(self._choice.first, self._choice.eta, self.facts.epochs)
+        starts = range(min(self._choice.brackets, len(levels)))
+        self._brackets = [[Rung(epochs) for epochs in levels[start:]] for start in starts]
+        self._weights = bracket_sizes(len(levels), self._choice.eta)[: len(starts)]
+
+    def grant(self, number: int) -> tuple[int, int]:
+        """Up to the first rung of its bracket."""
+        return self._bracket(number)[0].epochs, 0
+
+    def entered(self, model: SearchedModel, number: int | None) -> None:
+        """Users' models take part in the first bracket, unless they began with other weights."""
+        self._by_number.append(model)
+        if number is not None:
+            self._rungs_of[model.id] = self._bracket(number)
+        elif not model.is_apart:
+            self._rungs_of[model.id] = self._brackets[0]
+
+    def _bracket(self, number: int) -> list[Rung]:
+        if len(self._brackets) == 1:
+            return self._brackets[0]
+        return self.facts.rng(number).choices(self._brackets, self._weights)[0]
+
+    def judged(self, report: Report) -> list[Order]:
+        """Note the value of a model at a rung; in the stopping type, say whether it goes on."""
+        rungs = self._rungs_of.get(getattr(report, "model", ""))
+        if rungs is None:
+            return []
+        match report:
+            case Measured():
+                for rung in rungs:
+                    if rung.epochs == report.epoch:
+                        rung.put(self.models[report.model].number, self.facts.score(report.value))
+            case Failed() | Stopped():
+                _gave_up(self.models[report.model], rungs)
+            case Reached() if self._choice.rule == "stopping":
+                return self._stop_or_go_on(self.models[report.model], rungs)
+        return []
+
+    def _stop_or_go_on(self, model: SearchedModel, rungs: list[Rung]) -> list[Order]:
+        reached = [place for place, rung in enumerate(rungs) if rung.epochs in model.values]
+        if model.has_ended or model.is_active or not reached or reached[-1] == len(rungs) - 1:
+            return []
+        rung = rungs[reached[-1]]
+        places = max(1, len(rung) // self._choice.eta)
+        if rung.rank(model.number) < places:
+            return [self._extend(model, rungs[reached[-1] + 1])]
+        value = f"{self.facts.metric} {model.values[rung.epochs]:.6g} after epoch {rung.epochs}"
+        return [Stop(model=model.id, why=f"{value} is not among the best {places} of {len(rung)}")]
+
+    def go_on(self, count: int) -> list[Order]:
+        """In the promotion type: who has come into the best 1/eta of a rung, the highest rungs first."""
+        if self._choice.rule == "stopping":
+            return []
+        height = max(len(bracket) for bracket in self._brackets)
+        orders: list[Order] = []
+        for below_top in range(1, height):
+            for rungs in self._brackets:
+                if below_top < len(rungs):
+                    rung, following = rungs[-1 - below_top], rungs[-below_top]
+                    left = self._promotable(rung, following)[: count - len(orders)]
+                    orders += [self._extend(model, following) for model in left]
+        return orders
+
+    def _promotable(self, rung: Rung, following: Rung) -> list[SearchedModel]:
+        best = (self._by_number[number] for number in rung.best(len(rung) // self._choice.eta))
+        return [
+            model
+            for model in best
+            if not (model.has_ended or model.is_active or model.granted >= following.epochs)
+            and rung.epochs in model.values
+        ]
+
+    def _extend(self, model: SearchedModel, rung: Rung) -> Extend:
+        self.models.extend(model.id, rung.epochs)
+        return Extend(model=model.id, epochs=rung.epochs)
+
+
+def _gave_up(model: SearchedModel, rungs: list[Rung]) -> None:
+    """A model that will not come to the rung that it was granted is the worst there."""
+    for rung in rungs:
+        if model.trained < rung.epochs <= model.granted:
+            rung.put(model.number, WORST)
+            return

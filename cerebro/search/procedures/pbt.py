@@ -1,0 +1,144 @@
+"""Population-based training: Jaderberg et al., *Population Based Training of Neural Networks*, 2017.
+
+In generations: all members of the population have been trained for the same epochs when they are compared, as at the
+rungs of other procedures. The worst are stopped, and clones of the best take their places (*truncation selection*).
+A clone is a new model with a parent, so nothing is overwritten. A user's models are trained beside the population.
+"""
+
+from __future__ import annotations
+
+import random
+
+from pydantic import JsonValue
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, PbtProcedure, RandInt, Uniform
+from cerebro.search.procedure import (
+    Add,
+    Added,
+    Draw,
+    Drawn,
+    Extend,
+    Facts,
+    Finish,
+    Order,
+    Refused,
+    Report,
+    Stop,
+)
+from cerebro.search.searched import SearchedModel, SearchedModels
+
+
+class Pbt:
+    """A population, and the generation that it is in."""
+
+    facts: Facts
+
+    def __init__(self, choice: PbtProcedure) -> None:
+        self._choice = choice
+        self._size = choice.population
+        self._models = SearchedModels()
+        self._members: list[SearchedModel] = []
+        self._awaited = 0
+        """Members that are drawn or about to be added."""
+        self._level = 0
+        self._clones = 0
+
+    def begin(self, facts: Facts) -> list[Order]:
+        """Draw the population."""
+        self.facts = facts
+        self._level = min(self._choice.every, facts.epochs)
+        self._size = self._awaited = min(self._size, facts.samples or self._size)
+        return [Draw(count=self._awaited)]
+
+    def told(self, report: Report) -> list[Order]:
+        """When a generation is complete: who goes on, and whose clone is added."""
+        self._models.told(report)
+        match report:
+            case Drawn():
+                return [Add(hyperparams=report.hyperparams, epochs=self._level)]
+            case Added(by="search"):
+                self._awaited -= 1
+                self._members.append(self._models[report.model])
+            case Refused():
+                self._awaited -= 1
+        return [] if self._awaited or not self._is_complete else self._select()
+
+    @property
+    def _is_complete(self) -> bool:
+        return not any(model.is_active and self._level not in model.values for model in self._members)
+
+    def _select(self) -> list[Order]:
+        level = self._level
+        present = [model for model in self._members if not model.has_ended and level in model.values]
+        present.sort(key=lambda model: (-self.facts.score(model.values[level]), model.number))
+        if level == self.facts.epochs or not present:
+            return [Finish(why=f"the population of {self._size} has ended after {level} epochs")]
+        share = max(1, int(self._choice.quantile * self._size))
+        missing = self._size - len(present)
+        # A model that a user has granted more trains on: its newest checkpoint may be of a later epoch.
+        parents = [model for model in present[:share] if model.granted <= level]
+        leave = max(0, share - missing) if parents else 0
+        stay = present[: max(share, len(present) - leave)]
+        self._level = min(level + self._choice.every, self.facts.epochs)
+        self._members = list(stay)
+        self._awaited = self._size - len(stay) if parents else 0
+        orders: list[Order] = [self._extend(model) for model in stay]
+        orders += [self._clone(parents) for _ in range(self._awaited)]
+        orders += [
+            Stop(
+                model=model.id,
+                why=f"{self.facts.metric} {model.values[level]:.6g} after {level} epochs is among the worst "
+                f"{len(present) - len(stay)} of {len(present)}",
+            )
+            for model in present[len(stay) :]
+            if model.granted <= level  # else a user has granted more
+        ]
+        return orders
+
+    def _extend(self, model: SearchedModel) -> Extend:
+        self._models.extend(model.id, self._level)
+        return Extend(model=model.id, epochs=self._level)
+
+    def _clone(self, parents: list[SearchedModel]) -> Add:
+        rng = self.facts.rng(self._clones)
+        self._clones += 1
+        parent = rng.choice(parents)
+        return Add(
+            hyperparams=perturbed(parent.hyperparams, self._choice, self.facts, rng),
+            epochs=self._level,
+            origin=parent.id,
+        )
+
+
+def perturbed(
+    hyperparams: Hyperparameters, choice: PbtProcedure, facts: Facts, rng: random.Random
+) -> Hyperparameters:
+    """The values with those that are named in `choice.perturb` moved by one of their factors each.
+
+    What a user has changed to something that the space does not know, other than a number, stays.
+    """
+    found = dict(hyperparams)
+    for name, factors in choice.perturb.items():
+        found[name] = _moved(found[name], facts.space[name], rng.choice(factors))
+    return found
+
+
+def _moved(value: JsonValue, among: Distribution, factor: float) -> JsonValue:
+    match among:
+        case ChoiceOf(values=values) if value not in values:
+            return value
+        case ChoiceOf(values=values):
+            place = values.index(value) + (1 if factor >= 1 else -1)
+            return values[min(max(place, 0), len(values) - 1)]
+        case RandInt(low=low, high=high):
+            if not isinstance(value, int | float):
+                return value
+            moved = round(value * factor)
+            if moved == value and factor != 1:
+                moved += 1 if factor > 1 else -1
+            return min(max(moved, low), high)
+        case Uniform(low=low, high=high) | LogUniform(low=low, high=high):
+            if not isinstance(value, int | float):
+                return value
+            return min(max(value * factor, low), high)

@@ -1,0 +1,60 @@
+"""Rungs and brackets of successive halving: how many epochs, and how many models."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+
+def rung_epochs(first: int, eta: int, epochs: int) -> tuple[int, ...]:
+    """`first`, `first * eta`, ... as far as they are below `epochs`; then `epochs`.
+
+    >>> rung_epochs(1, 3, 27)
+    (1, 3, 9, 27)
+    """
+    found = []
+    level = first
+    while level < epochs:
+        found.append(level)
+        level *= eta
+    return (*found, epochs)
+
+
+def bracket_sizes(rungs: int, eta: int) -> tuple[int, ...]:
+    """Models of each bracket of Hyperband, the one with all `rungs` first; each has a rung less than the one before.
+
+    n of algorithm 1, line 3 in Li et al., JMLR 18 (2018), with R = eta^s_max: every bracket costs about as much.
+
+    >>> bracket_sizes(5, 3)
+    (81, 34, 15, 8, 5)
+    """
+    return tuple(-(-rungs * eta**s // (s + 1)) for s in range(rungs - 1, -1, -1))
+
+
+class Rung:
+    """Who is known at a rung, best first; ties by the number of the model."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self._ranked: list[tuple[float, int]] = []
+        self._keys: dict[int, tuple[float, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._keys
+
+    def put(self, number: int, score: float) -> None:
+        """A model's score here, where more is better; a later one replaces an earlier one."""
+        if number in self._keys:
+            del self._ranked[bisect_left(self._ranked, self._keys[number])]
+        self._keys[number] = key = (-score, number)
+        insort(self._ranked, key)
+
+    def rank(self, number: int) -> int:
+        """0 for the best."""
+        return bisect_left(self._ranked, self._keys[number])
+
+    def best(self, count: int) -> list[int]:
+        """Numbers of the `count` best."""
+        return [number for _, number in self._ranked[:count]]

@@ -1,0 +1,92 @@
+"""Stop rules: which models are given up, whatever the procedure. They act after each epoch whose metrics are known."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from cerebro.contract.search import AboveRule, BelowRule, MedianRule, PlateauRule, StopRule
+from cerebro.errors import SearchError
+from cerebro.search.procedure import Facts, Measured
+from cerebro.search.searched import SearchedModel, SearchedModels
+
+
+class StopRules:
+    """The rules of a run, and the means that the median rule compares with."""
+
+    def __init__(self, rules: Sequence[StopRule], facts: Facts) -> None:
+        self._rules = rules
+        self._facts = facts
+        self._means = _RunningMeans()
+
+    def told(self, report: Measured, models: SearchedModels) -> str:
+        """Why the model is to be stopped; empty if it is not. `models` have been told the report.
+
+        Raises:
+            SearchError: a rule is about a metric that the model does not have.
+        """
+        model = models[report.model]
+        found = [why for rule in self._rules if (why := self._why(rule, report, model))]
+        if not model.is_apart:
+            self._means.add(report.model, report.epoch, self._facts.score(report.value))
+        return found[0] if found else ""
+
+    def _why(self, rule: StopRule, report: Measured, model: SearchedModel) -> str:
+        match rule:
+            case PlateauRule():
+                return self._plateau(rule, report, model)
+            case MedianRule():
+                return "" if model.is_apart else self._median(rule, report, model)
+            case AboveRule() | BelowRule():
+                return _limit(rule, report)
+
+    def _plateau(self, rule: PlateauRule, report: Measured, model: SearchedModel) -> str:
+        since = report.epoch - rule.epochs
+        before = [self._facts.score(value) for epoch, value in model.values.items() if epoch <= since]
+        recent = [self._facts.score(value) for epoch, value in model.values.items() if epoch > since]
+        if not before or max(recent) > max(before) + rule.least:
+            return ""
+        best = self._facts.score(max(before))
+        return f"{self._facts.metric} has not become better than {best:.6g} in {rule.epochs} epochs"
+
+    def _median(self, rule: MedianRule, report: Measured, model: SearchedModel) -> str:
+        others = self._means.at(report.epoch)
+        if report.epoch < rule.grace or len(others) < rule.least:
+            return ""
+        best = max(self._facts.score(value) for epoch, value in model.values.items() if epoch <= report.epoch)
+        median = statistics.median(others)
+        if best >= median:
+            return ""
+        return (
+            f"its best {self._facts.metric} after {report.epoch} epochs, {self._facts.score(best):.6g}, is worse than "
+            f"the median of {len(others)} others' means, {self._facts.score(median):.6g}"
+        )
+
+
+class _RunningMeans:
+    """Of each model's values up to each epoch; a model adds its epochs in ascending order."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, int]] = {}
+        self._at: defaultdict[int, list[float]] = defaultdict(list)
+
+    def add(self, model: str, epoch: int, score: float) -> None:
+        total, count = self._sums.get(model, (0.0, 0))
+        self._sums[model] = (total + score, count + 1)
+        self._at[epoch].append((total + score) / (count + 1))
+
+    def at(self, epoch: int) -> Sequence[float]:
+        return self._at[epoch]
+
+
+def _limit(rule: AboveRule | BelowRule, report: Measured) -> str:
+    value = report.metrics.get(rule.metric)
+    if value is None:
+        raise SearchError(
+            f"a stop rule is about the metric {rule.metric!r}, which {report.model} does not have: it has "
+            f"{', '.join(sorted(report.metrics)) or 'none'}; start the run again with one of these"
+        )
+    if isinstance(rule, AboveRule):
+        return f"{rule.metric} is {value:.6g}, above {rule.limit:g}" if value > rule.limit else ""
+    return f"{rule.metric} is {value:.6g}, below {rule.limit:g}" if value < rule.limit else ""

@@ -1,0 +1,58 @@
+"""The hyper-parameters that samplers decide on: those with more than one value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic import JsonValue
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, RandInt, Space, Uniform
+from cerebro.search.history import Past
+
+
+def drawn(space: Space) -> dict[str, Distribution]:
+    """Without those that are fixed."""
+    return {name: among for name, among in space.items() if not _is_fixed(among)}
+
+
+def _is_fixed(among: Distribution) -> bool:
+    return len(among.values) == 1 if isinstance(among, ChoiceOf) else among.low == among.high
+
+
+def within(history: Sequence[Past], dimensions: Mapping[str, Distribution]) -> list[Past]:
+    """Those that a sampler can be told of: users add models with values of any kind."""
+    axes = [(name, _is_value_of(among)) for name, among in dimensions.items()]
+    return [past for past in history if _fits(past.hyperparams, axes)]
+
+
+_Test = Callable[[JsonValue], bool]
+
+
+def _fits(hyperparams: Hyperparameters, axes: list[tuple[str, _Test]]) -> bool:
+    for name, is_value in axes:  # noqa: SIM110 - a thousand models are looked at for each draw: this takes half as long
+        if name not in hyperparams or not is_value(hyperparams[name]):
+            return False
+    return True
+
+
+def _is_value_of(among: Distribution) -> _Test:
+    if isinstance(among, ChoiceOf):
+        return among.values.__contains__
+    low, high = among.low, among.high
+    if isinstance(among, RandInt):
+        return lambda value: type(value) is int and low <= value <= high
+    # exp(log(high)) may be above `high` by a rounding.
+    least, most = low - abs(low) * 1e-12, high + abs(high) * 1e-12
+    return lambda value: type(value) in (float, int) and least <= value <= most  # type: ignore[operator]
+
+
+def clipped(among: Uniform | LogUniform | RandInt, value: float) -> float:
+    """Within the range."""
+    return among.low if value < among.low else among.high if value > among.high else value
+
+
+def generator_seed(seed: int, number: int) -> int:
+    """Of a draw, below 2^32, as numpy's generators want it."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:4], "big")

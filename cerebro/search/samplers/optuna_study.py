@@ -1,0 +1,134 @@
+"""TPE and Gaussian processes: Optuna's samplers, without its studies' storage.
+
+A sampler is made anew for each draw and told all models again, so that no state of it has to be kept or pickled. What
+is told is handed to it as it is: Optuna's own storage in memory copies each trial, which takes longer than a draw.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler, GPSampler, TPESampler
+from optuna.storages import InMemoryStorage
+from optuna.trial import FrozenTrial, TrialState
+from pydantic import JsonValue
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import ChoiceOf, Distribution, GpSampler, LogUniform, RandInt, TpeSampler
+from cerebro.search.history import Observations
+from cerebro.search.samplers.dimensions import generator_seed
+
+_FIRST = 1_000_000
+"""Number of the first trial that is told. Those that are asked for count from 0."""
+_WHEN = datetime.datetime(2000, 1, 1)
+"""Optuna wants to know when a trial ended, and does not use it."""
+
+
+class _Told(InMemoryStorage):
+    """Trials that are told, before those that are asked for."""
+
+    def __init__(self, told: Sequence[FrozenTrial]) -> None:
+        super().__init__()
+        self._told = told
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """As every storage does; those told are not copied."""
+        told = [trial for trial in self._told if states is None or trial.state in states]
+        return told + super().get_all_trials(study_id, deepcopy, states)
+
+
+def optuna_draws(
+    choice: TpeSampler | GpSampler,
+    dimensions: Mapping[str, Distribution],
+    seen: Observations,
+    numbers: Sequence[int],
+    seed: int,
+) -> list[Hyperparameters]:
+    """Values of the dimensions, for each number; each knows of those before it as running."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    axes = {name: _axis(each) for name, each in dimensions.items()}
+    coordinates = {name: _coordinate(each) for name, each in dimensions.items()}
+    told = [
+        _trial(place, axes, {name: of(hyperparams[name]) for name, of in coordinates.items()}, score)
+        for place, (hyperparams, score) in enumerate(_all(seen))
+    ]
+    study = optuna.create_study(storage=_Told(told), direction="maximize")
+    found = []
+    for number in numbers:
+        study.ask()
+        asked = study.get_trials(deepcopy=False)[-1]
+        sampler = _sampler(choice, generator_seed(seed, number))
+        values = sampler.sample_relative(study, asked, axes)
+        found.append({name: _value(each, values[name]) for name, each in dimensions.items()})
+    return found
+
+
+def _sampler(choice: TpeSampler | GpSampler, seed: int) -> BaseSampler:
+    # Whether there is enough to fit to has been decided.
+    if isinstance(choice, GpSampler):
+        return GPSampler(seed=seed, n_startup_trials=1)
+    return TPESampler(
+        seed=seed,
+        n_startup_trials=1,
+        n_ei_candidates=choice.candidates,
+        multivariate=True,
+        constant_liar=True,
+    )
+
+
+def _all(seen: Observations) -> list[tuple[Hyperparameters, float | None]]:
+    return [*seen.scored, *((hyperparams, None) for hyperparams in seen.running)]
+
+
+def _trial(
+    place: int, axes: dict[str, BaseDistribution], params: dict[str, Any], score: float | None
+) -> FrozenTrial:
+    return FrozenTrial(
+        number=_FIRST + place,
+        trial_id=_FIRST + place,
+        state=TrialState.RUNNING if score is None else TrialState.COMPLETE,
+        value=score,
+        datetime_start=_WHEN,
+        datetime_complete=None if score is None else _WHEN,
+        params=params,
+        distributions=axes,
+        user_attrs={},
+        system_attrs={},
+        intermediate_values={},
+    )
+
+
+def _axis(among: Distribution) -> BaseDistribution:
+    """A choice is one of its places: values may be of any kind, and 1, 1.0 and True are equal."""
+    if isinstance(among, ChoiceOf):
+        return CategoricalDistribution(range(len(among.values)))
+    if isinstance(among, RandInt):
+        return IntDistribution(among.low, among.high)
+    return FloatDistribution(among.low, among.high, log=isinstance(among, LogUniform))
+
+
+def _coordinate(among: Distribution) -> Callable[[Any], Any]:
+    """From a value to what the axis has for it."""
+    if isinstance(among, ChoiceOf):
+        return among.values.index
+    if isinstance(among, RandInt):
+        return int
+    low, high = among.low, among.high
+    return lambda value: low if value < low else high if value > high else value
+
+
+def _value(among: Distribution, coordinate: Any) -> JsonValue:
+    if isinstance(among, ChoiceOf):
+        return among.values[int(coordinate)]
+    return int(coordinate) if isinstance(among, RandInt) else float(coordinate)

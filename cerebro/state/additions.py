@@ -1,0 +1,146 @@
+"""Models that appear while their run is open: a user's, and those of a search. Pure.
+
+Who adds a model names no id: it is given here, in the order of the log, so nobody has to know what others add at the
+same time.
+"""
+
+from __future__ import annotations
+
+from cerebro.contract.events import SearchDecided
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import FitRequest, NewModel, Origin
+from cerebro.search.procedure import SEARCH
+from cerebro.state.models import Model
+from cerebro.state.runs import Run
+
+
+def refusal(run: Run, new: NewModel) -> str:
+    """Why the model cannot be added as things are, in a sentence; empty if it can."""
+    problem = size_refusal(run, new.hyperparams)
+    if problem or new.origin is None:
+        return problem
+    origin = new.origin
+    parent = run.models.get(origin.model)
+    if parent is None:
+        return f"there is no model {origin.model} in {run.id}"
+    if not parent.visits:
+        return f"model {parent.id} was never trained: wait for its first unit, or clone it cold (warm=False)"
+    unit = _unit(run, parent, origin)
+    if not unit:
+        at = "its best epoch is not known" if origin.at == "best" else f"epoch {origin.at} is not complete"
+        return f"{at}: model {parent.id} has trained {parent.completed_epochs} epochs; clone it at its last checkpoint"
+    if parent.visits[unit - 1].file not in run.kept_checkpoints(parent):
+        return f"the checkpoint of epoch {origin.at} of {parent.id} is gone: {_kept(run, parent)}"
+    begun = sum(len(visit.partitions) for visit in parent.visits[:unit])
+    if begun >= new.epochs * len(parent.partitions):
+        epochs = begun // len(parent.partitions)
+        return (
+            f"{parent.id} has trained {epochs} epochs there, so nothing is left of {new.epochs}: give epochs of "
+            f"{epochs + 1} or more"
+        )
+    return ""
+
+
+def size_refusal(run: Run, hyperparams: Hyperparameters) -> str:
+    """Why a model cannot have its batch size, in a sentence; empty if it can."""
+    smallest = min(run.fit_rows.values())
+    size = hyperparams.get("batch_size")
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= smallest:
+        return (
+            f"batch_size is {size!r}, expected a whole number from 1 to {smallest} (the smallest partition)"
+        )
+    return ""
+
+
+def _kept(run: Run, parent: Model) -> str:
+    """Which checkpoints there are instead."""
+    kept = run.kept_checkpoints(parent)
+    ends = range(1, parent.completed_epochs + 1)
+    epochs = [str(e) for e in ends if parent.visits[parent.visits_until(e) - 1].file in kept]
+    return f"there is its last one{' and that of epoch ' * bool(epochs)}{', '.join(epochs)}"
+
+
+def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
+    """Make the model; `refusal` has nothing against it."""
+    number = len(run.models)
+    model = Model(
+        id=f"m{number:0{_width(run)}}",
+        hyperparams=new.hyperparams,
+        epochs=new.epochs,
+        partitions=tuple(sorted(run.fit_rows)),
+        parent=new.origin.model if new.origin else new.parent,
+        urgency=new.urgency,
+        horizon=horizon,
+    )
+    if new.origin is not None:
+        parent = run.models[new.origin.model]
+        unit = _unit(run, parent, new.origin)
+        model.inherit(parent, unit)
+        model.validations.update(
+            {epoch: found for epoch, found in parent.validations.items() if epoch <= model.completed_epochs}
+        )
+        model.unvalidated.update(set(range(1, model.completed_epochs + 1)) - model.validations.keys())
+        model.extend(model.epochs)
+        run.young[model.id] = model
+    run.models[model.id] = model
+    run.has_added = True
+    run.planned = None
+    run.settle(model)  # with no larger grant than it has inherited
+    run.see_model(model)
+    return model
+
+
+def decide(run: Run, event: SearchDecided) -> None:
+    """Take in what a search has decided.
+
+    Orders that were made on older state are harmless: what has ended meanwhile, or a user wants to go on, is not
+    stopped; no grant that a user has raised becomes smaller.
+
+    Raises:
+        IllegalEventError: it is not the next decision.
+    """
+    assert run.search is not None
+    run.search.check_decision(event)
+    run.search.decide(event)
+    changed = []
+    for name in event.stop:
+        model = run.models.get(name)
+        if model is not None and name not in run.search.kept and model.move("ModelStopRequested"):
+            changed.append(model)
+    for extension in event.extend:
+        model = run.models.get(extension.model)
+        if model is not None and run.search.is_closed:
+            run.search.see_not_extended(model)
+        elif model is not None and not model.is_cut_short:
+            model.extend(max(extension.epochs, model.epochs))
+            if model.id not in run.search.prioritized:
+                model.urgency = extension.urgency
+            changed.append(model)
+    for model in changed:
+        run.see_model(model)
+    run.search.see_models(run, changed, time=event.time, by=SEARCH)
+    for new in event.add:
+        why = "a user has ended the search" if run.search.is_closed else refusal(run, new)
+        if why:
+            run.search.see_refused(why)
+        else:
+            run.search.see_added(add(run, new, horizon=run.fit_request.epochs), by=SEARCH)
+
+
+def _unit(run: Run, parent: Model, origin: Origin) -> int:
+    """Number of the parent's units up to its state there; 0 if there is no such state."""
+    if origin.at == "last":
+        return len(parent.visits)
+    request = run.fit_request
+    epoch = origin.at
+    if epoch == "best":
+        epoch = parent.best_epoch(request.metric, request.mode, validated=run.is_validated) or 0
+    return parent.visits_until(epoch) if 0 < epoch <= parent.completed_epochs else 0
+
+
+def _width(run: Run) -> int:
+    """Digits of a model's number: as many as the first ids of the run have, or those of all draws of its search."""
+    first = next(iter(run.models), "")
+    request = run.request
+    samples = request.search.samples if isinstance(request, FitRequest) and request.search else None
+    return len(first) - 1 if first else max(2, len(str((samples or 1) - 1)))

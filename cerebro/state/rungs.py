@@ -1,0 +1,202 @@
+"""Where the models of a search stand: at which rung, with which value, and what became of them there. Pure.
+
+A rung is a number of epochs that models were granted. Read off the log, like all that is said of a search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+from cerebro.contract.runs import FitRequest
+from cerebro.search.procedure import SEARCH, Measured, Reached, Stopped
+from cerebro.state import wording
+from cerebro.state.models import Model
+from cerebro.state.runs import Run
+
+Fate = Literal["goes on", "waits", "stopped", "trained", "stays", "on the way", "failed"]
+"""Of a model at a rung: it was granted more; nothing is decided on it yet; it is trained no further; it has all the
+epochs that there are; the search has ended without it; it is not there yet; it was given up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtRung:
+    """A model that has reached a rung, or is granted to reach it.
+
+    Attributes:
+        value: of the run's metric there, or after the last epoch before; `None` while there is none.
+        to: epochs of the next rung that it was granted; 0 without one.
+        why: it was stopped or failed, or by whom; else empty.
+    """
+
+    model: str
+    value: float | None
+    fate: Fate
+    to: int = 0
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """What became of it there."""
+        words = {
+            "goes on": f"went on to epoch {self.to}",
+            "waits": "waits for a decision",
+            "stays": "went no further",
+        }
+        words |= {"trained": "trained to the end"}
+        return f"{words.get(self.fate, self.fate)}{': ' if self.why else ''}{self.why}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rung:
+    """All models that were granted so many epochs; those that have reached it first, the best of them before."""
+
+    epochs: int
+    models: tuple[AtRung, ...]
+
+    @property
+    def name(self) -> str:
+        """For a heading."""
+        return f"Rung of {self.epochs:,} epoch{'' if self.epochs == 1 else 's'}"
+
+    def count(self, *fates: Fate) -> int:
+        """Models with one of these fates."""
+        return sum(each.fate in fates for each in self.models)
+
+    @property
+    def last_on(self) -> float | None:
+        """The worst value that went on from here; `None` while none has."""
+        return next((each.value for each in reversed(self.models) if each.fate == "goes on"), None)
+
+
+def rungs(run: Run) -> list[Rung]:
+    """The rungs of a fit that searches, the highest first; none of any other run."""
+    if run.search is None:
+        return []
+    values, stoppers = _told(run)
+    grants = _grants(run)
+    found: defaultdict[int, list[AtRung]] = defaultdict(list)
+    for model in run.models.values():
+        known = values.get(model.id, {})
+        own = sorted(grants[model.id])
+        for epochs, to in zip(own, [*own[1:], 0], strict=True):
+            if epochs in known and epochs < model.epochs:
+                found[epochs].append(AtRung(model=model.id, value=known[epochs], fate="goes on", to=to))
+        found[model.epochs].append(_newest(run, model, known, stoppers))
+    sign = 1 if run.fit_request.mode == "min" else -1
+
+    def rank(each: AtRung) -> tuple[bool, bool, float]:
+        return each.fate == "on the way", each.value is None, sign * (each.value or 0.0)
+
+    return [
+        Rung(epochs=epochs, models=tuple(sorted(found[epochs], key=rank))) for epochs in sorted(found)[::-1]
+    ]
+
+
+def _told(run: Run) -> tuple[dict[str, dict[int, float | None]], dict[str, str]]:
+    """Model -> epochs -> its value there, and model -> who stopped it, if it was a user."""
+    values: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
+    stoppers: dict[str, str] = {}
+    for report in run.search.reports if run.search is not None else ():
+        match report:
+            case Measured():
+                values[report.model][report.epoch] = report.value
+            case Reached():
+                values[report.model][report.epochs] = report.value if math.isfinite(report.value) else None
+            case Stopped() if report.by != SEARCH:
+                stoppers[report.model] = report.by
+    return values, stoppers
+
+
+def _grants(run: Run) -> dict[str, set[int]]:
+    """Model -> all grants that it had, and has."""
+    found = {model.id: {model.epochs} for model in run.models.values()}
+    reached = (report for report in run.search.reports if isinstance(report, Reached)) if run.search else ()
+    for report in reached:
+        found[report.model].add(report.epochs)
+    return found
+
+
+def _newest(run: Run, model: Model, values: dict[int, float | None], stoppers: dict[str, str]) -> AtRung:
+    """Where a model's present grant leads."""
+    value = values.get(model.epochs, values.get(max(values, default=0)))
+    verdict = run.search.verdicts.get(model.id, "") if run.search is not None else ""
+    match wording.model(model, run):
+        case "failed":
+            return AtRung(
+                model=model.id, value=value, fate="failed", why=model.failure.line if model.failure else ""
+            )
+        case "stopped" | "stopping":
+            by = f"by {stoppers[model.id]}" if model.id in stoppers else ""
+            return AtRung(model=model.id, value=value, fate="stopped", why=verdict or by)
+        case "finished":
+            is_all = model.epochs >= run.fit_request.epochs
+            return AtRung(model=model.id, value=value, fate="trained" if is_all else "stays")
+        case "paused" if model.is_trained:
+            return AtRung(model=model.id, value=value, fate="waits")
+    return AtRung(model=model.id, value=value, fate="on the way")
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+_PROCEDURES = {
+    "fixed": "models as listed",
+    "random": "random search",
+    "hyperband": "Hyperband",
+    "asha": "ASHA",
+    "pbt": "population-based training",
+}
+_SAMPLERS = {"random": "at random", "tpe": "by TPE", "gp": "by a Gaussian process", "cma": "by CMA-ES"}
+
+
+def procedure(run: Run) -> str:
+    """The procedure of a fit that searches, in words; empty for any other run."""
+    request = run.request.search if isinstance(run.request, FitRequest) else None
+    if request is None:
+        return ""
+    kind = request.procedure.kind
+    rule = f" ({request.procedure.rule})" if request.procedure.kind == "asha" else ""
+    return f"{_PROCEDURES.get(kind, kind)}{rule}"
+
+
+def method(run: Run) -> str:
+    """The procedure and the sampler of a fit that searches, in words; empty for any other run."""
+    request = run.request.search if isinstance(run.request, FitRequest) else None
+    if request is None or not request.space:
+        return procedure(run)
+    sampler = request.sampler.kind
+    return f"{procedure(run)}, models drawn {_SAMPLERS.get(sampler, sampler)}"
+
+
+def standing(run: Run) -> str:
+    """How many values were drawn of how many, and whether the search goes on; empty for a run that searches nothing."""
+    log = run.search
+    if log is None:
+        return ""
+    samples = run.fit_request.search.samples if run.fit_request.search else None
+    of = f" of at most {samples:,}" if samples else ""
+    drawn = f"{log.drawn:,}{of} drawn, " if log.asked or samples else ""
+    if log.finish is not None:
+        end = f"search over: {log.finish}"
+    elif not run.is_open:
+        end = "search not over"
+    else:
+        end = "a user ended the search: what has a grant goes on" if log.is_closed else "search goes on"
+    return f"{drawn}{wording.trained(run)}; {end}"
+
+
+def lines(run: Run) -> list[str]:
+    """The search in a line, and its rungs in another; none of a run that searches nothing."""
+    if run.search is None:
+        return []
+    told = [f"epoch {rung.epochs}: {counts(rung)}" for rung in rungs(run)]
+    return [f"search: {method(run)}; {standing(run)}", *([f"rungs: {'; '.join(told)}"] if told else [])]
+
+
+def counts(rung: Rung) -> str:
+    """How many have which fate, in a fixed order."""
+    fates: tuple[Fate, ...] = ("on the way", "waits", "goes on", "stopped", "stays", "trained", "failed")
+    words = {"goes on": "went on", "waits": "waiting", "stays": "stayed"}
+    return ", ".join(f"{count} {words.get(fate, fate)}" for fate in fates if (count := rung.count(fate)))

@@ -1,0 +1,240 @@
+"""What a search was told and what it has decided, as the log says.
+
+Reports are derived from events, in the order of the log, by every reader and without the code of a procedure. So a
+controller that starts again tells a search the same, and must get the same orders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cerebro.contract.events import (
+    ModelChanged,
+    ModelExtended,
+    ModelResumed,
+    ModelRetried,
+    ModelsAdded,
+    SearchDecided,
+    SearchStopRequested,
+    UrgencyChanged,
+    ValuesDrawn,
+)
+from cerebro.errors import IllegalEventError
+from cerebro.search.procedure import (
+    SEARCH,
+    Added,
+    Changed,
+    Closed,
+    Crew,
+    Drawn,
+    Extended,
+    Failed,
+    Measured,
+    Reached,
+    Refused,
+    Report,
+    Resumed,
+    Stopped,
+)
+from cerebro.state.models import Model, ModelState
+
+if TYPE_CHECKING:
+    from cerebro.state.commands import RunCommand
+    from cerebro.state.runs import Run
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the search knows of a model."""
+
+    state: ModelState
+    measured: set[int] = field(default_factory=set)
+
+
+@dataclass(kw_only=True)
+class SearchLog:
+    """The reports and decisions of one run's search.
+
+    Attributes:
+        first_workers, workers: that trained when it began, and when it was last told.
+        reports: what it was told, in order.
+        decisions: what it has ordered, in order.
+        asked, drawn: numbers of values that it asked for and that were drawn.
+        verdicts: model -> why the search has stopped it, and no user has had it trained on since.
+        kept: models that a user has resumed, retried or extended: the search stops them no more.
+        prioritized: models whose urgency a user has chosen: the search changes it no more.
+        is_closed: a user has ended it: no new models and no larger grants.
+        finish: it orders nothing more, and why; `None` before.
+    """
+
+    first_workers: int
+    workers: int
+    reports: list[Report] = field(default_factory=list)
+    decisions: list[SearchDecided] = field(default_factory=list)
+    asked: int = 0
+    drawn: int = 0
+    verdicts: dict[str, str] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    prioritized: set[str] = field(default_factory=set)
+    is_closed: bool = False
+    finish: str | None = None
+    _seen: dict[str, _Seen] = field(default_factory=dict, repr=False)
+
+    # --- what it is told -------------------------------------------------------------------------
+
+    def see_workers(self, count: int) -> None:
+        """So many train now."""
+        if count != self.workers:
+            self.workers = count
+            self.reports.append(Crew(workers=count))
+
+    def see_added(self, model: Model, *, by: str) -> None:
+        """The run has another model."""
+        self._seen[model.id] = _Seen(model.state, set(range(1, model.completed_epochs + 1)))
+        self.reports.append(
+            Added(
+                model=model.id,
+                hyperparams=model.hyperparams,
+                by=by,
+                is_warm=model.inherited > 0,
+                epochs=model.epochs,
+                trained=model.completed_epochs,
+            )
+        )
+
+    def see_refused(self, why: str) -> None:
+        """A model that the search wanted cannot be made."""
+        self.reports.append(Refused(why=why))
+
+    def see_not_extended(self, model: Model) -> None:
+        """A larger grant was ordered on what was known before a user ended the search: it has the one it had."""
+        self.reports.append(Extended(model=model.id, epochs=model.epochs, by=_user("")))
+
+    def see_models(self, run: Run, models: Iterable[Model], *, time: float, by: str) -> None:
+        """Something has happened to these.
+
+        Args:
+            time: of the event, seconds by the store's clock.
+            by: whose doing it was, if they were stopped or go on.
+        """
+        for model in models:
+            seen = self._seen[model.id]
+            since_s = run.elapsed_s(time)
+            self._measure(run, model, seen, since_s)
+            before, seen.state = seen.state, model.state
+            if before is not model.state:
+                self._move(run, model, before, since_s, by)
+
+    def _measure(self, run: Run, model: Model, seen: _Seen, since_s: float) -> None:
+        if len(seen.measured) >= model.completed_epochs:
+            return
+        for epoch in range(1, model.completed_epochs + 1):
+            value = model.metric(run.fit_request.metric, epoch, validated=run.is_validated)
+            if epoch not in seen.measured and value is not None:
+                seen.measured.add(epoch)
+                metrics = model.metrics(epoch, validated=run.is_validated)
+                self.reports.append(
+                    Measured(model=model.id, epoch=epoch, value=value, metrics=metrics, time=since_s)
+                )
+
+    def _move(self, run: Run, model: Model, before: ModelState, since_s: float, by: str) -> None:
+        match model.state:
+            case ModelState.FINISHED if before is ModelState.ACTIVE:
+                value = model.metric(run.fit_request.metric, model.epochs, validated=run.is_validated)
+                self.reports.append(
+                    Reached(
+                        model=model.id,
+                        epochs=model.epochs,
+                        value=math.nan if value is None else value,
+                        metrics=model.metrics(model.epochs, validated=run.is_validated),
+                        time=since_s,
+                    )
+                )
+            case ModelState.FAILED:
+                self.reports.append(Failed(model=model.id, time=since_s))
+            case ModelState.STOPPED:
+                self.reports.append(Stopped(model=model.id, by=by))
+            case ModelState.ACTIVE | ModelState.FINISHED if before is not ModelState.FINISHED:
+                self.reports.append(Resumed(model=model.id, by=by, epochs=model.epochs))
+
+    def see_command(self, run: Run, event: RunCommand) -> None:
+        """A user's command on the run had its effect. More models than it names may have changed: in a run that had
+        ended the others are stopped."""
+        known = (model for model in run.models.values() if model.id in self._seen)
+        self.see_models(run, known, time=event.time, by=_user(event.by))
+        match event:
+            case ModelsAdded():
+                for model in list(run.models.values())[-len(event.models) :]:
+                    self.see_added(model, by=_user(event.by))
+            case ModelExtended():
+                model = run.models[event.model]
+                self.kept.add(model.id)
+                self.verdicts.pop(model.id, None)
+                self.reports.append(Extended(model=model.id, epochs=model.epochs, by=_user(event.by)))
+            case ModelResumed() | ModelRetried():
+                self.kept.add(event.model)
+                self.verdicts.pop(event.model, None)
+            case ModelChanged():
+                self.reports.append(
+                    Changed(model=event.model, hyperparams=run.models[event.model].hyperparams)
+                )
+            case UrgencyChanged():
+                self.prioritized.add(event.model)
+            case SearchStopRequested():
+                self.close(event.by)
+
+    def close(self, by: str) -> None:
+        """A user has ended it."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.reports.append(Closed(by=_user(by)))
+
+    # --- what it decides -------------------------------------------------------------------------
+
+    @property
+    def open_draws(self) -> range:
+        """Numbers of values that it waits for."""
+        return range(self.drawn, self.asked)
+
+    def check_decision(self, event: SearchDecided) -> None:
+        """Raise `IllegalEventError` unless it is the next one, on a report that there is."""
+        if event.number != len(self.decisions):
+            raise IllegalEventError(
+                f"decision {event.number} of the search of {event.run} after {len(self.decisions)}"
+            )
+        if not -1 <= event.report < len(self.reports):
+            raise IllegalEventError(
+                f"decision {event.number} of the search of {event.run} answers report {event.report}, but there are "
+                f"{len(self.reports)}"
+            )
+
+    def decide(self, event: SearchDecided) -> None:
+        """Keep a decision, beside what it means for models."""
+        self.decisions.append(event)
+        self.asked += event.draw
+        self.verdicts |= {model: why for model, why in event.stop.items() if model not in self.kept}
+        self.finish = event.finish if self.finish is None else self.finish
+
+    def draw(self, event: ValuesDrawn, *, since_s: float) -> None:
+        """Take drawn values in, so many seconds after the run began.
+
+        Raises:
+            IllegalEventError: nobody asked for them.
+        """
+        wanted = self.open_draws
+        if not wanted or event.first != wanted.start or event.first + len(event.values) > wanted.stop:
+            raise IllegalEventError(
+                f"values {event.first} to {event.first + len(event.values) - 1} of the search of {event.run} were "
+                f"drawn, but {len(wanted)} are wanted, from {wanted.start}"
+            )
+        for number, hyperparams in enumerate(event.values, start=event.first):
+            self.reports.append(Drawn(number=number, hyperparams=hyperparams, time=since_s))
+        self.drawn += len(event.values)
+
+
+def _user(name: str) -> str:
+    """Who a user is in reports: anybody but the search itself."""
+    return name if name not in ("", SEARCH) else "user"

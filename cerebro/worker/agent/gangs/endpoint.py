@@ -1,0 +1,177 @@
+"""Connections between workers that do an attempt together: others connect to this one where it leads, and it
+to them."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from cerebro.errors import ClusterError
+from cerebro.worker.agent.gangs.handshake import HandshakeError, answer, call
+from cerebro.worker.agent.gangs.remote import JOIN_S, RemoteRank
+from cerebro.worker.agent.lease import Name
+
+log = logging.getLogger(__name__)
+
+RankKey = tuple[Name, int]
+"""An attempt, and a rank of it."""
+
+_BACKLOG = 128
+_PAUSE_S, _LOOK_S = 0.2, 5.0
+_CALLERS = 64
+"""Who may be asked at once who they are."""
+_REMEMBERED = 1000
+_KEEPALIVE = (
+    (socket.TCP_KEEPIDLE, 5),
+    (socket.TCP_KEEPINTVL, 2),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 10_000),
+)
+"""A machine that is gone without a word is found to be within some ten seconds, whether one speaks to it or not."""
+
+
+class GangEndpoint:
+    """Listens from the beginning, on a port that it was given or that was free. Safe for several threads.
+
+    Args:
+        host: address or name of this worker, as others reach it.
+        port: 0: any that is free.
+        token: the cluster's.
+
+    Attributes:
+        host: the address in numbers.
+        address: ``HOST:PORT``.
+
+    Raises:
+        ClusterError: it cannot listen there.
+    """
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self._token = token
+        try:
+            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._listener = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise ClusterError(
+                f"this worker cannot listen on {host}:{port} for workers that train with it ({error}): set "
+                "CEREBRO_ADDRESS to an address of this machine that other workers reach, and CEREBRO_GANG_PORT to a "
+                "free port"
+            ) from error
+        self.host, bound = self._listener.getsockname()[:2]
+        self.address = f"{self.host}:{bound}"
+        self._lock = threading.Lock()
+        self._expected: dict[RankKey, RemoteRank] = {}
+        self._early: dict[RankKey, tuple[float, socket.socket]] = {}
+        """Who came before this worker knew of the attempt, and when."""
+        self._over: deque[Name] = deque(maxlen=_REMEMBERED)
+        """Attempts that have ended, the newest last."""
+        self._welcoming = threading.BoundedSemaphore(_CALLERS)
+        threading.Thread(target=self._accept, name="gang endpoint", daemon=True).start()
+
+    def expect(self, attempt: Name, ranks: Mapping[int, RemoteRank]) -> None:
+        """These ranks of an attempt are to come, or have."""
+        for rank, remote in ranks.items():
+            with self._lock:
+                _, end = self._early.pop((attempt, rank), (0.0, None))
+                if end is None:
+                    self._expected[attempt, rank] = remote
+            if end is not None:
+                remote.arrive(end)
+
+    def forget(self, attempt: Name) -> None:
+        """The attempt is over: who comes for it, or has come, is sent away."""
+        with self._lock:
+            self._expected = {key: rank for key, rank in self._expected.items() if key[0] != attempt}
+            gone = [self._early.pop(key)[1] for key in list(self._early) if key[0] == attempt]
+            self._over.append(attempt)
+        for end in gone:
+            end.close()
+
+    def connect(self, address: str, attempt: Name, rank: int) -> socket.socket:
+        """Connect to the worker that leads an attempt, as a rank of it.
+
+        Raises:
+            OSError, HandshakeError: it cannot be reached, or is not of this cluster.
+        """
+        host, _, port = address.rpartition(":")
+        end = socket.create_connection((host, int(port)), timeout=JOIN_S)
+        try:
+            experiment, task, number = attempt
+            call(
+                end,
+                self._token,
+                {"experiment": experiment, "task": task, "attempt": number, "rank": rank},
+            )
+        except BaseException:
+            end.close()
+            raise
+        _keep_alive(end)
+        return end
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        self._listener.settimeout(_LOOK_S)
+        while True:
+            try:
+                end, _ = self._listener.accept()
+            except TimeoutError:
+                self._send_away_outdated()
+                continue
+            except OSError:
+                if self._listener.fileno() < 0:
+                    return
+                time.sleep(_PAUSE_S)  # no descriptor is left for now
+                continue
+            self._welcoming.acquire()
+            threading.Thread(target=self._welcome, args=(end,), name="gang caller", daemon=True).start()
+
+    def _welcome(self, end: socket.socket) -> None:
+        try:
+            key = _rank_key(answer(end, self._token))
+        except (HandshakeError, OSError, LookupError, TypeError, ValueError) as error:
+            log.warning("a connection to this worker was refused: %s", error)
+            end.close()
+            return
+        finally:
+            self._welcoming.release()
+        _keep_alive(end)
+        with self._lock:
+            remote = self._expected.pop(key, None)
+            is_over = key[0] in self._over
+            if remote is None and not is_over:
+                before = self._early.pop(key, None)
+                self._early[key] = time.monotonic(), end
+        if remote is not None:
+            remote.arrive(end)
+        elif is_over:
+            end.close()
+        elif before is not None:
+            before[1].close()
+
+    def _send_away_outdated(self) -> None:
+        """Nobody is kept waiting for an attempt that this worker does not begin."""
+        now = time.monotonic()
+        with self._lock:
+            outdated = [key for key, (since, _) in self._early.items() if now - since > JOIN_S]
+            gone = [self._early.pop(key)[1] for key in outdated]
+        for end in gone:
+            end.close()
+
+
+def _rank_key(hello: dict[str, Any]) -> RankKey:
+    return (str(hello["experiment"]), str(hello["task"]), int(hello["attempt"])), int(hello["rank"])
+
+
+def _keep_alive(end: socket.socket) -> None:
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, value in _KEEPALIVE:
+        end.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,242 @@
+"""This worker's part in an attempt that another worker leads: its ranks do what that one says, and it hears how they
+end. To the store only the other one speaks.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TrainTask
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.drain import Drain
+from cerebro.worker.agent.gangs.endpoint import GangEndpoint
+from cerebro.worker.agent.gangs.handshake import HandshakeError
+from cerebro.worker.agent.gangs.remote import JOIN_S
+from cerebro.worker.agent.lease import name_of
+from cerebro.worker.agent.mailbox import Mailbox
+from cerebro.worker.agent.process import ChildProcess
+from cerebro.worker.agent.rank_page import PAGE, RankPage
+
+log = logging.getLogger(__name__)
+
+_TOLD = frozenset({"ready", "done", "failed", "preempted"})
+"""What a rank that is not the first has to say."""
+_NOTE_S = 1.0
+"""Pause between two notes of how far the ranks are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What this worker's part needs.
+
+    Attributes:
+        children: one for each rank here.
+        codes: user code that one of them lacks, by hash.
+        folder: empty, for the ranks' page.
+    """
+
+    children: Sequence[ChildProcess]
+    codes: Mapping[str, str]
+    folder: Path
+
+
+class MemberRun:
+    """One attempt's part. Used by the thread of one slot.
+
+    Args:
+        item: of a unit of a gang; `member` is this worker's number in it.
+        endpoint: this worker's.
+        log_path: of the attempt; each rank has one beside it.
+        mailbox: wakes it when something about the attempt or the worker's end has changed.
+        is_lost: whether the attempt was taken back.
+    """
+
+    def __init__(
+        self,
+        item: InboxItem,
+        endpoint: GangEndpoint,
+        *,
+        log_path: Path,
+        mailbox: Mailbox,
+        drain: Drain,
+        is_lost: Callable[[], bool],
+    ) -> None:
+        body = item.body
+        assert isinstance(body, TrainTask)
+        assert body.gang is not None
+        self._item, self._body, self._address = item, body, body.gang.address
+        self._ranks = body.gang.ranks_of(item.member)
+        self._endpoint, self._log_path = endpoint, log_path
+        self._mailbox, self._drain, self._is_lost = mailbox, drain, is_lost
+        self._lines: list[Channel] = []
+        """To the worker that leads, by rank here."""
+        self._prepared = Prepared(children=(), codes={}, folder=Path())
+        self._page: RankPage | None = None
+        self._is_running: set[int] = set()
+        """Ranks here that were told to begin and have not ended."""
+        self._has_told_leaving = False
+
+    def follow(self, prepare: Callable[[], Prepared | Failure]) -> bool:
+        """Take part until the one that leads has told the store how the attempt ended, or is gone.
+
+        Returns:
+            Whether the processes here are as good as before: each rank has ended in peace.
+        """
+        with ExitStack() as stack:
+            try:
+                for rank in self._ranks:
+                    end = self._endpoint.connect(self._address, name_of(self._item), rank)
+                    stack.enter_context(end)
+                    self._lines.append(Channel(end))
+            except (OSError, HandshakeError) as error:
+                log.warning("%s: the worker that leads cannot be reached: %s", self._item.task, error)
+                return True  # it notices that nobody comes
+            stack.callback(self._close_page)
+            prepared = prepare()
+            if isinstance(prepared, Failure):
+                self._fail(0, prepared)  # of the first rank here; the one that leads then ends the attempt
+                return True
+            self._prepared = prepared
+            return self._follow()
+
+    def _follow(self) -> bool:
+        with selectors.DefaultSelector() as selector:
+            for number, (line, child) in enumerate(zip(self._lines, self._prepared.children, strict=True)):
+                selector.register(line, selectors.EVENT_READ, (self._hear_leader, number))
+                selector.register(child.channel, selectors.EVENT_READ, (self._hear_child, number))
+                selector.register(child.end, selectors.EVENT_READ, (self._hear_end, number))
+            selector.register(self._mailbox, selectors.EVENT_READ)
+            noted = time.monotonic()
+            while not self._is_over():
+                for key, _ in selector.select(_NOTE_S):
+                    if key.data is None:
+                        self._mailbox.drain()
+                        continue
+                    heed, number = key.data
+                    if not heed(number):
+                        with suppress(KeyError, ValueError):  # an ended child's descriptors are gone with it
+                            selector.unregister(key.fileobj)
+                if time.monotonic() - noted >= _NOTE_S:
+                    noted = time.monotonic()
+                    self._note()
+        is_in_peace = not self._is_running
+        for number in self._is_running:
+            # Before they are ended, which may take a while: the others see their connections go.
+            self._fail(number, Failure(kind=FailureKind.MEMBER_LOST, message="its worker has ended it"))
+        if not is_in_peace:
+            for child in self._prepared.children:
+                child.kill()
+        return is_in_peace
+
+    def _is_over(self) -> bool:
+        if self._is_lost() or self._drain.is_superseded or any(line.is_closed for line in self._lines):
+            return True
+        if self._drain.is_asked and not self._has_told_leaving:
+            self._has_told_leaving = True
+            self._say(0, {"is": "leaving", "why": self._drain.why, "left_s": self._drain.left_s})
+        return self._drain.is_asked and self._drain.left_s <= 0
+
+    def _hear_leader(self, number: int) -> bool:
+        line, child = self._lines[number], self._prepared.children[number]
+        while (message := line.pending()) is not None:
+            if message.get("do") == "run":
+                self._begin(number, message["ranks"])
+            else:
+                with suppress(OSError):  # it has ended: that is told by its descriptor
+                    child.channel.send(message)
+        return not line.is_closed
+
+    def _begin(self, number: int, ranks: dict[str, Any]) -> None:
+        if self._page is None:
+            RankPage.make(self._prepared.folder / PAGE, int(ranks["size"]))
+            self._page = RankPage(self._prepared.folder / PAGE, int(ranks["size"]))
+        own = {**ranks, "folder": str(self._prepared.folder), "address": self._endpoint.host}
+        path = self._log_path.with_suffix(f".rank{ranks['rank']}.log")
+        child = self._prepared.children[number]
+        if not child.is_alive():
+            self._fail(number, child.reap())
+            return
+        self._is_running.add(number)
+        body = self._body.model_dump(mode="json")
+        with suppress(OSError):  # as above
+            self._prepared.children[number].run(
+                body, self._item.attempt, dict(self._prepared.codes), path, asked=time.monotonic(), ranks=own
+            )
+        if self._prepared.children[number].is_ready:
+            self._say(number, {"is": "ready"})
+
+    def _hear_child(self, number: int) -> bool:
+        child = self._prepared.children[number]
+        while (message := child.channel.pending()) is not None:
+            self._take(number, message)
+        return not child.channel.is_closed
+
+    def _take(self, number: int, message: dict[str, Any]) -> None:
+        child, what = self._prepared.children[number], message.get("is")
+        if what == "ready":
+            child.is_ready = True
+        if what not in _TOLD:
+            child.channel.drop(message)
+            return
+        if what == "failed":
+            try:
+                failure = child.explained(Failure.model_validate(message["failure"]))
+            except (LookupError, ValueError):
+                child.channel.drop(message)
+                return
+            message = {**message, "failure": failure.model_dump(mode="json")}
+        if what != "ready":
+            self._is_running.discard(number)
+        self._say(number, message)
+
+    def _hear_end(self, number: int) -> bool:
+        child = self._prepared.children[number]
+        if child.end >= 0:
+            self._hear_child(number)  # what it said before it ended counts
+        if number in self._is_running:
+            failure = child.reap()
+            self._is_running.discard(number)
+            self._fail(number, failure)
+        return False
+
+    def _note(self) -> None:
+        if self._page is None:
+            return
+        batches, operations = self._page.batches(), self._page.operations()
+        for number, rank in enumerate(self._ranks):
+            self._say(number, {"is": "at", "batch": batches[rank], "operations": operations[rank]})
+
+    def _fail(self, number: int, failure: Failure) -> None:
+        self._say(number, {"is": "failed", "failure": failure.model_dump(mode="json"), "at": 0.0})
+
+    def _say(self, number: int, message: dict[str, Any]) -> None:
+        with suppress(OSError):  # the connection is found to be gone where it is read
+            self._lines[number].send(message)
+
+    def _close_page(self) -> None:
+        if self._page is not None:
+            self._page.close()
+
+
+def decline(item: InboxItem, endpoint: GangEndpoint, why: str) -> None:
+    """Tell the worker that leads an attempt that this one will have no part in it."""
+    assert isinstance(item.body, TrainTask)
+    assert item.body.gang is not None
+    failure = Failure(kind=FailureKind.PREEMPTED, message=why)
+    rank = item.body.gang.ranks_of(item.member)[0]
+    with (
+        suppress(OSError, HandshakeError),
+        endpoint.connect(item.body.gang.address, name_of(item), rank) as end,
+    ):
+        Channel(end).send({"is": "failed", "failure": failure.model_dump(mode="json"), "at": 0.0})
+        end.shutdown(socket.SHUT_WR)
+        end.settimeout(JOIN_S)
+        end.recv(1)  # until the other one has heard it

@@ -1,0 +1,136 @@
+"""Tensors of a model that are in a base, and how a state is written without them (`frozen`, `placeholders`)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cerebro.worker.training.rows import content
+
+
+@dataclass(kw_only=True)
+class BaseTensor:
+    """A tensor that is in the base.
+
+    Attributes:
+        rows, first: what this process has of it, from which row on.
+        size: bytes of all of it. at: where they are in the base.
+        digest: of its bytes; the same however many processes have it.
+        placeholder: stands for it where the state is written; memory that is not touched.
+    """
+
+    name: str
+    shape: torch.Size
+    rows: torch.Tensor
+    first: int
+    size: int
+    digest: int = 0
+    at: int = 0
+    placeholder: torch.Tensor | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this process has all of it."""
+        return self.rows.shape == self.shape
+
+    @property
+    def content(self) -> memoryview:
+        """Its bytes, where this process has all of it."""
+        return content(self.rows)
+
+    def make_placeholder(self) -> torch.Tensor:
+        """Its placeholder; always the same."""
+        if self.placeholder is None:
+            self.placeholder = torch.empty(self.shape, dtype=self.rows.dtype, device="cpu")
+        return self.placeholder
+
+
+class BaseTensors:
+    """Frozen weights that a file leaves to a base.
+
+    Attributes:
+        base: its name.
+        changing: names that proved not to stay as they are.
+        is_new: it was made for this file.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[BaseTensor],
+        base: str,
+        changing: tuple[str, ...],
+        *,
+        is_new: bool = False,
+        path: Path | None = None,
+    ) -> None:
+        self.base, self.changing, self.is_new, self._path = base, changing, is_new, path
+        self._weights = {key_of(weight.rows, weight.shape): weight for weight in weights}
+        self._by_storage = {
+            weight.rows.untyped_storage()._cdata: weight for weight in weights if weight.is_whole
+        }
+
+    def __iter__(self) -> Iterator[BaseTensor]:
+        return iter(self._weights.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all of them."""
+        return sum(weight.size for weight in self)
+
+    def placeholder_of(self, rows: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
+        """What stands for a tensor of which this process has these rows; `None`: it is not in the base."""
+        weight = self._weights.get(key_of(rows, shape))
+        return None if weight is None else weight.make_placeholder()
+
+    def with_placeholders(self, value: Any) -> Any:
+        """A tree of plain dicts, lists and tuples with placeholders for tensors that are in the base, and for views of
+        them. What else is in it stays as it is."""
+        if isinstance(value, torch.Tensor):
+            return self._placeholder_for(value)
+        if type(value) in (dict, OrderedDict):
+            copy = type(value)((key, self.with_placeholders(item)) for key, item in value.items())
+            if of_module := getattr(value, "__dict__", None):
+                copy.__dict__.update(of_module)  # of a module's state: versions of its parts
+            return copy
+        if type(value) in (list, tuple):
+            return type(value)(self.with_placeholders(item) for item in value)
+        return value
+
+    def _placeholder_for(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not _is_dense(tensor):
+            return tensor
+        weight = self._by_storage.get(tensor.untyped_storage()._cdata)
+        if weight is None or tensor.dtype != weight.rows.dtype:
+            return tensor
+        return weight.make_placeholder().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def discard(self) -> None:
+        """Remove the base, if it was made for a file that then could not be written."""
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its bytes are those of its storage, as a file has them."""
+    if not _is_dense(tensor) or not tensor.is_contiguous():
+        return False
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
+        return False
+    return not tensor.is_conj() and not tensor.is_neg()
+
+
+def key_of(rows: torch.Tensor, shape: torch.Size) -> tuple[Any, ...]:
+    """The same for tensors that are one."""
+    # By the storage, which an empty part has, too.
+    return rows.untyped_storage()._cdata, rows.storage_offset(), rows.stride(), tuple(shape), rows.dtype

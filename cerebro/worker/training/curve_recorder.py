@@ -1,0 +1,88 @@
+"""The course of what a unit reports, in a few points: what policies by merit learn from.
+
+Values on a GPU are added up there: to fetch each of them would have the GPU wait for every batch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from cerebro.contract.tasks import MAX_POINTS, Curve, CurvePoint
+
+
+class _Sum(NamedTuple):
+    """Values that came one after another: when, as a mean; their sum; how many they are."""
+
+    seconds: float
+    value: Any
+    number: int
+
+    def with_(self, other: _Sum) -> _Sum:
+        number = self.number + other.number
+        seconds = (self.seconds * self.number + other.seconds * other.number) / number
+        return _Sum(seconds, self.value + other.value, number)
+
+
+class CurveRecorder:
+    """Of one unit: of the name that it reports first.
+
+    Args:
+        began: when it began to train, by `clock`, in seconds.
+    """
+
+    def __init__(self, began: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._began, self._clock = began, clock
+        self._name = ""
+        self._sums: list[_Sum] = []
+        self._each = 1
+        """Values that are in a sum once it is full."""
+        self._last: Any = None
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Take in what was reported. What is no single number is left out."""
+        self._name = self._name or next(iter(values), "")
+        value = _number(values.get(self._name))
+        if value is None:
+            return
+        self._last = value
+        new = _Sum(self._clock() - self._began, value, 1)
+        if self._sums and self._sums[-1].number < self._each:
+            self._sums[-1] = self._sums[-1].with_(new)
+            return
+        if len(self._sums) == MAX_POINTS:
+            pairs = zip(self._sums[::2], self._sums[1::2], strict=True)
+            self._sums = [first.with_(second) for first, second in pairs]
+            self._each *= 2
+        self._sums.append(new)
+
+    def curve(self) -> Curve | None:
+        """The whole of it; `None` if no number was reported. Fetching it from a GPU waits for that.
+
+        It has diverged by its last value, not by any: a point is not finite where one of its values is not, and some
+        losses are undefined for some batches.
+        """
+        if not self._sums:
+            return None
+        points = [
+            CurvePoint(each.seconds, float(each.value) / each.number, each.number) for each in self._sums
+        ]
+        finite = tuple(point for point in points if math.isfinite(point.mean))
+        has_diverged = not finite or not math.isfinite(float(self._last))
+        return Curve(name=self._name, points=finite, has_diverged=has_diverged)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1 or value.is_complex():
+            return None
+        # A copy: it may be changed in place, as sums are.
+        return value.detach().reshape(()).to(torch.float32, copy=True)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,122 @@
+"""What torch writes a state into where values of some tensors come by another way.
+
+Such a tensor has a *placeholder*: memory of the right size that is never touched. Where torch is about to write from
+there, its offset in the file is noted. So no format of torch is imitated. Rows that ranks write themselves are left out
+for the moment, frozen weights for good.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import itemgetter
+
+import numpy as np
+import torch
+import xxhash
+
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.based import BasedFile, Layout, Range, base_written
+from cerebro.data.durable import DurableFile, checksum, checksum_of
+from cerebro.errors import CheckpointCorruptError
+from cerebro.worker.training.base_tensors import BaseTensor, BaseTensors
+
+Offsets = dict[int, int]
+"""Number of a tensor that is written by rows -> where in the file it begins."""
+
+
+class PlaceholderWriter:
+    """A sink for `checkpoint.put` that writes all but placeholders, on the one process that writes.
+
+    Args:
+        rows: placeholders of tensors that ranks write themselves.
+        in_base: frozen weights, that are in a base.
+
+    Attributes:
+        offsets: where each of `rows` begins in the file.
+    """
+
+    def __init__(
+        self, file: DurableFile, rows: Sequence[torch.Tensor] = (), in_base: BaseTensors | None = None
+    ) -> None:
+        self._file, self._in_base = file, in_base
+        weights = () if in_base is None else tuple(in_base)
+        of_rows = [(each.data_ptr(), each.nbytes, number) for number, each in enumerate(rows)]
+        of_weights = [
+            (weight.placeholder.data_ptr(), weight.placeholder.nbytes, weight)
+            for weight in weights
+            if weight.placeholder is not None
+        ]
+        self._placeholders: list[tuple[int, int, int | BaseTensor]] = sorted(
+            [*of_rows, *of_weights], key=itemgetter(0)
+        )
+        self.offsets: Offsets = {}
+        self._position = 0
+        """In the whole."""
+        self._starts: dict[str, int] = {}
+        is_known = in_base is not None and not rows and all(weight.is_whole for weight in weights)
+        self._hash = xxhash.xxh3_64() if is_known else None
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Hand on what is no placeholder."""
+        view = memoryview(data)
+        address = np.frombuffer(view, dtype=np.uint8).ctypes.data if view.nbytes else 0
+        at = bisect_right(self._placeholders, address, key=itemgetter(0)) - 1
+        if at < 0 or address >= self._placeholders[at][0] + self._placeholders[at][1]:
+            self._file.write(data)
+            if self._hash is not None:
+                self._hash.update(data)
+        else:
+            start, _, of = self._placeholders[at]
+            self._leave(of, address - start, view.nbytes)  # torch may hand a tensor on in pieces
+        self._position += view.nbytes
+        return view.nbytes
+
+    def _leave(self, of: int | BaseTensor, offset: int, num_bytes: int) -> None:
+        if isinstance(of, int):
+            self.offsets.setdefault(of, self._file.tell() - offset)
+            self._file.leave(num_bytes)
+            return
+        self._starts.setdefault(of.name, self._position - offset)
+        if self._hash is not None:
+            self._hash.update(of.content[offset : offset + num_bytes])
+
+    def commit(self, name: str) -> CheckpointRef:
+        """Have the file be there, with what it leaves to its base; what identifies the whole. All rows have
+        been written.
+
+        Raises:
+            CheckpointCorruptError: the base is not what it was.
+            StorageFullError: the volume is full.
+        """
+        if self._in_base is None:
+            written = self._file.commit()
+            return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes)
+        weights = sorted(self._in_base, key=lambda weight: self._starts[weight.name])
+        layout = Layout(
+            base=self._in_base.base,
+            size=self._position,
+            ranges=tuple(
+                Range(start=self._starts[each.name], size=each.size, at=each.at, name=each.name, digest=each.digest)
+                for each in weights
+            ),
+            changing=self._in_base.changing,
+        )  # fmt: skip
+        self._file.write(layout.encoded())
+        self._file.flush()
+        found = self._checksum(layout)
+        self._file.commit()
+        return CheckpointRef(name=name, checksum=found, size=layout.size)
+
+    def _checksum(self, layout: Layout) -> str:
+        """Of the whole: of what was at hand, or else of what is there."""
+        if self._hash is not None:
+            return f"xxh3_64:{self._hash.hexdigest()}"
+        own, base = self._file.aside, self._file.aside.with_name(layout.base)
+        try:
+            if checksum(base) != base_written(layout.base):
+                raise CheckpointCorruptError(f"{base} was damaged after it was written")
+            with BasedFile(own.open("rb", buffering=0), base.open("rb", buffering=0), layout) as file:
+                return checksum_of(file).checksum
+        except OSError as error:
+            raise CheckpointCorruptError(f"{base} cannot be read: {error.strerror}") from error

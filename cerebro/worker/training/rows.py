@@ -1,0 +1,58 @@
+"""Rows of tensors as bytes, and how they get into a file that several ranks write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from cerebro.errors import StorageFullError
+
+_T = TypeVar("_T")
+
+_PART_BYTES = 1 << 30
+"""Of one call to write: the kernel takes at most twice as much."""
+
+
+def content(tensor: torch.Tensor) -> memoryview:
+    """Its bytes in order; a copy where they do not lie so on the host."""
+    flat = tensor.detach().contiguous().cpu().reshape(-1)
+    found: memoryview = flat.view(torch.uint8).numpy().data
+    return found
+
+
+def write_at(descriptor: int, tensor: torch.Tensor, place: int) -> None:
+    """Write a tensor's bytes at a place of a file."""
+    if not tensor.numel():
+        return
+    left = content(tensor)
+    while left:
+        done = os.pwrite(descriptor, left[:_PART_BYTES], place)
+        left, place = left[done:], place + done
+
+
+def done_by_all(action: Callable[[], _T], of_ranks: Callable[[Any], list[Any]]) -> list[_T]:
+    """What `action` returns on each rank. Collective.
+
+    Args:
+        of_ranks: what each rank gave; collective.
+
+    Raises:
+        StorageFullError, OSError: a rank cannot write: on all of them.
+    """
+    result: _T | None = None
+    problem: OSError | StorageFullError | None = None
+    try:
+        result = action()
+    except (OSError, StorageFullError) as error:
+        problem = error
+    found = of_ranks((result, problem and (isinstance(problem, StorageFullError), str(problem))))
+    if problem is not None:
+        raise problem
+    for rank, (_, told) in enumerate(found):
+        if told is not None:
+            is_full, says = told
+            raise StorageFullError(says) if is_full else OSError(f"rank {rank} cannot write its rows: {says}")
+    return [each for each, _ in found]

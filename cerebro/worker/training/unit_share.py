@@ -1,0 +1,68 @@
+"""What one rank reads of a unit: which partition, and which rows of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cerebro.contract.tasks import Gang
+from cerebro.data.loader import PartitionLoader
+from cerebro.data.mapped import MappedRows
+from cerebro.data.merged import Merged
+from cerebro.worker.training.seeds import unit_seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitShare:
+    """A rank's share of a unit.
+
+    Attributes:
+        partition: that it reads.
+        share: (which, of so many) of the ranks that read the same partition.
+        merged: of a unit on a set of partitions: which of them it is.
+    """
+
+    partition: int
+    share: tuple[int, int]
+    merged: Merged | None = None
+
+    @classmethod
+    def of_member(cls, gang: Gang, rank: int) -> UnitShare:
+        """Of a rank of a gang: each member reads its own partition with its own ranks."""
+        number, rank_here = gang.member_of(rank)
+        return cls(
+            partition=gang.members[number].partition,
+            share=(rank_here, len(gang.ranks_of(number))),
+            merged=Merged(rows=gang.rows, number=number),
+        )
+
+    def loader(
+        self,
+        source: Sequence[Path] | MappedRows,
+        *,
+        batch_size: int,
+        seed: int,
+        model: str,
+        epoch: int,
+        device: str | torch.device,
+        first: int = 0,
+    ) -> PartitionLoader:
+        """Batches of the share.
+
+        Args:
+            source: the partition.
+            seed: of the run.
+            first: batch that the first pass begins with.
+        """
+        return PartitionLoader(
+            source,
+            batch_size=batch_size,
+            seed=unit_seed(seed, model, epoch, self.partition),
+            device=device,
+            first=first,
+            share=self.share,
+            merged=self.merged,
+        )

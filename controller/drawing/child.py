@@ -1,0 +1,33 @@
+"""The process that draws: ``python -m controller.drawing.child``. A question a line in, an answer a line out.
+
+A process of its own because samplers bring libraries of 30 MB and more, and a draw may take seconds, for which nobody
+else is to wait. It keeps nothing from one question to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from controller.drawing.questions import Question
+
+
+def main() -> None:
+    """Answer until standard input ends, which it does when the controller does."""
+    for line in sys.stdin:
+        reply: dict[str, Any]
+        try:
+            reply = {"values": Question.model_validate_json(line).answer()}
+        except ImportError as error:
+            reply = {
+                "error": f"this sampler needs a library that is not installed where the controller runs ({error}): "
+                "install the group 'search', as in pip install 'cerebro-platform[search]', or take sampler=Random()"
+            }
+        except Exception as error:  # noqa: BLE001 - of a library: told, and the run waits for a user
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(reply), flush=True)  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The controller's own core on Hermes's jobs, in virtual time: a job is a model, a quantum is a unit.
+
+Nothing is preempted: a model trains a unit on each GPU's partition to its end, epoch by epoch, and hops. Each unit
+shows the losses of its job as a worker would, and the policy learns from them what live policies learn. Loaded by name
+by ``cerebro simulate --core``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from cerebro.contract.events import RunStarted
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.tasks import MAX_POINTS, Curve, CurvePoint, TaskBody, TrainTask
+from cerebro.research.hermes.jobs import GPUS, NETWORKS, START_S, Job, Workload
+from cerebro.research.hermes.sharing import Outcome
+from cerebro.scheduling.convergence.curves import condensed
+from cerebro.state import Visit
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import DATASET, Scenario
+
+EPOCHS = 4
+_ROWS = 1_000
+"""Of a partition."""
+_HIDDEN = 0.5
+"""Share of a switch that a hop does not wait for: the next model is loaded while the present one trains."""
+_LEASE_UNITS = 2
+"""A lease is as long as so many units: heartbeats are most of the work, and nobody is lost here."""
+
+
+def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epochs: int = EPOCHS) -> Outcome:
+    """Train them all to their end. Changes the jobs.
+
+    Args:
+        policy: the name of a dispatch policy.
+        epochs: of each job, of a unit on each GPU's partition.
+    """
+    models = [f"m{number:02}" for number in range(len(jobs))]
+    by_name = dict(zip(models, jobs, strict=True))
+    workers = [f"worker-{number}" for number in range(GPUS)]
+    units = epochs * GPUS
+
+    def fixed_s(body: TaskBody, worker: str) -> float:
+        assert isinstance(body, TrainTask)
+        return START_S if body.unit == 0 else (1 - _HIDDEN) * NETWORKS[network].switch_s * work.switch
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        assert isinstance(body, TrainTask)
+        return fixed_s(body, worker) + by_name[body.model].total_s / units
+
+    def curve(body: TrainTask, seconds: float) -> Curve:
+        job = by_name[body.model]
+        before = job.progress.done
+        samples = condensed(job.train(job.total_s / units).samples, MAX_POINTS)
+        return Curve(
+            name="loss",
+            points=tuple(CurvePoint((t - before) * job.total_s, loss, number) for t, loss, number in samples),
+        )
+
+    request = FitRequest(
+        code="0" * 64,
+        models=tuple({"batch_size": 1} for _ in models),
+        epochs=epochs,
+        metric="loss",
+        mode="min",
+        scheduler=policy,
+        planner=False,
+    )
+    plan = FitPlan(
+        dataset=DATASET,
+        models={name: {"batch_size": 1} for name in models},
+        partitions=dict.fromkeys(range(GPUS), _ROWS),
+    )
+    scenario = Scenario(
+        holdings={name: [number] for number, name in enumerate(workers)},
+        unit_time=unit_time,
+        fixed_s=fixed_s,
+        curve=curve,
+        lease_s=_LEASE_UNITS * fmean(job.total_s for job in jobs) / units,
+    )
+    state = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan)).run()
+    visits = {name: model.visits for name, model in state.runs["fit-1"].models.items()}
+    return Outcome(
+        to_goal_s=fmean(_reached(job, visits[name], units) for name, job in by_name.items() if job.is_good),
+        makespan_s=max(visit.ended for each in visits.values() for visit in each),
+        switches=sum(len(each) for each in visits.values()),
+    )
+
+
+def _reached(job: Job, visits: Sequence[Visit], units: int) -> float:
+    """When the job reached its goal."""
+    number = min(int(job.goal / job.total * units), units - 1)
+    visit = visits[number]
+    return visit.started + visit.load_s + (job.goal / job.total - number / units) * job.total_s

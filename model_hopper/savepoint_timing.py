@@ -1,0 +1,48 @@
+"""At which batches a unit takes savepoints: when it is time, and where the unit is asked to end. Ranks agree on it."""
+
+from __future__ import annotations
+
+import time
+
+from cerebro.data.loader import PartitionLoader
+from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.rank_page import Action
+from cerebro.worker.training.savepoints import Savepoints, Timer
+
+_SLOW_VOLUME = 100e6
+"""Bytes a second that are written at least, while nothing was written yet."""
+
+
+class SavepointTiming:
+    """For the units of a process, one after another: what savepoints cost is learned from all of them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._timer = context, Timer(context.savepoint_s)
+
+    def begin(self, now: float) -> None:
+        """A unit begins, by the monotonic clock."""
+        self._timer.begin(now)
+
+    def consider(self, savepoints: Savepoints, batch: int, rows: int, loader: PartitionLoader) -> None:
+        """Take one if it is time, or if the unit ends here and there is time. Ranks take it at the same batch."""
+        ranks = self._context.ranks
+        is_wanted = (ranks is None or ranks.rank == 0) and self._is_wanted(savepoints, batch, loader)
+        if ranks is not None:
+            wanted = Action.SAVE if self._context.left_s is None else Action.SAVE | Action.END
+            is_wanted = Action.SAVE in self._context.together(wanted if is_wanted else Action(0))
+        if is_wanted:
+            began = time.monotonic()
+            is_taken = savepoints.take(batch, rows)
+            self._timer.tried(began, time.monotonic(), is_taken=is_taken)
+
+    def _is_wanted(self, savepoints: Savepoints, batch: int, loader: PartitionLoader) -> bool:
+        timer, now, left_s = self._timer, time.monotonic(), self._context.left_s
+        if left_s is not None:
+            return timer.fits(left_s)
+        done = batch - loader.first
+        pace = {"share": done / len(loader), "batch_s": (now - timer.began) / done}
+        is_wanted = timer.is_due(now, **pace)
+        if is_wanted and not timer.cost_s:
+            timer.cost_s = savepoints.num_bytes() / _SLOW_VOLUME
+            is_wanted = timer.is_due(now, **pace)
+        return is_wanted

@@ -1,0 +1,75 @@
+"""``cerebro add``, ``clone``, ``change``, ``extend``, ``prioritize`` and ``stop-search``, on a simulated store."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from cerebro.cli import main, model_commands
+from cerebro.contract.events import ModelStopRequested
+from cerebro.runtime.kvs import KvsClient
+from tests.cli.test_experiment_commands import Store
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    made = Store()
+    monkeypatch.setattr(model_commands, "cluster_client", lambda home: cast(KvsClient, made))
+    monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("add one lr=0.5 batch_size=2 kind=wide", "added a model to fit-1: m02"),
+        ("clone one m00 lr=0.5 --epochs 9", "added a model to fit-1, from m00: m02"),
+        ("change one m01 lr=1e-3", "changed model m01: lr=0.001 (before: lr=0.2)"),
+        ("extend one m01 7", "had model m01 trained for 7 epochs (before: 2)"),
+        ("prioritize one m01 -1", "changed the urgency of model m01 to -1 (before: 0)"),
+    ],
+)
+def test_a_command_tells_what_became_of_it(
+    store: Store, capsys: pytest.CaptureFixture[str], command: str, said: str
+) -> None:
+    """The id of a new model above all."""
+    assert main(command.split()) == 0
+    assert capsys.readouterr().out == f"fit-1 of one: {said}.\n"
+    assert getattr(store.events("one")[-1], "by", "") == "ann"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("add one lr", "expected NAME=VALUE, such as lr=0.001"),
+        ("add one lr=1 lr=2", "with each name once"),
+        ("add one lr=1", "batch_size is None, expected a whole number from 1 to 10"),
+        ("clone one m00 --warm", "model m00 was never trained"),
+        ("clone one m00 --warm --at 3", "model m00 was never trained"),
+        ("clone one m00 --warm --at never", "expected 'last', 'best' or the number of an epoch"),
+        ("change one m07 lr=1", "no model 'm07'"),
+        ("stop-search one", "fit-1 has no search"),
+    ],
+)
+def test_what_cannot_be_is_said_and_changes_nothing(
+    store: Store, capsys: pytest.CaptureFixture[str], command: str, says: str
+) -> None:
+    """In a line; nothing is sent."""
+    before = len(store.events("one"))
+    assert main(command.split()) == 1
+    assert says in capsys.readouterr().err
+    assert len(store.events("one")) == before
+
+
+def test_what_came_too_late_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody stopped the model between the look and the command."""
+    append = store.append
+
+    def beaten(name: str, event: object, **flags: bool) -> int:
+        append("one", ModelStopRequested(run="fit-1", model="m01"))
+        return append(name, event, **flags)  # type: ignore[arg-type]
+
+    store.append = beaten  # type: ignore[method-assign, assignment]
+    assert main(["change", "one", "m01", "lr=5"]) == 1
+    assert "model m01 of fit-1 is stopped: resume it first" in capsys.readouterr().err

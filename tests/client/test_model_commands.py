@@ -1,0 +1,252 @@
+"""Models that users add, clone, change, extend and prioritise: what is asked for, and why it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cerebro.commands.command import Command, events_of, outcomes
+from cerebro.commands.rules import NEW_TERMS, CommandKind, allowed
+from cerebro.contract.events import (
+    ModelChanged,
+    ModelExtended,
+    ModelsAdded,
+    ModelStopRequested,
+    RunFinished,
+    RunStarted,
+    RunStopRequested,
+)
+from cerebro.contract.runs import EvaluatePlan, NewModel, Origin
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
+from tests.state.stories import DATASET, Story, unit
+from tests.state.test_beside import evaluation
+
+FINISHED = RunFinished(run="fit-1", outcome="finished")
+BY = "ann"
+
+
+@pytest.fixture
+def story() -> Story:
+    """m00 has trained one of three epochs, and a unit of the next; m01 nothing."""
+    story = Story()
+    story.fit(epochs=3)
+    story.epoch(1, loss=0.5)
+    story.train(2, 0, loss=0.4)
+    return story
+
+
+def ask(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> Any:
+    """Give a command; what became of it."""
+    command = Command(kind=kind, models=(model,) if model else (), **fields)
+    (made,) = events_of(command, story.state, by=BY)
+    story.tell(made)
+    (record,) = outcomes(command, story.state, {story.state.seq}, by=BY)
+    return record
+
+
+def test_models_are_added_and_their_ids_are_told(story: Story) -> None:
+    """For as many epochs as the run was asked for, if nobody says otherwise."""
+    given = ({"batch_size": 2, "lr": 1}, {"batch_size": 3, "lr": 2})
+    record = ask(story, CommandKind.ADD_MODELS, configurations=given)
+    assert record.added == ("m02", "m03")
+    assert record.what == "added 2 models to fit-1"
+    assert [(story.model(m).hyperparams, story.model(m).epochs) for m in record.added] == [
+        (given[0], 3),
+        (given[1], 3),
+    ]
+    assert ask(story, CommandKind.ADD_MODELS, configurations=given[:1], epochs=7).added == ("m04",)
+    assert story.model("m04").epochs == 7
+
+
+def test_a_cold_clone_is_trained_from_nothing_and_a_warm_one_goes_on(story: Story) -> None:
+    """With the values that were given in the place of its parent's."""
+    (cold,) = ask(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"lr": 0.7}).added
+    assert (story.model(cold).parent, story.model(cold).visits) == ("m00", [])
+    assert story.model(cold).hyperparams == {"batch_size": 1, "lr": 0.7}
+    for at, units in (("last", 3), ("best", 2), (1, 2)):
+        (warm,) = ask(story, CommandKind.CLONE_MODEL, "m00", warm=True, at=at, hyperparams={"lr": 0.9}).added
+        assert story.model(warm).visits == story.model("m00").visits[:units]
+        assert story.model(warm).hyperparams_of(units - 1) == {"batch_size": 1, "lr": 0.1}
+        assert story.model(warm).hyperparams_of(units) == {"batch_size": 1, "lr": 0.9}
+
+
+def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:
+    """Also by less: fewer epochs, a lower urgency."""
+    assert ask(story, CommandKind.CHANGE_MODEL, "m00", hyperparams={"lr": 3}).what == (
+        "changed model m00: lr=3 (before: lr=0.1)"
+    )
+    assert story.model().hyperparams == {"batch_size": 1, "lr": 3}
+    for epochs in (9, 2):
+        ask(story, CommandKind.EXTEND_MODEL, "m00", epochs=epochs)
+        assert story.model().epochs == epochs
+    ask(story, CommandKind.PRIORITIZE_MODEL, "m00", urgency=-1)
+    assert story.model().urgency == -1
+
+
+def test_a_run_that_has_ended_is_open_again_for_what_is_new(story: Story) -> None:
+    """Which stopped models are not."""
+    story.train(2, 1)
+    story.epoch(3)
+    story.tell(ModelStopRequested(run="fit-1", model="m01"), FINISHED)
+    ask(story, CommandKind.EXTEND_MODEL, "m00", epochs=4)
+    assert story.run.is_open
+    story.epoch(4)
+    story.tell(FINISHED)
+    ask(story, CommandKind.CLONE_MODEL, "m00", warm=True, epochs=5)
+    assert story.run.is_open
+    assert [str(model.state) for model in story.run.models.values()] == ["finished", "stopped", "active"]
+
+
+def stop_m00(story: Story) -> None:
+    story.tell(ModelStopRequested(run="fit-1", model="m00"))
+
+
+def fail_m00(story: Story) -> None:
+    story.fail(unit(2, 1), 1, FailureKind.USER_ERROR)
+
+
+def finish(story: Story) -> None:
+    """m00 is trained, m01 is left out."""
+    story.train(2, 1)
+    story.epoch(3)
+    story.tell(FINISHED)
+
+
+def train_on(story: Story) -> None:
+    """Until the first epoch's checkpoint is not needed any more."""
+    story.train(2, 1, loss=0.1)
+    story.train(3, 0)
+
+
+def stop_run(story: Story) -> None:
+    story.tell(RunStopRequested(run="fit-1"))
+
+
+def fail_run(story: Story) -> None:
+    story.fail(unit(2, 1), 1, FailureKind.REQUIREMENTS)
+    story.tell(RunFinished(run="fit-1", outcome="failed", error="why"))
+
+
+def read_beside(story: Story) -> None:
+    """m01 is trained and tested while m00 trains."""
+    for epoch in (1, 2, 3):
+        story.epoch(epoch, model="m01")
+    plan = EvaluatePlan(kind="test", dataset=DATASET, fit="fit-1", models={"m01": 3}, partitions={0: 4})
+    story.tell(evaluation(1, "m01"), RunStarted(run="test-1", plan=plan))
+
+
+def read_by_a_test(story: Story) -> None:
+    finish(story)
+    story.tell(evaluation(1, "m01"))
+
+
+ADD, CLONE = CommandKind.ADD_MODELS, CommandKind.CLONE_MODEL
+CHANGE, EXTEND = CommandKind.CHANGE_MODEL, CommandKind.EXTEND_MODEL
+URGE, STOP_SEARCH = CommandKind.PRIORITIZE_MODEL, CommandKind.STOP_SEARCH
+GOOD = {"batch_size": 2}
+
+BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any], type[CerebroError], str]] = [
+    (None, ADD, "", {}, SearchSpaceError, "no models to add: give a list"),
+    (None, ADD, "", {"configurations": ({"lr": 1},)}, SearchSpaceError, "batch_size is None"),
+    (None, ADD, "", {"configurations": ({"batch_size": 11},)}, SearchSpaceError, "from 1 to 10 .the smallest"),
+    (None, ADD, "", {"configurations": ({"batch_size": True},)}, SearchSpaceError, "batch_size is True"),
+    (None, ADD, "", {"configurations": ({**GOOD, "f": len},)}, SearchSpaceError, "use numbers, text"),
+    (None, ADD, "", {"configurations": ({**GOOD, "f": float("nan")},)}, SearchSpaceError, "use numbers, text"),
+    (None, ADD, "", {"configurations": (GOOD,), "epochs": 0}, BadRequestError, "whole number from 1"),
+    (None, ADD, "", {"configurations": (GOOD,), "epochs": 1.5}, BadRequestError, "whole number from 1"),
+    (stop_run, ADD, "", {"configurations": (GOOD,)}, ConflictError, "is stopping: wait until"),
+    (fail_run, ADD, "", {"configurations": (GOOD,)}, ConflictError, "mend it and request a new run"),
+    (read_by_a_test, ADD, "", {"configurations": (GOOD,)}, ConflictError, "wait for test-1, or stop it first"),
+    (None, CLONE, "m09", {}, NotFoundError, "no model 'm09'; there is m01, m00"),
+    (None, CLONE, "m00", {"hyperparams": {"lrr": 1}}, NotFoundError, "no hyper-parameter 'lrr'; there is lr"),
+    (None, CLONE, "m00", {"at": "worst", "warm": True}, BadRequestError, "expected 'last', 'best' or"),
+    (None, CLONE, "m00", {"at": True, "warm": True}, BadRequestError, "expected 'last', 'best' or"),
+    (None, CLONE, "m00", {"at": "best"}, BadRequestError, "give warm=True as well"),
+    (None, CLONE, "m01", {"warm": True}, ConflictError, "never trained: wait for its first unit"),
+    (None, CLONE, "m00", {"warm": True, "at": 2}, ConflictError, "epoch 2 is not complete"),
+    (train_on, CLONE, "m00", {"warm": True, "at": 1}, ConflictError, "checkpoint of epoch 1 of m00 is gone: there is"),
+    (finish, CLONE, "m00", {"warm": True}, ConflictError, "give epochs of 4 or more"),
+    (None, CHANGE, "m09", {"hyperparams": {"lr": 1}}, NotFoundError, "no model 'm09'"),
+    (None, CHANGE, "m00", {"hyperparams": {"width": 1}}, NotFoundError, "no hyper-parameter 'width'"),
+    (None, CHANGE, "m00", {"hyperparams": {"batch_size": 11}}, SearchSpaceError, "from 1 to 10"),
+    (None, CHANGE, "m00", {"hyperparams": {"lr": 0.1}}, ConflictError, "has lr=0.1 already"),
+    (None, CHANGE, "m00", {"hyperparams": {"lr": ".5"}}, SearchSpaceError, "is 0.1, and '.5' is a text: give a number"),
+    (None, CHANGE, "m00", {"hyperparams": {"lr": True}}, SearchSpaceError, "is true or false: give a number"),
+    (None, CLONE, "m00", {"hyperparams": {"lr": "1e-3"}}, SearchSpaceError, "is a text: give a number"),
+    (None, CHANGE, "m00", {}, ConflictError, "give a value that differs"),
+    (stop_m00, CHANGE, "m00", {"hyperparams": {"lr": 1}}, ConflictError, "is stopped: resume it first"),
+    (fail_m00, CHANGE, "m00", {"hyperparams": {"lr": 1}}, ConflictError, "is failed: retry it first"),
+    (finish, CHANGE, "m00", {"hyperparams": {"lr": 1}}, ConflictError, "clone it with other values, or extend"),
+    (None, EXTEND, "m00", {"epochs": None}, BadRequestError, "whole number from 1"),
+    (None, EXTEND, "m00", {"epochs": 1}, ConflictError, "m00 has begun epoch 2: give at least 2"),
+    (None, EXTEND, "m00", {"epochs": 3}, ConflictError, "trained for 3 epochs already"),
+    (finish, EXTEND, "m00", {"epochs": 2}, ConflictError, "m00 has begun epoch 3: give at least 3"),
+    (stop_m00, EXTEND, "m00", {"epochs": 5}, ConflictError, "is stopped: resume it first"),
+    (read_beside, EXTEND, "m01", {"epochs": 5}, ConflictError, "test-1 reads m01: wait for test-1, or stop it"),
+    (None, URGE, "m00", {"urgency": "high"}, BadRequestError, "expected a whole number: 0 is that of every model"),
+    (None, URGE, "m00", {"urgency": float("nan")}, BadRequestError, "expected a whole number"),
+    (None, URGE, "m00", {"urgency": None}, BadRequestError, "expected a whole number"),
+    (None, URGE, "m00", {"urgency": 0}, ConflictError, "urgency of m00 is 0 already"),
+    (finish, URGE, "m00", {"urgency": 1}, ConflictError, "is finished"),
+    (None, STOP_SEARCH, "", {}, ConflictError, "fit-1 has no search: stop it, or single models"),
+    (finish, STOP_SEARCH, "", {}, ConflictError, "fit-1 is finished"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD, ids=[f"{n}-{case[1]}" for n, case in enumerate(BAD)])
+def test_what_cannot_be_is_refused_with_what_to_do(story: Story, case: Any) -> None:
+    """In a sentence; nothing is sent."""
+    before, kind, model, fields, error, message = case
+    if before is not None:
+        before(story)
+    with pytest.raises(error, match=message):
+        events_of(Command(kind=kind, models=(model,) if model else (), **fields), story.state, by=BY)
+
+
+def test_what_came_too_late_is_told(story: Story) -> None:
+    """Somebody has stopped the model since this one looked."""
+    command = Command(kind=CHANGE, models=("m00",), hyperparams={"lr": 1})
+    (made,) = events_of(command, story.state, by=BY)
+    stop_m00(story)
+    story.tell(made)
+    with pytest.raises(ConflictError, match="is stopped: resume it first"):
+        outcomes(command, story.state, {story.state.seq}, by=BY)
+    story.tell(ModelChanged(run="fit-1", model="m00", hyperparams={"lr": 1}))
+    assert story.model().hyperparams["lr"] == 0.1
+
+
+def test_what_is_offered_has_an_effect(story: Story) -> None:
+    """In each state of a model: what `allowed` says is taken by the fold."""
+    given = {"hyperparams": {"lr": 5}, "epochs": 8, "urgency": 4, "configurations": (GOOD,)}
+    for change in (lambda _: None, stop_m00, fail_m00, finish):
+        made = Story()
+        made.fit(epochs=3)
+        made.epoch(1)
+        made.train(2, 0)
+        change(made)
+        for model in ("", "m00", "m01"):
+            for kind in allowed(made.state, made.run, made.model(model) if model else None) & NEW_TERMS:
+                other = Story()
+                other.tell(*(event.model_copy(update={"seq": 0}) for event in made.log[2:]))
+                ask(other, kind, model, **given)
+
+
+def test_new_models_of_the_fold_are_refused_by_the_same_rules(story: Story) -> None:
+    """All of one event, or none."""
+    bad = NewModel(hyperparams=dict(GOOD), epochs=3, origin=Origin(model="m01"))
+    story.tell(ModelsAdded(run="fit-1", models=(NewModel(hyperparams=dict(GOOD), epochs=3), bad)))
+    assert story.state.commands[-1].is_late
+    assert list(story.run.models) == ["m00", "m01"]
+
+
+def test_a_model_that_is_tested_is_not_trained_on(story: Story) -> None:
+    """Its checkpoint could be removed meanwhile. Once the test has ended it may be."""
+    read_beside(story)
+    story.tell(ModelExtended(run="fit-1", model="m01", epochs=5))
+    assert (story.state.commands[-1].is_late, story.model("m01").epochs) == (True, 3)
+    story.tell(RunFinished(run="test-1", outcome="finished"))
+    ask(story, EXTEND, "m01", epochs=5, run="fit-1")
+    assert story.model("m01").epochs == 5

@@ -1,0 +1,88 @@
+"""Simulated fits that search: models with a loss curve of their own, on workers in virtual time."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from cerebro.contract.events import ClientEvent, RunStarted
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.search import ChoiceOf, LogUniform, ProcedureChoice, SearchRequest, Space
+from cerebro.contract.tasks import EvaluateTask, TaskBody, TrainTask
+from cerebro.state import Run
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import DATASET, EXPERIMENT, Scenario
+
+WORKERS = 3
+
+
+def loss(body: TaskBody) -> Mapping[str, float]:
+    """Lower at a learning rate near 0.01, and after more epochs; a little noise of its own."""
+    assert isinstance(body, TrainTask | EvaluateTask)
+    lr, epoch = float(body.hyperparams["lr"]), body.epoch  # type: ignore[arg-type]
+    noise = random.Random(f"{lr}/{epoch}").random()
+    return {"loss": abs(math.log10(lr) + 2) + 1 / (1 + epoch) + 0.01 * noise}
+
+
+def search_of(procedure: ProcedureChoice, *, samples: int | None = None, **more: Any) -> SearchRequest:
+    """Over learning rates from 0.0001 to 1."""
+    space: Space = {"lr": LogUniform(low=1e-4, high=1), "batch_size": ChoiceOf(values=(1,))}
+    return SearchRequest(procedure=procedure, space=space, samples=samples, **more)
+
+
+def simulation(
+    search: SearchRequest | None,
+    *,
+    epochs: int,
+    models: tuple[dict[str, Any], ...] = (),
+    is_validated: bool = False,
+    seed: int = 0,
+    **scenario: Any,
+) -> Simulation:
+    """Of a fit on as many workers as there are partitions, one at each."""
+    request = FitRequest(
+        code="0" * 64,
+        models=models,
+        epochs=epochs,
+        metric="loss",
+        mode="min",
+        search=search,
+        seed=seed,
+        planner=False,
+    )
+    plan = FitPlan(
+        dataset=DATASET,
+        models={f"m{number:02}": each for number, each in enumerate(models)},
+        partitions=dict.fromkeys(range(WORKERS), 10),
+        valid_partitions=(0,) if is_validated else (),
+    )
+    holdings = {f"worker-{number}": [number] for number in range(WORKERS)}
+    made = Scenario(**{"holdings": holdings, "metrics": loss, **scenario})
+    return Simulation(made, request, RunStarted(run="fit-1", plan=plan))
+
+
+def ask(made: Simulation, at: float, event: ClientEvent) -> None:
+    """Have a user ask for something at a time."""
+
+    def now() -> None:
+        made.store.append(EXPERIMENT, event)
+
+    made._at(at, now)
+
+
+def fit_of(made: Simulation) -> Run:
+    """The fit run as the log tells it, once it has ended."""
+    made.run(limit=20_000)
+    # A controller that died at its last write has not read the log.
+    return fold(EXPERIMENT, made.log).runs["fit-1"]
+
+
+def story(run: Run) -> object:
+    """What a search has made of a run: its models, how far each went, and its decisions."""
+    assert run.search is not None
+    models = [(m.id, m.hyperparams, m.epochs, m.completed_epochs, m.state) for m in run.models.values()]
+    said = [each.model_copy(update={"seq": 0, "time": 0.0}) for each in run.search.decisions]
+    return models, said, run.search.verdicts

@@ -1,0 +1,111 @@
+"""Users change, clone and extend models while a simulated fit runs: units are given what the log says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    ClientEvent,
+    ModelChanged,
+    ModelExtended,
+    ModelsAdded,
+    TaskRevoked,
+    UrgencyChanged,
+)
+from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.state import ModelState, Run, RunState
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import WorkerOutage
+from tests.controller.searches import ask, fit_of, simulation
+
+
+def given_values(body: TaskBody) -> Mapping[str, float]:
+    """As metrics: what a unit was given."""
+    if not isinstance(body, TrainTask):
+        return {"loss": 1.0}
+    lr = body.hyperparams["lr"]
+    assert isinstance(lr, float)
+    assert body.position is not None
+    return {"loss": 1.0 / (1 + body.epoch), "lr": lr, "epochs": float(body.position.epochs)}
+
+
+def check(run: Run) -> None:
+    """Of every unit that a model trained itself."""
+    for model in run.models.values():
+        for unit in range(model.inherited, len(model.visits)):
+            visit, terms = model.visits[unit], model.terms_of(unit)
+            told = dict(zip(visit.names, visit.values, strict=True))
+            assert (told["lr"], told["epochs"]) == (terms.hyperparams["lr"], terms.epochs)
+
+
+def changed(model: str, lr: float) -> ModelChanged:
+    return ModelChanged(run="fit-1", model=model, hyperparams={"lr": lr}, by="ada")
+
+
+def made(models: int = 4, **scenario: Any) -> Simulation:
+    """So many models of three epochs on three workers."""
+    listed = tuple({"lr": float(number), "batch_size": 1} for number in range(models))
+    return simulation(None, epochs=3, models=listed, metrics=given_values, **scenario)
+
+
+def test_a_queued_unit_of_a_changed_model_is_taken_back() -> None:
+    """Nothing that starts later has the old value, and the run ends as any other."""
+    fit, at = made(), {}
+    for number in range(4):
+        at[f"m{number:02}"] = time = 4.3 + number
+        ask(fit, time, changed(f"m{number:02}", 10.0 + number))
+    run = fit_of(fit)
+    assert run.state is RunState.FINISHED
+    check(run)
+    for name, time in at.items():
+        for unit, visit in enumerate(run.models[name].visits):
+            lr = run.models[name].hyperparams_of(unit)["lr"]
+            assert isinstance(lr, float)
+            assert (lr >= 10) == (visit.started > time)
+    revoked = [event for event in fit.log if isinstance(event, TaskRevoked)]
+    assert any(event.reason == "its model was changed" for event in revoked)
+
+
+def test_an_urgent_model_goes_first() -> None:
+    """From when it is urgent; it waits for units that were queued while it ran. The last of nine is done first."""
+    fit = made(models=9)
+    ask(fit, 0.5, UrgencyChanged(run="fit-1", model="m08", urgency=1))
+    run = fit_of(fit)
+    ends = {model.id: model.visits[-1].ended for model in run.models.values()}
+    first, second, *_ = sorted(ends, key=lambda name: ends[name])
+    assert first == "m08"
+    assert ends[first] <= ends[second] - 3
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_each_unit_is_given_what_the_log_says(data: st.DataObject) -> None:
+    """Whatever users change, while workers go and the controller dies."""
+    fit = made(
+        outages=[WorkerOutage(worker="worker-0", start=data.draw(st.floats(1, 15)), length=5.0)],
+        crash_before=data.draw(st.frozensets(st.integers(0, 80), max_size=3)),
+    )
+    for _ in range(data.draw(st.integers(1, 6))):
+        name = f"m{data.draw(st.integers(0, 5)):02}"
+        lr, epochs = float(data.draw(st.integers(10, 12))), data.draw(st.integers(1, 5))
+        new = NewModel(hyperparams={"lr": lr, "batch_size": 1}, epochs=epochs, origin=Origin(model=name))
+        events: list[ClientEvent] = [
+            changed(name, lr),
+            ModelExtended(run="fit-1", model=name, epochs=epochs, by="ada"),
+            ModelsAdded(run="fit-1", models=(new,), by="ada"),
+        ]
+        ask(fit, data.draw(st.floats(0.5, 25)), data.draw(st.sampled_from(events)))
+    run = fit_of(fit)
+    assert run.state is RunState.FINISHED
+    check(run)
+    for model in run.models.values():
+        assert model.state is ModelState.FINISHED
+        assert model.completed_epochs == model.epochs
+        for epoch in range(1, model.completed_epochs + 1):
+            visited = [p for visit in model.epoch_visits(epoch) for p in visit.partitions]
+            assert sorted(visited) == sorted(run.fit_rows)

@@ -1,0 +1,29 @@
+"""Hermes's jobs trained by the controller's own core, unit by unit."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.research.hermes.comparison import SCENARIOS, compare
+from cerebro.research.hermes.jobs import GPUS, Workload, make_jobs, oracle_s
+from controller.job_simulation import run
+
+WORK = Workload()
+
+
+@pytest.mark.parametrize("policy", ["promising", "rr"])
+def test_all_units_are_trained(policy: str) -> None:
+    """Each job visits each partition in each epoch, and nobody beats the oracle or the work."""
+    jobs = make_jobs("ResNet50", WORK, 4)
+    found = run(jobs, policy, "ResNet50", WORK, epochs=2)
+    assert found.switches == len(jobs) * 2 * GPUS
+    assert found.makespan_s >= sum(job.total_s for job in jobs) / GPUS
+    assert found.to_goal_s >= oracle_s(jobs)
+
+
+@pytest.mark.slow
+def test_good_models_come_twice_as_soon_for_hardly_more_makespan() -> None:
+    """As the benchmark, on a seed of its own."""
+    lrptw, promising = compare(SCENARIOS["hermes-4"], ("lrptw", "promising"), seeds=[70], engine=run)
+    assert lrptw.mean >= 1.7 * promising.mean
+    assert promising.makespan <= 1.1 * lrptw.makespan

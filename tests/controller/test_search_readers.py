@@ -1,0 +1,298 @@
+"""What readers tell of a fit that searches, whatever is in its log by then: models that are not there yet, grants that
+differ, visits that are another model's."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+
+from cerebro import figures
+from cerebro.cli.experiment_status import state_lines
+from cerebro.client.progress.bars import bars, epoch_bars
+from cerebro.client.reporting import report_html
+from cerebro.client.results import FitResult
+from cerebro.commands.rules import stopped_text
+from cerebro.contract.events import Event, ModelsAdded, RunRequested, TaskCommitted
+from cerebro.contract.runs import EvaluateRequest, NewModel, Origin
+from cerebro.contract.search import (
+    AshaProcedure,
+    FixedProcedure,
+    HyperbandProcedure,
+    PbtProcedure,
+    ProcedureChoice,
+    SearchRequest,
+)
+from cerebro.errors import InstanceError
+from cerebro.state import (
+    ExperimentState,
+    Run,
+    RunState,
+    rungs,
+    schedule_lines,
+    schedule_now,
+    schedule_of,
+    waiting_for,
+    wording,
+)
+from cerebro.state.beside import finished_models, obstacle
+from cerebro.state.bound import lower_bound
+from cerebro.state.experiment import fold
+from cerebro.state.throughput import ThroughputMeter
+from cerebro.state.timeline import busy, committed
+from cerebro.state.waiting import needed_partitions
+from controller.claims import claim
+from controller.projected import Addition, additions
+from controller.simulation.scenario import EXPERIMENT
+from controller.unit_times import UnitTimes
+from tests.controller.searches import WORKERS, ask, search_of, simulation
+
+SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
+    "stopping": (AshaProcedure(), 12, 4),
+    "promotion": (AshaProcedure(rule="promotion", eta=2), 10, 4),
+    "hyperband": (HyperbandProcedure(eta=2), None, 4),
+    "pbt": (PbtProcedure(population=4), None, 3),
+}
+
+
+@cache
+def told(name: str) -> tuple[Event, ...]:
+    """The log of a search that has ended."""
+    procedure, samples, epochs = SEARCHES[name]
+    made = simulation(search_of(procedure, samples=samples), epochs=epochs)
+    made.run(limit=20_000)
+    return tuple(made.log)
+
+
+@cache
+def ended(name: str) -> ExperimentState:
+    return fold(EXPERIMENT, told(name))
+
+
+def run_of(name: str) -> Run:
+    return ended(name).runs["fit-1"]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_every_reader_bears_every_prefix_of_a_search(name: str) -> None:
+    """A run without models, models at rungs, models that go on from others: numbers agree with the events."""
+    state, meter, units = ExperimentState(name=EXPERIMENT), ThroughputMeter(), 0
+    for event in told(name):
+        meter.see(state, event)
+        state.apply(event)
+        units += isinstance(event, TaskCommitted) and "/train/" in event.task
+        run = state.runs.get("fit-1")
+        if run is None or run.plan is None:
+            continue
+        now = event.time
+        assert run.progress()[0] == units == sum(1 for _ in committed(run))
+        assert run.has_known_end is (run.search is not None and run.search.finish is not None)
+        if run.is_open and not run.has_known_end:
+            assert meter.throughput(run, now).left is None
+            assert [bar.total for bar in bars(state, run, {})] == [0]
+            assert needed_partitions(state, run) == set(range(WORKERS))
+            assert claim(state, run, None, now).whole_s == math.inf
+        found = schedule_now(state, run, now)
+        assert found is None or found.makespan_s >= found.lower_bound_s - 1e-3
+        assert found is None or found.is_growing is (
+            run.is_open and not (run.has_known_end and _is_trained(run))
+        )
+        _each_model_is_at_one_rung(run)
+        for each in (waiting_for(state, run), *schedule_lines(state, run, now), *state_lines(state, now=now)):
+            assert isinstance(each, str)
+        assert len(figures.spans(run, now)) == len({(s.task, s.attempt) for s in figures.spans(run, now)})
+        assert len(list(figures.summaries(run))) == len(run.models)
+
+
+def _is_trained(run: Run) -> bool:
+    return all(model.is_trained or model.is_cut_short for model in run.models.values())
+
+
+def _each_model_is_at_one_rung(run: Run) -> None:
+    found = rungs.rungs(run)
+    assert [rung.epochs for rung in found] == sorted({rung.epochs for rung in found}, reverse=True)
+    here = Counter(each.model for rung in found for each in rung.models if each.fate != "goes on")
+    assert here == Counter(list(run.models))
+    for rung in found:
+        for each in rung.models:
+            model = run.models[each.model]
+            assert (each.fate == "goes on") == (rung.epochs < model.epochs)
+            assert each.fate != "goes on" or each.to > rung.epochs
+            assert (
+                each.fate not in ("waits", "goes on", "trained", "stays")
+                or model.completed_epochs >= rung.epochs
+            )
+
+
+def test_the_rungs_of_a_stopping_search_name_the_value_and_the_reason() -> None:
+    """Those that went on come first: a rung's table reads from the best to the worst."""
+    run = run_of("stopping")
+    assert run.search is not None
+    lowest = rungs.rungs(run)[-1]
+    assert lowest.epochs == 1
+    assert len(lowest.models) == 12
+    values = [each.value for each in lowest.models if each.value is not None]
+    assert values == sorted(values)
+    for each in lowest.models:
+        if each.fate == "stopped":
+            assert each.why == run.search.verdicts[each.model]
+            assert f"{each.value:.6g}" in each.why
+    assert lowest.count("goes on") + lowest.count("stopped") == 12
+    assert [each.fate for each in rungs.rungs(run)[0].models] == ["trained"] * 3
+    line, counts = rungs.lines(run)
+    assert "12 of at most 12 drawn, 12 models" in line
+    assert "search over: all 12 models have ended" in line
+    assert "epoch 4: 3 trained" in counts
+
+
+def test_models_that_wait_at_a_rung_are_paused_and_those_stopped_there_stopped() -> None:
+    """In the state of the fold both have used their grant up."""
+    state, words = ExperimentState(name=EXPERIMENT), set()
+    for event in told("promotion"):
+        state.apply(event)
+        for run in state.runs.values():
+            words |= {wording.model(model, run) for model in run.models.values()}
+    assert {"paused", "running"} <= words
+    run = run_of("promotion")
+    assert {wording.model(model, run) for model in run.models.values()} == {"finished"}
+    run = run_of("stopping")
+    assert Counter(wording.model(model, run) for model in run.models.values()) == {
+        "stopped": 9,
+        "finished": 3,
+    }
+
+
+def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
+    """Population-based training: `m04` goes on from `m00`."""
+    run = run_of("pbt")
+    clones = [model for model in run.models.values() if model.inherited]
+    assert clones
+    result = FitResult(ended("pbt"), run, None)  # type: ignore[arg-type]
+    visits = result.visits()
+    assert len(visits) == run.counts.units
+    assert not visits.duplicated(["ended", "worker"]).any()
+    board = result.leaderboard().set_index("model")
+    curves = {curve.model: curve for curve in figures.epoch_curves(run, "loss")}
+    for clone in clones:
+        branch = clone.inherited_epochs
+        row = next(row for row in figures.summaries(run) if row.id == clone.id)
+        assert row.lineage == f"{clone.parent} at epoch {branch}"
+        assert row.started == clone.own_visits[0].started
+        assert (board.loc[clone.id, "parent"], board.loc[clone.id, "branch"]) == (clone.parent, branch)
+        assert set(result.history().query("model == @clone.id")["epoch"]) == set(
+            range(branch + 1, clone.completed_epochs + 1)
+        )
+        own, parent = curves[clone.id], run.models[clone.parent]
+        assert (own.x[0], own.y[0]) == (branch, parent.metric("loss", branch, validated=False))
+        assert (own.parent, own.branch) == (clone.parent, branch)
+        later = next(c for c in figures.epoch_curves(run, "loss", axis="time") if c.model == clone.id)
+        parents = next(c for c in figures.epoch_curves(run, "loss", axis="time") if c.model == clone.parent)
+        assert later.x[0] in parents.x
+    drawn = figures.curves(list(curves.values()), metric="loss", mode="min")
+    rings = next(trace for trace in drawn["data"] if trace.get("meta", {}).get("role") == "branch")
+    assert len(rings["x"]) == len(clones)
+    with pytest.raises(InstanceError, match="different numbers of epochs"):
+        schedule_of(run)
+
+
+def test_the_bound_and_idle_time_know_a_clones_own_units_alone() -> None:
+    """A unit that was inherited kept no device busy twice."""
+    run = run_of("pbt")
+    spans = list(busy(run, math.inf))
+    assert len(spans) == run.counts.units
+    assert lower_bound(run, run.ended, {}) <= run.newest_commit - run.zero + 1e-6
+
+
+def test_the_report_of_a_search_has_its_rungs_and_lineage() -> None:
+    """As the page has them; at any time, so without a model as well."""
+    for name in SEARCHES:
+        state = ended(name)
+        html = report_html(state, run_of(name), record=None, now=run_of(name).ended)
+        assert "Rung of 1 epoch" in html
+        assert ("m00 at epoch 1" in html) is (name == "pbt")
+    state = ExperimentState(name=EXPERIMENT)
+    for event in told("pbt"):
+        state.apply(event)
+        if "fit-1" in state.runs and state.runs["fit-1"].search is not None:
+            break
+    assert not state.runs["fit-1"].models
+    assert "no best model" in report_html(
+        state, state.runs["fit-1"], record=None, now=state.runs["fit-1"].started
+    )
+
+
+def test_tests_wait_for_models_that_a_search_may_train_on() -> None:
+    """Those at the last rung, or stopped, stay as they are."""
+    state = ExperimentState(name=EXPERIMENT)
+    for event in told("promotion"):
+        state.apply(event)
+        fits = [run for run in state.runs.values() if run.kind == "fit"]
+        if any(
+            {wording.model(m, run) for m in run.models.values()} >= {"paused", "finished"} for run in fits
+        ):
+            break
+    run = state.runs["fit-1"]
+    final = finished_models(run)
+    assert final
+    assert all(run.models[name].epochs == 4 for name in final)
+    waiting = next(m.id for m in run.models.values() if wording.model(m, run) == "paused")
+    for number, (models, is_free) in enumerate({(final[0],): True, (waiting,): False, (): False}.items()):
+        request = EvaluateRequest(kind="test", fit="fit-1", split="test", models=models)
+        state.apply(RunRequested(run=f"test-{number}", request=request))
+        assert (obstacle(state.runs, state.runs[f"test-{number}"]) is None) is is_free
+
+
+def test_a_grid_to_which_models_are_added_tells_no_share_of_epochs() -> None:
+    """Epochs are not those of all models any more; a stopped run says how far it was."""
+    models: tuple[dict[str, Any], ...] = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 0.1))
+    made = simulation(None, epochs=3, models=models)
+    new = NewModel(hyperparams=models[1], epochs=5, origin=Origin(model="m00"))
+    ask(made, 7.0, ModelsAdded(run="fit-1", models=(new,), by="ada"))
+    made.run(limit=20_000)
+    state = fold(EXPERIMENT, made.log)
+    run = state.runs["fit-1"]
+    assert run.state is RunState.FINISHED
+    assert len(run.models) == 3
+    assert run.models["m02"].inherited
+    assert not epoch_bars(run)
+    done, total = run.progress()
+    assert done == total == run.counts.units
+    assert any(
+        "3 models" in line and "epochs trained" in line for line in schedule_lines(state, run, run.ended)
+    )
+    assert "was stopped" in stopped_text(state, run)
+    assert not rungs.rungs(run)
+
+
+def test_a_fixed_search_is_told_with_its_rules() -> None:
+    """Its models are there from the beginning, and its end is known when the search says so."""
+    models = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 1.0))
+    made = simulation(SearchRequest(procedure=FixedProcedure()), epochs=2, models=models)
+    made.run(limit=20_000)
+    run = fold(EXPERIMENT, made.log).runs["fit-1"]
+    assert rungs.method(run) == "models as listed"
+    assert rungs.rungs(run)[0].count("trained") == 2
+
+
+def test_times_of_units_are_noted_though_a_search_begins_with_no_model() -> None:
+    """And a clone's parent is asked once."""
+    run = run_of("pbt")
+    assert UnitTimes.of(run).estimates.observations == run.counts.units
+
+
+def test_tensorboard_gets_a_clones_curve_behind_its_parents_and_no_end_at_a_rung() -> None:
+    """The end that TensorBoard reads first is the one that it keeps."""
+    state, found = ExperimentState(name=EXPERIMENT), []
+    for event in told("pbt"):
+        state.apply(event)
+        found += [each for each in additions(state, event) if isinstance(each, Addition)]
+    run = state.runs["fit-1"]
+    ends = {each.model for each in found if each.key.endswith("/end")}
+    assert ends == {model.id for model in run.models.values() if model.epochs == 3}
+    assert {each.model for each in found if each.key.endswith("/start")} == set(run.models)
+    for clone in (model for model in run.models.values() if model.inherited):
+        first = next(each for each in found if each.model == clone.id and each.ended)
+        assert first.rows_before == sum(visit.rows for visit in clone.visits[: clone.inherited])

@@ -1,0 +1,311 @@
+"""Searches in the controller: each ends, and a controller that is rebuilt from the log goes on with the same one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    ModelChanged,
+    ModelsAdded,
+    ModelStopRequested,
+    RunPaused,
+    RunStopRequested,
+    SearchDecided,
+    SearchStopRequested,
+    UrgencyChanged,
+)
+from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.search import (
+    AshaProcedure,
+    ChoiceOf,
+    FixedProcedure,
+    HyperbandProcedure,
+    PbtProcedure,
+    PlateauRule,
+    ProcedureChoice,
+    RandomProcedure,
+    SearchRequest,
+)
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.state import ExperimentState, ModelState, RunState, position_of
+from cerebro.state.experiment import fold
+from controller.core import Core
+from controller.fit_dispatch import FitDispatch
+from controller.searching import Searching
+from controller.simulation.scenario import EXPERIMENT, WorkerOutage
+from tests.controller.searches import ask, fit_of, search_of, simulation, story
+
+SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
+    "random": (RandomProcedure(), 8, 2),
+    "stopping": (AshaProcedure(), 12, 4),
+    "promotion": (AshaProcedure(rule="promotion", eta=2), 10, 4),
+    "hyperband": (HyperbandProcedure(eta=2), None, 4),
+    "pbt": (PbtProcedure(population=4), None, 3),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("is_validated", [False, True])
+def test_a_search_ends_with_every_grant_used_up(name: str, is_validated: bool) -> None:
+    """Each model is trained for as many epochs as it was granted, or was stopped by name; the run finishes."""
+    procedure, samples, epochs = SEARCHES[name]
+    run = fit_of(simulation(search_of(procedure, samples=samples), epochs=epochs, is_validated=is_validated))
+    assert run.state is RunState.FINISHED
+    assert run.search is not None
+    assert run.search.finish
+    for model in run.models.values():
+        assert model.state in (ModelState.FINISHED, ModelState.STOPPED)
+        assert model.completed_epochs == model.epochs or model.id in run.search.verdicts
+    assert max(model.completed_epochs for model in run.models.values()) == epochs
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
+    """Though its hours go on: a specification that raises, or a batch that no partition has, is not tried for ever."""
+    search = search_of(RandomProcedure(), hours=1e6)
+    too_large = {**search.space, "batch_size": ChoiceOf(values=(4096,))}
+    failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")
+    run = fit_of(
+        simulation(
+            search if is_made else search.model_copy(update={"space": too_large}),
+            epochs=2,
+            outcome=lambda _body, _attempt, _worker: failure,
+        )
+    )
+    assert run.state is RunState.FAILED
+    assert run.search is not None
+    assert "nothing was measured of 50 models in a row" in (run.search.finish or "")
+    refused = "no model of the search could be made: batch_size is 4096, expected"
+    assert ("models failed: it raises" if is_made else refused) in run.error
+    assert bool(run.models) is is_made
+
+
+def test_a_population_inherits_what_a_user_changed() -> None:
+    """The search is told of the change: a clone's learning rate is made of the one that its parent has now."""
+    choice = PbtProcedure(population=2, quantile=0.5, perturb={"lr": (0.5, 2.0)})
+    made = simulation(search_of(choice), epochs=2)
+    for model in ("m00", "m01"):
+        ask(made, 1.0, ModelChanged(run="fit-1", model=model, hyperparams={"lr": 0.3}, by="ada"))
+    run = fit_of(made)
+    assert run.state is RunState.FINISHED
+    assert {model.hyperparams["lr"] for model in run.models.values() if not model.inherited} == {0.3}
+    assert run.models["m02"].hyperparams["lr"] in (0.15, 0.6)
+
+
+def check_deaths(name: str, *, every: int) -> None:
+    """Of the controller, before and after writes, `every` apart: models, ids, values, orders are the same each time."""
+    procedure, samples, epochs = SEARCHES[name]
+    search = search_of(procedure, samples=samples and 6)
+    undisturbed = simulation(search, epochs=epochs)
+    expected = story(fit_of(undisturbed))
+    for write in range(0, undisturbed.writes, every):
+        died = simulation(search, epochs=epochs, crash_before=frozenset({write, write + 2}))
+        assert story(fit_of(died)) == expected
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_controller_that_dies_leaves_the_search_as_it_is(name: str) -> None:
+    """Another one is rebuilt from the log."""
+    check_deaths(name, every=29)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_controller_that_dies_at_any_write_leaves_the_search_as_it_is(name: str) -> None:
+    """The same, at every write."""
+    check_deaths(name, every=1)
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_a_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
+    """Workers go and come, units fail for good, the controller dies, a user stops models and adds some, warm ones too:
+    the run ends, no model has trained more than it was granted, and a warm model began with its parent's checkpoint."""
+    procedure, samples, epochs = SEARCHES[data.draw(st.sampled_from(sorted(SEARCHES)))]
+    failing = data.draw(st.sets(st.integers(0, 12), max_size=3))
+    failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")
+    outages = [
+        WorkerOutage(worker=f"worker-{worker}", start=start, length=data.draw(st.floats(1, 30)))
+        for worker, start in data.draw(
+            st.dictionaries(st.integers(0, 1), st.floats(0.5, 20), max_size=2)
+        ).items()
+    ]
+    made = simulation(
+        search_of(procedure, samples=samples),
+        epochs=epochs,
+        is_validated=data.draw(st.booleans()),
+        outages=outages,
+        crash_before=data.draw(st.frozensets(st.integers(0, 80), max_size=4)),
+        outcome=lambda body, _attempt, _worker: (
+            failure if getattr(body, "model", "") in {f"m{n:02}" for n in failing} else None
+        ),
+    )
+    commands = data.draw(st.lists(st.tuples(st.floats(1, 25), st.integers(0, 5)), max_size=4))
+    for at, number in commands:
+        name, warm = f"m{number:02}", data.draw(st.booleans())
+        new = NewModel(
+            hyperparams={"lr": 0.01, "batch_size": 1},
+            epochs=epochs,
+            origin=Origin(model=name) if warm else None,
+        )
+        is_stop = data.draw(st.booleans())
+        event: ModelStopRequested | ModelsAdded = (
+            ModelStopRequested(run="fit-1", model=name, by="ada")
+            if is_stop
+            else ModelsAdded(run="fit-1", models=(new,), by="ada")
+        )
+        ask(made, at, event)
+    run = fit_of(made)
+    assert not run.is_open
+    for model in run.models.values():
+        assert model.completed_epochs <= model.epochs
+        if model.inherited:
+            parent = run.models[model.parent]
+            assert parent.visits[: model.inherited] == model.visits[: model.inherited]
+
+
+def test_orders_that_differ_from_the_log_pause_the_run() -> None:
+    """As when its code has changed: the order is named."""
+    run = fit_of(simulation(search_of(AshaProcedure(), samples=6), epochs=4))
+    assert run.search is not None
+    number = next(each.number for each in run.search.decisions if each.extend)
+    changed = run.search.decisions[number].model_copy(update={"extend": (), "stop": {"m00": "it is worse"}})
+    run.search.decisions[number] = changed
+    run.search.finish = None  # as if it had not ended yet
+    (paused,) = Searching(run).steps(run)
+    assert isinstance(paused, RunPaused)
+    assert f"decision {number} of the search is another one in the log" in paused.reason
+
+
+def test_values_that_do_not_fit_the_data_are_refused_and_the_search_goes_on() -> None:
+    """A batch size above the smallest partition."""
+    search = search_of(RandomProcedure(), samples=6)
+    search = search.model_copy(update={"space": {**search.space, "batch_size": ChoiceOf(values=(1, 1000))}})
+    run = fit_of(simulation(search, epochs=1))
+    assert run.state is RunState.FINISHED
+    assert {model.hyperparams["batch_size"] for model in run.models.values()} == {1}
+    assert 0 < len(run.models) < 6
+
+
+def test_stop_rules_act_on_models_that_are_listed() -> None:
+    """A grid with a rule: who no longer improves is stopped, the others are trained to the end."""
+    models = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 1.0))
+    search = SearchRequest(procedure=FixedProcedure(), stop=(PlateauRule(epochs=1, least=0.08),))
+    run = fit_of(simulation(search, epochs=9, models=models))
+    assert run.search is not None
+    assert run.search.verdicts
+    stopped = [model for model in run.models.values() if model.state is ModelState.STOPPED]
+    assert {model.id for model in stopped} == set(run.search.verdicts)
+    assert all(model.completed_epochs < 9 for model in stopped)
+
+
+def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
+    """Of population-based training: the first unit of a clone is given the file of its parent's last one before."""
+    made = simulation(search_of(PbtProcedure(population=4)), epochs=3)
+    run = fit_of(made)
+    clones = [model for model in run.models.values() if model.inherited]
+    assert clones
+    for clone in clones:
+        newest = clone.visits[clone.inherited - 1].checkpoint
+        assert newest.name.startswith(f"{clone.parent}/")
+        assert clone.own_visits[0].epoch > clone.visits[clone.inherited - 1].epoch
+    decided = [event for event in made.log if isinstance(event, SearchDecided)]
+    assert any(new.origin is not None for event in decided for new in event.add)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_what_is_kept_of_a_search_event_by_event_is_what_its_log_says(name: str) -> None:
+    """The dispatch state that models were added to, and extended in, is the one that is made anew from the state."""
+    procedure, samples, epochs = SEARCHES[name]
+    made = simulation(search_of(procedure, samples=samples), epochs=epochs)
+    fit_of(made)
+    core, compared = Core(made.core.record), 0
+    for event in made.log:
+        core.apply(event)
+        fit = core.fit
+        if fit is None:
+            continue
+        compared += 1
+        kept = fit.dispatch_state
+        again = FitDispatch.of(core.state, core.state.runs["fit-1"], fit.times).dispatch_state
+        for of_state in ("open", "epoch", "epochs", "urgency", "free", "held", "need"):
+            assert getattr(kept, of_state) == getattr(again, of_state), (of_state, event)
+        assert set(kept.running) == set(again.running)
+        assert kept.model_left == pytest.approx(again.model_left)
+        assert kept.worker_left == pytest.approx(again.worker_left)
+    assert compared > 100
+
+
+def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
+    """A user stops the run in its middle, and later adds a model: the run is open again for that one alone."""
+    made = simulation(search_of(RandomProcedure(), samples=30), epochs=2)
+    ask(made, 4.0, RunStopRequested(run="fit-1", by="ada"))
+    before = set(fit_of(made).models)
+    new = NewModel(hyperparams={"lr": 0.01, "batch_size": 1}, epochs=2)
+    made.store.append(EXPERIMENT, ModelsAdded(run="fit-1", models=(new,), by="ada", beside=True))
+    made.run(is_begun=True, limit=20_000)
+    run = fold(EXPERIMENT, made.log).runs["fit-1"]
+    assert run.state is RunState.FINISHED
+    (added,) = set(run.models) - before
+    assert run.models[added].state is ModelState.FINISHED
+    assert {run.models[name].state for name in before} <= {ModelState.STOPPED, ModelState.FINISHED}
+
+
+def test_who_waits_at_a_rung_can_be_stopped_and_is_not_promoted() -> None:
+    """By promotion models wait at a rung. One that a user stops there is trained no further; the others go on."""
+    search = search_of(AshaProcedure(rule="promotion", eta=2), samples=10)
+    first_made = simulation(search, epochs=4)
+    first = fit_of(first_made)
+    promoted = next(m.id for m in first.models.values() if m.completed_epochs == 4)
+    waits = next(
+        event.time
+        for event in first_made.log
+        if isinstance(event, SearchDecided) and any(each.model == promoted for each in event.extend)
+    )
+    made = simulation(search, epochs=4)
+    ask(made, waits - 0.5, ModelStopRequested(run="fit-1", model=promoted, by="ada"))
+    run = fit_of(made)
+    assert run.state is RunState.FINISHED
+    assert run.models[promoted].state is ModelState.STOPPED
+    assert run.models[promoted].completed_epochs < 4
+
+
+def test_an_order_that_comes_after_the_search_was_ended_has_no_effect() -> None:
+    """A user ends the search at any time: nothing is added or extended from then on, and the run ends."""
+    for at in (1, 4, 9, 15):
+        made = simulation(search_of(AshaProcedure(), samples=12), epochs=4)
+        ask(made, at + 0.5, SearchStopRequested(run="fit-1", by="ada"))
+        run = fit_of(made)
+        assert run.state is RunState.FINISHED
+        state = ExperimentState(name=EXPERIMENT)
+        grants: dict[str, int] | None = None
+        for event in made.log:
+            state.apply(event)
+            if isinstance(event, SearchStopRequested):
+                grants = {model.id: model.epochs for model in state.runs["fit-1"].models.values()}
+        assert grants is None or grants == {model.id: model.epochs for model in run.models.values()}
+
+
+def test_a_models_urgency_that_a_user_has_chosen_stays() -> None:
+    """The search extends it afterwards."""
+    search = search_of(AshaProcedure(), samples=12)
+    chosen = next(m.id for m in fit_of(simulation(search, epochs=4)).models.values() if m.epochs == 4)
+    made = simulation(search, epochs=4)
+    for at in range(1, 12):
+        ask(made, at, UrgencyChanged(run="fit-1", model=chosen, urgency=3, by="ada"))
+    run = fit_of(made)
+    assert run.models[chosen].epochs > 1
+    assert run.models[chosen].urgency == 3
+
+
+def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_on() -> None:
+    """Whatever a model's grant is when a unit is trained: its place among all steps never goes back."""
+    made = simulation(search_of(AshaProcedure(), samples=8), epochs=4)
+    run = fit_of(made)
+    model = next(model for model in run.models.values() if model.completed_epochs == 4)
+    assert model.epochs == 4
+    found = [position_of(model, run.fit_rows, unit) for unit in range(len(model.visits))]
+    assert {place.total_steps for place in found} == {4 * sum(run.fit_rows.values())}
+    assert [place.step for place in found] == sorted(place.step for place in found)

@@ -1,0 +1,170 @@
+"""A file with a base is read as the whole that it is a part of, wherever one reads, or not at all."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cerebro.data.based import (
+    LONGEST_NAME,
+    MOST_RANGES,
+    BasedFile,
+    Layout,
+    Range,
+    UnreadableLayoutError,
+    base_namer,
+    base_written,
+    is_base,
+    layout_of,
+    opened,
+)
+from cerebro.data.durable import checksum, checksum_of
+from cerebro.runtime.volumes import unit_of
+
+
+def written(folder: Path, whole: bytes, ranges: list[tuple[int, int]]) -> Path:
+    """A file that leaves these (start, end) of it to a base, where they lie in the opposite order."""
+    in_base: list[Range] = []
+    base = b""
+    for start, end in reversed(ranges):
+        in_base.insert(0, Range(start=start, size=end - start, at=len(base)))
+        base += whole[start:end]
+    (folder / "aside").write_bytes(base)
+    name = base_namer()(checksum(folder / "aside"))
+    (folder / "aside").rename(folder / name)
+    keep = bytearray(whole)
+    for start, end in reversed(ranges):
+        del keep[start:end]
+    path = folder / "u0.pt"
+    path.write_bytes(bytes(keep) + Layout(base=name, size=len(whole), ranges=tuple(in_base)).encoded())
+    return path
+
+
+@given(data=st.data(), whole=st.binary(min_size=1, max_size=300))
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_it_reads_as_the_whole(
+    data: st.DataObject, whole: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """All of it, and from any place on; whichever ranges are in the base."""
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(whole)), min_size=2, max_size=9)))
+    ranges = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False) if a < b]
+    path = written(tmp_path_factory.mktemp("files"), whole, ranges)
+    with opened(path) as file:
+        assert isinstance(file, BasedFile)
+        assert file.size == len(whole)
+        assert file.read() == whole
+        for _ in range(4):
+            start, count = data.draw(st.integers(0, len(whole) + 2)), data.draw(st.integers(0, 50))
+            file.seek(start)
+            found = b""
+            while len(found) < count and (more := file.read(count - len(found))):
+                found += more
+            assert found == whole[start : start + count]
+        file.seek(0)
+        assert checksum_of(file).num_bytes == len(whole)
+
+
+def test_other_files_are_read_as_they_are(tmp_path: Path) -> None:
+    """Empty ones and short ones among them."""
+    for content in (b"", b"x", b"y" * 100):
+        (tmp_path / "x").write_bytes(content)
+        with opened(tmp_path / "x") as file:
+            assert file.read() == content
+
+
+def test_names_tell_bytes_and_are_never_used_twice(tmp_path: Path) -> None:
+    """Nor do they look like those of checkpoints, of which older versions remove some."""
+    (tmp_path / "x").write_bytes(b"frozen")
+    found = checksum(tmp_path / "x")
+    one, other = base_namer()(found), base_namer()(found)
+    assert one != other
+    assert base_written(one) == base_written(other) == found
+    assert is_base(one)
+    assert unit_of(one) is None
+    assert not is_base("u00000-e001-p0000-a1.pt")
+    assert not is_base(f".{one}.12-ab.aside")
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [Range(start=0, size=5, at=0), Range(start=4, size=2, at=5)],
+        [Range(start=5, size=2, at=0), Range(start=0, size=2, at=2)],
+        [Range(start=8, size=3, at=0)],
+        [Range(start=0, size=5, at=1)],
+        [],
+    ],
+)
+def test_what_cannot_be_put_together_is_refused(ranges: list[Range]) -> None:
+    """Ranges that overlap, are out of order or end behind the file or the base; none at all."""
+    with pytest.raises(ValueError, match=r"overlap|behind|at least 1"):
+        Layout(base=f"frozen-{'0' * 16}-5-{'0' * 8}", size=10, ranges=tuple(ranges))
+
+
+_LARGE, _BASE = 1 << 59, f"frozen-{'0' * 16}-{1 << 60}-{'0' * 8}"
+
+
+def test_the_largest_layout_can_be_read(tmp_path: Path) -> None:
+    """Whatever its names and numbers are."""
+    name = "x" * (LONGEST_NAME - 2)
+    first = Range(start=0, size=_LARGE, at=0, name=name, digest=(1 << 64) - 1)
+    others = (
+        first.model_copy(update={"start": place, "size": 1, "at": place})
+        for place in range(_LARGE, _LARGE + MOST_RANGES - 1)
+    )
+    layout = Layout(base=_BASE, size=_LARGE + MOST_RANGES - 1, ranges=(first, *others))
+    (tmp_path / "u0.pt").write_bytes(layout.encoded())
+    with (tmp_path / "u0.pt").open("rb") as file:
+        assert layout_of(file) == layout
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ('"ranges":[' + "{}," * 50_000 + "{}]", "ranges.0.start"),
+        ('"ranges":[' + f'{{"start":{1 << 63},"size":1,"at":0}}' + "]", "ranges.0.start"),
+        ('"ranges":[{"start":0,"size":1,"at":' + "9" * 5000 + "}]", "number out of range"),
+        ('"changing":[' + '"",' * 3000 + '""]', "changing"),
+        ('"changing":["' + "x" * 201 + '"]', "changing.0"),
+        ("[" * 100_000, "JSON"),
+        (f'"x":"{"x" * (1 << 20)}"', "longer than"),
+    ],
+)
+def test_a_layout_that_nobody_writes_costs_its_reader_little(tmp_path: Path, what: str, why: str) -> None:
+    """It is refused at the first thing that is wrong, and without being read where it is too long."""
+    told = f'{{"base":"{_BASE}","size":9,{what}}}'.encode()
+    path = tmp_path / "u0.pt"
+    path.write_bytes(told + struct.pack("<Q16s", len(told), b"cerebro: based 1"))
+    with path.open("rb") as file, pytest.raises(UnreadableLayoutError) as error:
+        layout_of(file)
+    assert why in str(error.value.__cause__)
+    assert len(str(error.value.__cause__)) < 1000
+
+
+@pytest.mark.parametrize("base", ["../../etc/passwd", "frozen-x", f"frozen-{'0' * 16}-5-{'0' * 8}/../x", ""])
+def test_a_base_is_a_file_of_the_same_folder(base: str) -> None:
+    with pytest.raises(ValueError, match="base"):
+        Layout(base=base, size=10, ranges=(Range(start=0, size=5, at=0),))
+
+
+def test_a_damaged_layout_and_a_base_that_is_gone_or_short_are_errors(tmp_path: Path) -> None:
+    """Of the operating system's kind, as whoever reads a file expects them."""
+    path = written(tmp_path, bytes(range(200)), [(10, 60), (80, 90)])
+    with path.open("rb") as file:
+        layout = layout_of(file)
+    assert layout is not None
+    os.truncate(tmp_path / layout.base, 20)
+    with opened(path) as whole, pytest.raises(OSError, match="ends too early"):
+        checksum_of(whole)
+    (tmp_path / layout.base).unlink()
+    with pytest.raises(FileNotFoundError, match=layout.base):
+        opened(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:3] + content[4:])
+    with pytest.raises(UnreadableLayoutError):
+        opened(path)

@@ -1,0 +1,163 @@
+"""The tab of a search, and what other tabs tell of one: as its log grows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+
+from cerebro.contract.events import Event
+from cerebro.contract.search import AshaProcedure, PbtProcedure, ProcedureChoice
+from cerebro.state import ExperimentState
+from cerebro.state.experiment import fold
+from dispatcher.reading.read_model import ReadModel
+from dispatcher.rungs.view import MOST, search
+from tests.controller.searches import search_of, simulation
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import NOW, record
+
+SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
+    "asha": (AshaProcedure(), 12, 4),
+    "waiting": (AshaProcedure(rule="promotion", eta=2), 10, 4),
+    "pbt": (PbtProcedure(population=4), None, 3),
+}
+
+
+@cache
+def log_of(name: str) -> tuple[Event, ...]:
+    """A search that has ended, up to now."""
+    procedure, samples, epochs = SEARCHES[name]
+    made = simulation(search_of(procedure, samples=samples), epochs=epochs)
+    made.run(limit=20_000)
+    late = NOW - made.log[-1].time - 60
+    return tuple(event.model_copy(update={"time": event.time + late}) for event in made.log)
+
+
+def shown(name: str, events: Sequence[Event] | None = None) -> tuple[Bench, Browser]:
+    bench = Bench()
+    bench.store.records[name] = record(name)
+    bench.store.logs[name] = list(log_of(name) if events is None else events)
+    return bench, bench.signed_in()
+
+
+def half_of(name: str) -> list[Event]:
+    """Until its first model waits at a rung, or a clone has trained."""
+    state, found = ExperimentState(name="digits"), []
+    for event in log_of(name):
+        state.apply(event)
+        found.append(event)
+        run = state.runs.get("fit-1")
+        words = [each.state for each in run.models.values()] if run else []
+        if run and run.search and run.search.drawn > 6 and "finished" in words and "active" in words:
+            break
+    return found
+
+
+def test_the_tab_names_who_went_on_and_who_was_stopped_at_which_value() -> None:
+    """With the reason, from the highest rung to the lowest."""
+    _, browser = shown("asha")
+    page = text_of(browser.get("/experiments/asha/search").text)
+    run = fold("asha", log_of("asha")).runs["fit-1"]
+    assert run.search is not None
+    for why in run.search.verdicts.values():
+        assert why in page
+    assert "ASHA (stopping), models drawn at random" in page
+    assert "12 of at most 12 drawn, 12 models" in page
+    assert page.index("Rung of 4 epochs") < page.index("Rung of 3 epochs") < page.index("Rung of 1 epoch")
+    assert "went on to epoch 3" in page
+
+
+def test_while_a_search_goes_on_no_share_is_told() -> None:
+    """Models and epochs instead; who waits at a rung is paused."""
+    _, browser = shown("waiting", half_of("waiting"))
+    page = text_of(browser.get("/experiments/waiting").text)
+    assert "by fit-1 , whose search goes on" in page or "by fit-1, whose search goes on" in page
+    assert "%" not in page.partition("Cerebro")[0]
+    assert re.search(r"[0-9]+ models, [0-9]+ epochs? trained", page)
+    assert "waits for a decision" in text_of(browser.get("/experiments/waiting/search").text)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_every_page_bears_every_stage_of_a_search(name: str) -> None:
+    """Also before its first model is there."""
+    events = log_of(name)
+    began = next(index for index, event in enumerate(events) if event.type == "RunStarted")
+    for stop in (began + 1, len(half_of(name)), len(events)):
+        _, browser = shown(name, events[:stop])
+        for tab in (
+            "",
+            "/models",
+            "/search",
+            "/curves",
+            "/schedule",
+            "/checkpoints",
+            "/logs",
+            "/history",
+            "/code",
+        ):
+            answer = browser.get(f"/experiments/{name}{tab}")
+            assert answer.status_code == 200, (name, stop, tab)
+        for tab in ("/experiments", "/cluster"):
+            assert browser.get(tab).status_code == 200
+
+
+def test_models_tell_their_parents_and_curves_begin_there() -> None:
+    """In the table, on the model's own page, and in the figure of both."""
+    _, browser = shown("pbt")
+    run = fold("pbt", log_of("pbt")).runs["fit-1"]
+    clone = next(model for model in run.models.values() if model.inherited)
+    table = text_of(browser.get("/experiments/pbt/models").text)
+    assert f"{clone.parent} at epoch {clone.inherited_epochs}" in table
+    page = browser.get(f"/experiments/pbt/models/{clone.id}").text
+    assert f"Goes on from {clone.parent} at epoch {clone.inherited_epochs}" in text_of(page).replace(
+        " .", "."
+    )
+    assert re.search(rf"models={clone.parent}(%2C|,){clone.id}", page)
+    assert (
+        browser.get(page.partition('data-figure="')[2].partition('"')[0].replace("&amp;", "&")).status_code
+        == 200
+    )
+
+
+def test_a_run_that_searches_nothing_has_no_tab_of_it() -> None:
+    """Its address says what to do."""
+    from tests.dispatcher.stories import running_story
+
+    bench = Bench()
+    bench.store.add(running_story())
+    browser = bench.signed_in()
+    assert "/search" not in browser.get("/experiments/digits").text
+    assert "search=ASHA()" in browser.get("/experiments/digits/search").text
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
+    """After every event of a search: models come, grants grow, words change."""
+    kept = ReadModel(record(name))
+    for number, event in enumerate(log_of(name)):
+        kept.apply([event])
+        run = kept.fit()
+        if run is None:
+            continue
+        table = kept.table(run)
+        assert table.progress() == (run.progress() if run.has_known_end else (run.progress()[0], 0))
+        if number % 7 == 0:
+            anew = ReadModel(record(name))
+            anew.apply(log_of(name)[: number + 1])
+            assert table.rows() == anew.table(anew.state.runs[run.id]).rows()
+            assert table.varying == anew.table(anew.state.runs[run.id]).varying
+
+
+def test_of_a_long_rung_the_best_are_listed() -> None:
+    """The table of models has all."""
+    made = simulation(search_of(AshaProcedure(active=60), samples=MOST + 20), epochs=3)
+    made.run(limit=50_000)
+    read_model = ReadModel(record("long"))
+    read_model.apply(made.log)
+    view = search(read_model)
+    assert view is not None
+    lowest = view.rungs[-1]
+    assert (len(lowest.rows), lowest.total) == (MOST, MOST + 20)

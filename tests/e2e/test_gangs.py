@@ -1,0 +1,166 @@
+"""Gangs in a real cluster: workers that train one unit together, each on a partition of its own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro import Experiment
+from cerebro.contract.events import TaskAssigned
+from cerebro.contract.runs import FitPlan
+from cerebro.data.loader import Batch, MergedLoader
+from cerebro.state import Run
+from cerebro.worker.training import checkpoint
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import create, restore, train_unit
+from tests.e2e.conftest import MakeLab
+from tests.e2e.harness import Lab
+from tests.e2e.specs import knock
+from tests.e2e.test_replay import replay
+from tests.e2e.test_ways import SETTINGS, SPACE, Descent
+
+pytestmark = pytest.mark.slow
+
+
+def folder_of(lab: Lab, dataset: str, partition: int) -> Path:
+    """Of a partition, on the volume of the worker that made it."""
+    (found,) = lab.volumes.shards.glob(f"*/datasets/{dataset}/train/partition-{partition:04d}")
+    return found
+
+
+class Gated(Descent):
+    """Each rank knocks in the middle of the model's second unit, once it has made a step with the others."""
+
+    def __init__(self, gate: int) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        feed = dataloader if dataloader.unit != 1 else _Held(dataloader, self.gate)
+        return super().train(models, checkpoint, feed, hyperparams)
+
+
+class _Held:
+    def __init__(self, feed: Any, gate: int) -> None:
+        self._feed, self._gate = feed, gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number, batch in enumerate(self._feed):
+            if number == 1:
+                knock(self._gate, f"rank {self._feed.rank}")
+            yield batch
+
+
+def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tensor]:
+    """The weights that one process trains of a model on the sets of partitions that the run's visits name."""
+    assert isinstance(run.plan, FitPlan)
+    known, state = run.models[model], None
+    hyperparams: dict[str, Any] = {**known.hyperparams}
+    for number, visit in enumerate(known.visits):
+        loader = MergedLoader(
+            [folder_of(lab, run.plan.dataset, partition) for partition in visit.partitions],
+            batch_size=hyperparams["batch_size"],
+            seeds=[
+                unit_seed(SETTINGS["seed"], model, visit.epoch, partition) for partition in visit.partitions
+            ],
+        )
+        trainee = create(
+            Descent(), hyperparams, seed=SETTINGS["seed"], model=model, device=torch.device("cpu")
+        )
+        if state is not None:
+            restore(trainee, state)
+        feed = InstrumentedLoader(loader, epoch=visit.epoch, unit=number)
+        where: dict[str, Any] = {"model": model, "epoch": visit.epoch, "partition": visit.partition}
+        train_unit(Descent(), trainee, feed, hyperparams, seed=SETTINGS["seed"], **where)
+        name = f"{model}-{number}.pt"
+        trainee.save(folder, name)
+        state = torch.load(folder / name, weights_only=True)
+    assert state is not None
+    trained: dict[str, torch.Tensor] = state["models"][0]
+    return trained
+
+
+def test_two_workers_train_the_weights_of_one_process_on_both_partitions(
+    own_lab: MakeLab, tmp_path: Path
+) -> None:
+    """Each unit is on two partitions, at two workers, none of which is in two units; all partitions are visited once in
+    each epoch, the last one alone where their number is odd; and the weights are those that one process trains."""
+    lab = own_lab(workers=5)
+    experiment = lab.prepared()
+    result = experiment.run_fit(Descent(), SPACE, gang=2, techniques=["ddp"], **SETTINGS)
+    assert result.failures() == {}
+    log = lab.log(experiment)
+    given = [e for e in log.read() if isinstance(e, TaskAssigned) and "/train/" in e.task]
+    sets = [e for e in given if e.others]
+    assert {e.way.label for e in sets if e.way} == {"ddp-2x1"}
+    assert {len(e.others) for e in sets} == {1}
+    run = log.state().runs["fit-1"]
+    for model in run.models.values():
+        assert [len(visit.partitions) for visit in model.visits].count(2) == 4
+    check_weights(lab, run, tmp_path)
+    for more in ((), ("--tolerance", "1e-4")):
+        status, said = replay(experiment.name, *more)
+        assert status == 0, said
+
+
+def newest(lab: Lab, experiment: Experiment) -> Run:
+    """Its newest fit run."""
+    return [run for run in lab.log(experiment).state().runs.values() if run.kind == "fit"][-1]
+
+
+def check_weights(lab: Lab, run: Run, folder: Path) -> None:
+    """Each model has the weights that one process trains on what it has visited."""
+    assert isinstance(run.plan, FitPlan)
+    for model in run.models.values():
+        for epoch in (1, 2):
+            visited = [p for visit in model.visits if visit.epoch == epoch for p in visit.partitions]
+            assert sorted(visited) == sorted(run.plan.partitions)
+        trained = checkpoint.load(lab.volumes.checkpoints, model.visits[-1].checkpoint, "cpu")["models"][0]
+        for name, tensor in alone(lab, run, model.id, folder).items():
+            torch.testing.assert_close(trained[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("victim", ["its process", "its worker"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_member_that_is_killed_voids_the_attempt_and_nothing_else(
+    lab: Lab, prepared: str, tmp_path: Path, rank: int, victim: str
+) -> None:
+    """Whichever rank it is, its process or its worker: the unit is done again, once, and its weights are the same."""
+    experiment = lab.attach(prepared)
+    fit = lab.spawn(
+        lambda: experiment.run_fit(Gated(lab.gate.port), SPACE, gang=2, techniques=["ddp"], **SETTINGS)
+    )
+    knocks = {each.what: each for each in (lab.gate.knock(), lab.gate.knock())}
+    killed = knocks[f"rank {rank}"]
+    lab.kill(killed.pid if victim == "its process" else killed.worker)
+    lab.gate.open()
+    result = lab.result(fit, experiment)
+    assert result.failures() == {}
+    check_weights(lab, newest(lab, experiment), tmp_path)
+
+
+def test_a_worker_that_is_asked_to_end_takes_no_attempt_from_its_gang(
+    lab: Lab, prepared: str, tmp_path: Path
+) -> None:
+    """Rank 0 hears of it, and all leave at the same batch: the attempt is given back and does not count."""
+    experiment = lab.attach(prepared)
+    fit = lab.spawn(
+        lambda: experiment.run_fit(Gated(lab.gate.port), SPACE, gang=2, techniques=["ddp"], **SETTINGS)
+    )
+    knocks = {each.what: each for each in (lab.gate.knock(), lab.gate.knock())}
+    lab.send(knocks["rank 1"].worker, signal.SIGTERM)
+    lab.gate.open()
+    assert lab.result(fit, experiment).failures() == {}
+    run = newest(lab, experiment)
+    assert not any(task.failures for task in run.tasks.values())
+    check_weights(lab, run, tmp_path)

@@ -1,0 +1,104 @@
+"""Models that users change, clone, extend and add while a real cluster trains them."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cerebro.cli import main
+from cerebro.errors import ConflictError
+from tests.e2e.harness import Lab
+from tests.e2e.specs import TinyTraining, knock
+
+pytestmark = pytest.mark.slow
+
+
+class Tracked(TinyTraining):
+    """Trains by an optimizer that is tracked; a hyper-parameter `plain` has it restored by `load_state_dict`."""
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        (network,) = models
+        unit, tag = checkpoint.get("units", 0), str(hyperparams["tag"])
+        if (tag, unit) in self.holds:
+            knock(self.gate, f"{tag} {unit}")
+        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
+        if not hyperparams.get("plain"):
+            checkpoint.track(optimizer=optimizer)
+        elif "optimizer" in checkpoint:
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        total = 0.0
+        for inputs, labels in dataloader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(network(inputs), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            for group in optimizer.param_groups:  # a schedule, which a changed length moves
+                group["weight_decay"] = 0.01 * dataloader.step / dataloader.total_steps
+            optimizer.step()
+            total += loss.item() * len(labels)
+        if hyperparams.get("plain"):
+            checkpoint["optimizer"] = optimizer.state_dict()
+        checkpoint["units"] = unit + 1
+        return {"loss": total / dataloader.num_rows}
+
+
+def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
+    """While a unit of m00 runs, m00 is changed, cloned warm and cold, extended, and a model is added: the unit counts
+    with the old values, the warm clone's first input is its parent's file, and each model can be trained again."""
+    experiment = lab.prepared()
+    fit = lab.fit(
+        experiment, Tracked(gate=lab.gate.port, holds=[("a", 3)]), tags="ab", epochs=3, trials="never"
+    )
+    held = lab.gate.knock(120)
+    experiment.change_model("m00", {"lr": 0.002, "batch_size": 4})
+    warm = experiment.clone("m00", {"lr": 0.03, "tag": "w"}, warm=True)
+    cold = experiment.clone("m00", {"tag": "k"}, epochs=1)
+    (added,) = experiment.add_models([{"tag": "n", "lr": 0.01, "batch_size": 3}], epochs=1)
+    experiment.extend_model("m00", epochs=4)
+    experiment.prioritize("m00", 1)
+    assert (warm, cold, added) == ("m02", "m03", "m04")
+    with pytest.raises(ConflictError, match="has no search"):
+        experiment.stop_search()
+    held.let_through()
+    lab.gate.open()
+    result = lab.result(fit, experiment)
+    assert result.failures() == {}
+    run = experiment.state().runs[result.run]
+    parent, clone = run.models["m00"], run.models[warm]
+    assert [parent.hyperparams_of(unit)["lr"] for unit in range(len(parent.visits))] == [0.01] * 4 + [
+        0.002
+    ] * 4
+    assert [model.completed_epochs for model in run.models.values()] == [4, 3, 3, 1, 1]
+    assert clone.inherited == 3
+    assert clone.visits[2].checksum == parent.visits[2].checksum
+    told = io.StringIO()
+    with redirect_stdout(told):
+        assert main(["replay", experiment.name]) == 0
+    assert told.getvalue().count("final state equal to the bit") == 5
+
+
+def test_a_changed_rate_that_user_code_puts_back_fails_its_unit(lab: Lab) -> None:
+    """After a change and in a warm clone, with a plain optimizer; the sentence says what to do. Tracked, the clone of
+    the same state trains."""
+    experiment = lab.prepared()
+    space = [{"tag": "a", "lr": 0.01, "batch_size": 5, "plain": True}]
+    experiment.run_fit(
+        Tracked(), space, epochs=1, metric="loss", mode="min", seed=3, progress=False, trials="never"
+    )
+    clones = [
+        experiment.clone("m00", {"lr": 0.03, "plain": plain}, warm=True, epochs=2) for plain in (True, False)
+    ]
+    run = experiment.watch(progress=False)
+    failed, trained = (run.models[name] for name in clones)
+    assert trained.completed_epochs == 2
+    assert failed.failure is not None
+    assert (
+        "lr was changed from 0.01 to 0.03, but the optimizer in checkpoint['optimizer']"
+        in failed.failure.text
+    )
+    assert "checkpoint.track(optimizer=optimizer)" in failed.failure.text

@@ -1,0 +1,112 @@
+"""Trials in a real cluster: a way is tried beside training, and a later run takes over what was found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cerebro import Experiment, SubEpochSpec
+from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TrialsRecalled
+from cerebro.runtime.usage import cores
+from cerebro.techniques import Ddp, Technique
+from tests.e2e.conftest import MakeLab
+from tests.e2e.harness import Lab
+from tests.e2e.specs import FEATURES
+
+pytestmark = pytest.mark.slow
+
+BATCH_S, EPOCHS = 0.25, 60
+"""Seconds of a batch, and so many epochs that a trial is worth its time until the run is stopped."""
+
+
+class Slow(SubEpochSpec):
+    """A small network whose batches take their time."""
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        """See `SubEpochSpec`."""
+        return [nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 3))]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        (network,) = models
+        optimizer = torch.optim.SGD(network.parameters(), lr=hyperparams["lr"])
+        checkpoint.track(optimizer=optimizer)
+        for inputs, labels in dataloader:
+            loss = nn.functional.cross_entropy(network(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            threading.Event().wait(BATCH_S)
+        return {"loss": 0.0}
+
+
+def is_trained(event: Event, run: str) -> bool:
+    return isinstance(event, TaskCommitted) and event.task.startswith(f"{run}/train/")
+
+
+def started(lab: Lab, experiment: Any) -> Any:
+    """A fit by one device or by two, of which one way has to be tried."""
+    techniques: list[str | Technique] = ["single", Ddp(unused_parameters=False, checkpointing=False)]
+    mine = Experiment.attach(experiment.name)  # the test's own is not for another thread
+    return lab.spawn(
+        lambda: mine.run_fit(
+            Slow(),
+            {"lr": [0.05], "batch_size": 5},
+            epochs=EPOCHS,
+            metric="loss",
+            mode="min",
+            seed=3,
+            progress=False,
+            techniques=techniques,
+            gpus=[1, 2],
+        )
+    )
+
+
+def stopped(lab: Lab, experiment: Any, fit: Any) -> None:
+    experiment.stop()
+    with pytest.warns(UserWarning, match="was stopped by"):
+        lab.result(fit, experiment)
+
+
+def test_what_one_run_has_tried_the_next_one_knows(own_lab: MakeLab) -> None:
+    """A fit with named techniques tries the way of two devices, its ranks verify it, and `cerebro trials` tells what
+    was found. The next fit of the same code takes it over by way of its log, and tries nothing."""
+    if cores.available() < 2:
+        pytest.skip("two devices need two cores")
+    lab = own_lab(workers=1, CEREBRO_DEVICES="2")
+    experiment = lab.prepared(locators=lab.tables(train=40))
+    log = lab.log(experiment)
+    first = started(lab, experiment)
+    tried = log.until(lambda e: isinstance(e, TaskCommitted) and "/trial/" in e.task, "the trial")
+    assert isinstance(tried, TaskCommitted)
+    outcome = tried.result.trial
+    assert outcome is not None
+    assert (outcome.is_verified, outcome.is_usable) == (True, True), outcome
+    assert outcome.batch_s == pytest.approx(BATCH_S, rel=0.5)
+    log.until(lambda e: is_trained(e, "fit-1"), "a unit after it")
+    stopped(lab, experiment, first)
+
+    log.skip()
+    second = started(lab, experiment)
+    recalled = log.until(lambda e: isinstance(e, TrialsRecalled), "what is known")
+    assert isinstance(recalled, TrialsRecalled)
+    assert outcome.batch_s in [each.batch_s for each in recalled.outcomes.values()]
+    for _ in range(2):
+        log.until(lambda e: is_trained(e, "fit-2"), "a unit of the second run")
+    stopped(lab, experiment, second)
+    given = [event.task for event in log.read() if isinstance(event, TaskAssigned)]
+    assert [task for task in given if task.startswith("fit-1/trial/")] == [tried.task]
+    assert [task for task in given if task.startswith("fit-2/trial/")] == []
+
+    command = [sys.executable, "-m", "cerebro.cli", "trials", experiment.name]
+    for run in ("fit-1", "fit-2"):
+        told = subprocess.run([*command, "--run", run], capture_output=True, text=True, check=True).stdout
+        (line,) = [line for line in told.splitlines() if "ddp" in line]
+        assert "measured" in line, told

@@ -1,0 +1,88 @@
+"""Jobs that share GPUs in time: rules of the simulation, and that the better policy is better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cerebro.errors import InstanceError
+from cerebro.research.hermes.comparison import SCENARIOS, compare
+from cerebro.research.hermes.jobs import GPUS, NETWORKS, START_S, VARIANTS, Workload, make_jobs, oracle_s
+from cerebro.research.hermes.sharing import POLICIES, share
+
+WORK = Workload()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_job_ends_and_nobody_beats_the_oracle(name: str) -> None:
+    """No GPU does two things at once, so all of it takes as long as the work on all GPUs at least."""
+    jobs = make_jobs("VGG16", WORK, 3)
+    found = share(jobs, POLICIES[name], "VGG16", WORK)
+    work_s = sum(job.total_s for job in jobs)
+    assert all(job.is_done and job.progress.done == 1 for job in jobs)
+    assert found.to_goal_s >= oracle_s(jobs)
+    assert work_s / GPUS <= found.makespan_s <= work_s
+    assert found.switches >= len(jobs)
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    first, second = (
+        share(make_jobs("VGG19", WORK, 5), POLICIES["promising"], "VGG19", WORK) for _ in range(2)
+    )
+    assert first == second
+
+
+def test_preemption_costs_what_the_paper_measured() -> None:
+    """A job alone on its GPU is started once; one of two that take turns is saved and restored each time."""
+    alone = replace(WORK, jobs=1, good=1)
+    jobs = make_jobs("VGG19", alone, 0)
+    found = share(jobs, POLICIES["rr"], "VGG19", alone)
+    assert found.switches == 1
+    assert found.makespan_s == pytest.approx(START_S + jobs[0].total_s)
+    both = replace(WORK, jobs=5, good=1)
+    jobs = make_jobs("VGG19", both, 0)
+    found = share(jobs, POLICIES["rr"], "VGG19", both)
+    switches = found.switches - 5
+    busiest = jobs[0].total_s + jobs[4].total_s  # the first and the fifth have the same GPU
+    assert found.makespan_s >= busiest
+    assert (
+        found.makespan_s
+        <= max(busiest, *(job.total_s for job in jobs)) + 2 * START_S + switches * 1.57 + 1e-6
+    )
+
+
+def test_jobs_are_as_the_paper_says() -> None:
+    """Section 2.2: of the good ones 60 of 85 reach their goal within 500 iterations, the others within 1,000."""
+    goals = [
+        job.goal
+        for network in NETWORKS
+        for seed in range(40)
+        for job in make_jobs(network, replace(WORK, good=12), seed)
+        if job.is_good
+    ]
+    assert len(goals) == 4 * 40 * 12
+    assert sum(goal <= 500 for goal in goals) / len(goals) == pytest.approx(60 / 85, abs=0.04)
+    assert max(goals) <= 1000
+
+
+def test_better_than_hermes_on_jobs_that_nobody_has_tuned_for() -> None:
+    """As the benchmark, on a seed of its own."""
+    for name, least in (("hermes-4", 1.3), ("hermes-12", 1.1)):
+        hermes, promising = compare(SCENARIOS[name], ("hermes", "promising"), seeds=[70, 71])
+        assert hermes.mean >= least * promising.mean
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name])
+def test_a_variant_is_another_workload(variant: str) -> None:
+    """It is named, can be run, and what comes of it differs."""
+    plain, varied = (
+        share(make_jobs("VGG16", work, 1), POLICIES["promising"], "VGG16", work)
+        for work in (WORK, SCENARIOS[f"hermes-4-{variant}"].work)
+    )
+    assert varied != plain
+
+
+def test_unknown_policies_are_named() -> None:
+    with pytest.raises(InstanceError, match=r"hermes-4 has no policy 'best': choose one of fifo, rr"):
+        compare(SCENARIOS["hermes-4"], ("best",), seeds=[0])

@@ -1,0 +1,67 @@
+"""What is foretold of a model from the losses that it has shown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.scheduling.convergence import Sample, forecast
+from cerebro.scheduling.convergence.curves import GOAL, HALF_LIVES, condensed
+
+counts = st.integers(1, 9)
+values = st.floats(0, 100)
+samples = st.lists(st.tuples(st.floats(0, 1), values, counts), min_size=1, max_size=40).map(
+    lambda found: [Sample(*each) for each in sorted(found)]
+)
+
+
+def along(half: float, *, is_power: bool, floor: float, height: float, done: float) -> list[Sample]:
+    """Losses of a curve without noise, up to that share of the training."""
+    shares = [done * (number + 0.5) / 30 for number in range(30)]
+    xs = [half / (half + t) if is_power else 2 ** (-t / half) for t in shares]
+    return [Sample(t, floor + height * x, 1) for t, x in zip(shares, xs, strict=True)]
+
+
+@pytest.mark.parametrize("is_power", [False, True])
+@pytest.mark.parametrize("half", HALF_LIVES[1:7])
+def test_a_curve_of_the_family_is_continued(half: float, is_power: bool) -> None:
+    """From the first half of the training, its end is known to a few per cent of what it falls."""
+    told = along(half, is_power=is_power, floor=1.0, height=4.0, done=0.5)
+    end = half / (half + 1) if is_power else 2 ** (-1 / half)
+    assert forecast(told, 0.5).final == pytest.approx(1.0 + 4.0 * end, abs=0.2)
+
+
+def test_what_has_fallen_has_reached_its_goal() -> None:
+    """Of a curve that is flat by now nothing is left to wait for; of one that has only begun to fall, most is."""
+    fallen = forecast(along(0.05, is_power=False, floor=1.0, height=4.0, done=0.8), 0.8)
+    begun = forecast(along(2.0, is_power=False, floor=1.0, height=4.0, done=0.1), 0.1)
+    assert sum(each.weight for each in fallen.predictions if each.left <= 0) > GOAL
+    assert sum(each.weight for each in begun.predictions if each.left > 0) > GOAL
+    assert sum(each.weight * each.left for each in begun.predictions) > 0.4
+
+
+@given(samples, st.floats(0, 1))
+def test_curves_are_weighed_by_shares_of_one(told: list[Sample], done: float) -> None:
+    """Whatever was seen; and no curve has a goal beyond the end of the training."""
+    found = forecast(told, done)
+    assert sum(each.weight for each in found.predictions) == pytest.approx(1.0, abs=1e-4)
+    assert all(each.left <= 1 - done + 1e-9 for each in found.predictions)
+
+
+@given(samples, st.floats(0.01, 100))
+def test_another_unit_of_the_loss_foretells_the_same(told: list[Sample], factor: float) -> None:
+    """Bits instead of nats, say."""
+    scaled = [sample._replace(value=sample.value * factor) for sample in told]
+    final = forecast(told, 0.5).final
+    assert forecast(scaled, 0.5).final == pytest.approx(final * factor, rel=1e-4, abs=1e-3 * factor)
+
+
+@given(samples, st.integers(1, 10))
+def test_neighbours_that_are_put_together_keep_their_mean(told: list[Sample], most: int) -> None:
+    found = condensed(told, most)
+    total = sum(sample.number for sample in told)
+    assert len(found) == min(most, len(told))
+    assert sum(sample.number for sample in found) == total
+    assert sum(s.number * s.value for s in found) == pytest.approx(sum(s.number * s.value for s in told))
+    assert [sample.share for sample in found] == sorted(sample.share for sample in found)

@@ -1,0 +1,121 @@
+"""Who is trained next, by the rules of Hermes, of SLAQ, and by the expected merit per second."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.scheduling.convergence import UNSEEN, Progress, Quantum, Sample, hermes, promising, slaq
+
+_QUANTUM = 0.05
+"""Share of the training."""
+
+
+def progress(*losses: list[float], total_s: float = 100.0) -> Progress:
+    """Of a model with these losses in each of its quanta."""
+    quanta = []
+    for number, seen in enumerate(losses):
+        shares = [_QUANTUM * (number + (place + 0.5) / len(seen)) for place in range(len(seen))]
+        quanta.append(Quantum(tuple(Sample(t, loss, 1) for t, loss in zip(shares, seen, strict=True))))
+    return Progress(quanta=tuple(quanta), done=_QUANTUM * len(quanta), total_s=total_s)
+
+
+def falling(half: float, *, floor: float = 2.0, start: float = 7.0, quanta: int = 2) -> Progress:
+    """A model whose loss falls with that half-life, a share of its training."""
+    shares = [_QUANTUM * (place + 0.5) / 10 for place in range(10 * quanta)]
+    losses = [floor + (start - floor) * 2 ** (-t / half) for t in shares]
+    return progress(*(losses[10 * number : 10 * number + 10] for number in range(quanta)))
+
+
+FLAT = progress([7.0, 7.1, 6.9, 7.0], [7.0, 6.95, 7.05, 7.0])
+
+progresses = st.lists(
+    st.builds(
+        lambda quanta, has_diverged: replace(
+            progress(*quanta) if quanta else UNSEEN, has_diverged=has_diverged
+        ),
+        st.lists(st.lists(st.floats(0.1, 50), min_size=1, max_size=8), max_size=4),
+        st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+def test_hermes_as_printed() -> None:
+    """Section 3.3: the range of the first quantum over its losses; then the fall of the midrange over the newest's."""
+    once, twice = progress([7.0, 6.0, 6.5, 5.0]), progress([7.0, 6.0], [4.0, 6.0, 3.5, 4.5])
+    rising = progress([5.0, 5.0], [6.0, 8.0])
+    assert hermes([once, twice, rising, UNSEEN]) == [0.5, (6.5 - 4.75) / 4, (5.0 - 7.0) / 2, math.inf]
+
+
+def test_slaq_compares_falls_with_the_largest_of_the_same_model() -> None:
+    """So the scale of a loss does not count."""
+    small = progress([0.8], [0.6], [0.5])
+    large = progress([800.0], [600.0], [500.0])
+    assert slaq([small, large]) == pytest.approx([0.5, 0.5])
+    assert slaq([progress([3.0]), UNSEEN]) == [math.inf, math.inf]
+
+
+def test_who_is_to_be_good_soonest_goes_first() -> None:
+    """Before who falls slowly, who does not fall at all, and who rises."""
+    rising = progress([7.0, 7.5, 8.0, 8.5], [9.0, 10.0, 11.0, 12.0])
+    fast, slow, flat, worse = promising([falling(0.1), falling(3.0), FLAT, rising])
+    assert fast > slow > flat
+    assert fast > worse
+
+
+def test_quick_units_count() -> None:
+    """Of two models that are alike the one whose training takes half as long is worth twice as much."""
+    model = falling(0.1)
+    quick, long, *_ = promising([replace(model, total_s=50.0), model, FLAT, FLAT])
+    assert quick == pytest.approx(2 * long)
+
+
+def test_models_are_looked_at_before_they_are_compared() -> None:
+    """Who was never trained goes first until four were; then it is worth twice the mean."""
+    assert promising([falling(0.1), FLAT, UNSEEN, FLAT, UNSEEN]) == [0.0, 0.0, math.inf, 0.0, math.inf]
+    *seen, hope = promising([falling(0.1), FLAT, falling(3.0), FLAT, UNSEEN])
+    assert hope == pytest.approx(2 * sum(seen) / 4)
+    assert promising([UNSEEN, falling(0.1)])[0] == math.inf
+
+
+@given(progresses)
+def test_who_has_diverged_comes_last(models: list[Progress]) -> None:
+    """After all others, which are compared as if it were not there."""
+    left = [model for model in models if not model.has_diverged]
+    for rule in (promising, hermes, slaq):
+        found = dict(enumerate(rule(models)))
+        diverged = [found.pop(n) for n, model in enumerate(models) if model.has_diverged]
+        assert diverged == [-math.inf] * len(diverged)
+        assert [*found.values()] == rule(left)
+        assert all(each > -math.inf for each in found.values())
+
+
+@given(progresses)
+def test_rules_tell_a_number_of_each_model(models: list[Progress]) -> None:
+    """None of them is NaN: it would be neither before nor behind another one."""
+    for rule in (promising, hermes, slaq):
+        found = rule(models)
+        assert len(found) == len(models)
+        assert not any(math.isnan(each) for each in found)
+        assert rule(models) == found
+
+
+def test_what_models_were_compared_with_before_does_not_count() -> None:
+    """What is kept of a decision is no part of the next one."""
+    models = [falling(0.1), falling(0.5), falling(3.0), FLAT]
+    assert promising([*models, falling(0.1, floor=0.5)])[:4] != promising(models)
+    assert promising(models) == promising([replace(model) for model in models])
+
+
+@given(progresses, st.randoms(use_true_random=False))
+def test_the_order_of_models_does_not_count(models: list[Progress], random) -> None:  # type: ignore[no-untyped-def]
+    order = list(range(len(models)))
+    random.shuffle(order)
+    for rule in (promising, hermes, slaq):
+        found = rule(models)
+        assert rule([models[n] for n in order]) == pytest.approx([found[n] for n in order])

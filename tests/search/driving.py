@@ -1,0 +1,304 @@
+"""A run as a search sees it: carries out orders, trains models epoch by epoch, and tells what happened.
+
+Stands for the fold and the workers. What happens next is drawn, so that reports come in any order that they can.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import (
+    LogUniform,
+    ProcedureChoice,
+    RandInt,
+    SearchRequest,
+    Space,
+    Uniform,
+)
+from cerebro.search.procedure import (
+    SEARCH,
+    Add,
+    Added,
+    Changed,
+    Closed,
+    Crew,
+    Draw,
+    Drawn,
+    Extend,
+    Extended,
+    Failed,
+    Finish,
+    Measured,
+    Order,
+    Reached,
+    Refused,
+    Report,
+    Resumed,
+    Stop,
+    Stopped,
+)
+from cerebro.search.transducer import Search
+
+SPACE: Space = {
+    "lr": LogUniform(low=1e-4, high=1e-1),
+    "width": RandInt(low=1, high=64),
+    "drop": Uniform(low=0, high=1),
+}
+
+
+def asked(procedure: ProcedureChoice, *, samples: int | None = None, **settings: Any) -> SearchRequest:
+    """A request with the space above."""
+    return SearchRequest(procedure=procedure, space=SPACE, samples=samples, **settings)
+
+
+def search_of(
+    request: SearchRequest, *, epochs: int = 27, mode: Literal["min", "max"] = "max", workers: int = 2
+) -> Search:
+    """A search that has not begun."""
+    return Search(request, epochs=epochs, metric="score", mode=mode, seed=7, workers=workers)
+
+
+@dataclass
+class Model:
+    """As the fold keeps it."""
+
+    hyperparams: Hyperparameters
+    grant: int
+    urgency: int = 0
+    origin: str | None = None
+    is_warm: bool = False
+    trained: int = 0
+    is_stopped: bool = False
+    is_failed: bool = False
+    is_kept: bool = False
+    grants: list[int] = field(default_factory=list)
+
+    @property
+    def is_active(self) -> bool:
+        return not (self.is_stopped or self.is_failed) and self.trained < self.grant
+
+
+def score(hyperparams: Hyperparameters, epoch: int) -> float:
+    """Of a model after an epoch: made of its values, better with epochs."""
+    rng = random.Random(repr(sorted(hyperparams.items())))
+    return rng.random() - rng.random() / epoch
+
+
+class Run:
+    """Carries out what a search orders."""
+
+    def __init__(self, search: Search, seed: int = 0, value: Callable[[Hyperparameters, int], float] = score):
+        self.search = search
+        self.rng = random.Random(seed)
+        self.value = value
+        self.refused = 0.0
+        """Share of the search's models that cannot be."""
+        self.models: dict[str, Model] = {}
+        self.told: list[Report] = []
+        self.orders: list[list[Order]] = []
+        self.why = ""
+        self.is_late = False
+        """Whether other things may happen before orders are carried out."""
+        self._decisions: deque[list[Order]] = deque()
+        self._draws: deque[int] = deque()
+        self._drawn = 0
+        self._time = 0.0
+        self._reports: deque[Report] = deque()
+        self._do(search.begin())
+
+    # --- what the search asks for ----------------------------------------------------------------
+
+    def _do(self, orders: list[Order]) -> None:
+        self.orders.append(orders)
+        if self.is_late and orders:
+            self._decisions.append(orders)
+        else:
+            self._carry_out(orders)
+
+    def _carry_out(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case Draw():
+                    self._draws.extend(range(self._drawn, self._drawn + order.count))
+                    self._drawn += order.count
+                case Add():
+                    self._add(order)
+                case Extend():
+                    self._extend(order)
+                case Stop():
+                    model = self.models[order.model]
+                    assert self.is_late or not model.is_kept
+                    if not model.is_kept or self.rng.random() < 0.5:
+                        self.stop(order.model, SEARCH)
+                case Finish():
+                    assert not self.why, "finished twice"
+                    self.why = order.why
+
+    @property
+    def ordered_stops(self) -> set[str]:
+        """Models that the search has ordered to be stopped, at a rung or on the way to one."""
+        return {order.model for orders in self.orders for order in orders if isinstance(order, Stop)}
+
+    def _extend(self, order: Extend) -> None:
+        model = self.models[order.model]
+        if model.is_stopped or model.is_failed or order.epochs <= model.grant:
+            assert self.is_late, f"{order} of {model}"
+            return
+        assert order.epochs > model.trained, f"{order} is below what is trained, {model.trained}"
+        model.grant, model.urgency = order.epochs, order.urgency
+        model.grants.append(order.epochs)
+
+    def _add(self, order: Add) -> None:
+        if self.rng.random() < self.refused:
+            self._reports.append(Refused(why="its checkpoint is gone"))
+            return
+        trained = 0
+        if order.origin is not None:
+            trained = self.models[order.origin].trained
+        if order.epochs <= trained:
+            assert self.is_late
+            self._reports.append(Refused(why="its origin has been trained further"))
+            return
+        self.add(order.hyperparams, order.epochs, SEARCH, origin=order.origin, urgency=order.urgency)
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def tell(self, report: Report) -> None:
+        """Report to the search, then all that follows from its orders."""
+        self._reports.append(report)
+        self.tell_all()
+
+    def tell_all(self) -> None:
+        """Report what there is to report."""
+        while self._reports:
+            self.told.append(first := self._reports.popleft())
+            self._do(self.search.told(first))
+
+    def add(
+        self,
+        hyperparams: Hyperparameters,
+        epochs: int,
+        by: str,
+        *,
+        origin: str | None = None,
+        is_warm: bool = False,
+        urgency: int = 0,
+    ) -> str:
+        """A new model; reported with what comes next."""
+        name = f"m{len(self.models):03}"
+        model = Model(hyperparams, epochs, urgency, origin, is_warm=is_warm or origin is not None)
+        model.trained = self.models[origin].trained if origin else 0
+        model.grants.append(epochs)
+        self.models[name] = model
+        self._reports.append(
+            Added(
+                model=name,
+                hyperparams=hyperparams,
+                by=by,
+                is_warm=model.is_warm,
+                epochs=epochs,
+                trained=model.trained,
+            )
+        )
+        return name
+
+    def stop(self, name: str, by: str) -> None:
+        """A stop that comes in time; of a model at the end of its grant there is nothing to stop."""
+        model = self.models[name]
+        if model.is_active:
+            model.is_stopped = True
+            self._reports.append(Stopped(model=name, by=by))
+
+    def draw(self) -> None:
+        """Answer the oldest question."""
+        number = self._draws.popleft()
+        rng = random.Random(f"draw/{number}")
+        values: Hyperparameters = {"lr": rng.random(), "width": number, "drop": 0.5}
+        self.tell(Drawn(number=number, hyperparams=values, time=self._time))
+
+    def train(self, name: str) -> None:
+        """An epoch of a model."""
+        model = self.models[name]
+        model.trained += 1
+        self._time += 60
+        value = self.value(model.hyperparams, model.trained)
+        news: dict[str, Any] = {
+            "value": value,
+            "metrics": {"score": value, "loss": -value},
+            "time": self._time,
+        }
+        self._reports.append(Measured(model=name, epoch=model.trained, **news))
+        if model.trained == model.grant:
+            self._reports.append(Reached(model=name, epochs=model.trained, **news))
+        self.tell_all()
+
+    def step(self) -> bool:
+        """Whatever may happen next without a user; whether there was anything."""
+        active = [name for name, model in self.models.items() if model.is_active]
+        chances = [*active, *(["draw"] if self._draws else []), *(["decide"] * 3 if self._decisions else [])]
+        if not chances:
+            return False
+        chosen = self.rng.choice(chances)
+        if chosen == "draw":
+            self.draw()
+        elif chosen == "decide":
+            self._carry_out(self._decisions.popleft())
+            self.tell_all()
+        else:
+            self.train(chosen)
+        return True
+
+    def disturb(self) -> None:
+        """Something that a user does, or that breaks."""
+        names = list(self.models)
+        name = self.rng.choice(names) if names else None
+        model = self.models[name] if name else None
+        match self.rng.randrange(9):
+            case 0 if name and model and model.is_active:
+                model.is_failed = True
+                self.tell(Failed(model=name, time=self._time))
+            case 1 if name and model and model.is_active:
+                model.is_stopped = True
+                self.tell(Stopped(model=name, by="ann"))
+            case 2 if name and model and (model.is_stopped or model.is_failed):
+                model.is_stopped = model.is_failed = False
+                model.is_kept = True
+                self.tell(Resumed(model=name, by="ann", epochs=model.grant))
+            case 3 if name and model and not model.is_failed:
+                model.grant = max(model.trained, self.rng.randint(1, 2 * self.search.facts.epochs))
+                model.is_kept, model.is_stopped = True, False
+                self._reports.append(Extended(model=name, epochs=model.grant, by="ann"))
+                self.tell_all()
+            case 4:
+                self.tell(Crew(workers=self.rng.randint(0, 5)))
+            case 5:
+                self.add(
+                    {"lr": 0.1, "width": 1000 + len(self.models), "drop": 0.1}, self.rng.randint(1, 9), "ann"
+                )
+                self.tell_all()
+            case 6 if name and model and model.trained:
+                grant = model.trained + self.rng.randint(1, 9)
+                self.add({**model.hyperparams, "lr": 0.2}, grant, "ann", origin=name)
+                self.tell_all()
+            case 7 if name and model and model.is_active:
+                model.hyperparams = {**model.hyperparams, "lr": self.rng.random(), "width": "wide"}
+                self.tell(Changed(model=name, hyperparams=model.hyperparams))
+            case 8 if self.rng.random() < 0.02:
+                self.tell(Closed(by="ann"))
+
+    def to_the_end(self, *, disturbances: int = 0, most: int = 200_000) -> Run:
+        """Until nothing is left to do."""
+        self.refused = 0.1 if disturbances else 0.0
+        for _ in range(disturbances):
+            for _ in range(self.rng.randrange(6)):
+                self.step()
+            self.disturb()
+        for _ in range(most):
+            if not self.step():
+                return self
+        raise AssertionError(f"does not end: {len(self.models)} models after {most} steps")

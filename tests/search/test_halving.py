@@ -1,0 +1,300 @@
+"""Successive halving: who goes on from a rung, in Hyperband's brackets and in ASHA."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import AboveRule, AshaProcedure, HyperbandProcedure
+from cerebro.search.procedure import (
+    Added,
+    Crew,
+    Draw,
+    Drawn,
+    Extend,
+    Failed,
+    Measured,
+    Reached,
+    Stop,
+    Stopped,
+)
+from cerebro.search.procedures.rungs import Rung, bracket_sizes, rung_epochs
+from cerebro.search.transducer import Search
+from tests.search.driving import Run, asked, score, search_of
+
+SEEDS = st.integers(0, 10**6)
+
+
+def test_the_rungs_of_the_paper() -> None:
+    """Table 1 of Li et al. 2018, R = 81 and eta = 3; and a budget that is no power."""
+    assert rung_epochs(1, 3, 81) == (1, 3, 9, 27, 81)
+    assert bracket_sizes(5, 3) == (81, 34, 15, 8, 5)
+    assert rung_epochs(2, 4, 50) == (2, 8, 32, 50)
+    assert rung_epochs(5, 3, 5) == (5,)
+
+
+@given(
+    scores=st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0.0, 0.5, 1.0, -math.inf])), max_size=40)
+)
+def test_a_rung_ranks_as_sorting_does(scores: list[tuple[int, float]]) -> None:
+    """The latest score of each counts; ties by number."""
+    rung, latest = Rung(1), dict[int, float]()
+    for number, value in scores:
+        rung.put(number, value)
+        latest[number] = value
+    ranked = sorted(latest, key=lambda number: (-latest[number], number))
+    assert rung.best(len(ranked)) == ranked
+    assert [rung.rank(number) for number in ranked] == list(range(len(ranked)))
+
+
+# --- Hyperband ----------------------------------------------------------------------------------
+
+
+def tied(hyperparams: Hyperparameters, epoch: int) -> float:
+    """Scores with many ties."""
+    return round(score(hyperparams, epoch) * 2) / 2
+
+
+@given(seed=SEEDS, eta=st.integers(2, 4), first=st.integers(1, 3), with_ties=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_each_bracket_promotes_its_best_whatever_the_order_of_reports(
+    seed: int, eta: int, first: int, with_ties: bool
+) -> None:
+    """max(1, floor(n / eta)) of a rung, by value and then by number; a bracket's models are numbered in a row."""
+    value = tied if with_ties else score
+    search = search_of(asked(HyperbandProcedure(eta=eta, first=first)), epochs=12)
+    run = Run(search, seed, value).to_the_end()
+    models, begun = list(run.models.values()), 0
+    levels = rung_epochs(first, eta, 12)
+    for start, size in enumerate(bracket_sizes(len(levels), eta)):
+        members = list(range(begun, begun + size))
+        begun += size
+        for level in levels[start:]:
+            assert all(models[number].trained >= level for number in members)
+            ranked = sorted(members, key=lambda n: (-value(models[n].hyperparams, level), n))
+            members = ranked[: max(1, len(members) // eta)] if level != levels[-1] else []
+            ended = ranked[len(members) :]
+            assert {models[number].trained for number in ended} <= {level}
+    assert begun == len(models)
+
+
+@given(seed=SEEDS, failing=st.sets(st.integers(0, 8)))
+@settings(max_examples=40, deadline=None)
+def test_who_fails_completes_a_rung_as_worst(seed: int, failing: set[int]) -> None:
+    """Of nine, three go on whoever fails, as long as there are three."""
+    run = Run(search_of(asked(HyperbandProcedure(brackets=1)), epochs=9, workers=8), seed)
+    while len(run.models) < 9:
+        run.draw()
+    for number in failing:
+        run.models[f"m{number:03}"].is_failed = True
+        run.tell(Failed(model=f"m{number:03}"))
+    run.to_the_end()
+    left = [number for number in range(9) if number not in failing]
+    ranked = sorted(left, key=lambda n: (-score(run.models[f"m{n:03}"].hyperparams, 1), n))
+    assert {n for n in left if run.models[f"m{n:03}"].trained >= 3} == set(ranked[:3])
+    assert run.why
+
+
+def at_the_first_rung(run: Run, count: int) -> None:
+    """Draw all models and train all but the last one; their values are known."""
+    while len(run.models) < count:
+        run.draw()
+    for name in sorted(run.models)[: count - 1]:
+        run.train(name)
+
+
+def grants(run: Run) -> list[int]:
+    """Of the models in the order in which they were added."""
+    return [model.grant for model in run.models.values()]
+
+
+def by_width(hyperparams: Hyperparameters, epoch: int) -> float:
+    """A model is the better the later it was drawn."""
+    assert isinstance(hyperparams["width"], int)
+    return hyperparams["width"] + epoch / 100
+
+
+def test_who_is_stopped_at_its_rung_gives_its_place_to_the_next() -> None:
+    """By a user, or by a rule at the very value with which the rung is complete."""
+    rule = AboveRule(metric="score", limit=8.0)
+    request = asked(HyperbandProcedure(brackets=1), stop=(rule,))
+    run = Run(search_of(request, epochs=9, workers=8), value=by_width)
+    at_the_first_rung(run, 9)
+    run.models["m007"].is_stopped = True
+    run.tell(Stopped(model="m007", by="ann"))
+    run.train("m008")
+    assert grants(run) == [1, 1, 1, 1, 3, 3, 3, 1, 1]
+    assert run.ordered_stops == {"m008"} | {f"m00{number}" for number in range(4)}
+
+
+def test_a_bracket_does_without_a_model_that_cannot_be() -> None:
+    """Of eight instead of nine, two go on."""
+    run = Run(search_of(asked(HyperbandProcedure(brackets=1)), epochs=9, workers=8), value=by_width)
+    run.refused = 1.0
+    run.draw()
+    run.refused = 0.0
+    at_the_first_rung(run, 8)
+    run.train("m007")
+    assert grants(run) == [1, 1, 1, 1, 1, 1, 3, 3]
+
+
+def test_who_was_granted_more_by_a_user_is_not_stopped_at_a_rung() -> None:
+    """It loses its place, and goes on to what the user has said."""
+    run = Run(search_of(asked(HyperbandProcedure(brackets=1)), epochs=9, workers=8), value=by_width)
+    run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 5, "ann")
+    run.tell_all()
+    at_the_first_rung(run, 10)
+    run.train("m009")
+    assert [name in run.ordered_stops for name in run.models] == [False] + [True] * 6 + [False] * 3
+    run.to_the_end()
+    assert run.models["m000"].trained == 5
+
+
+def test_an_earlier_bracket_is_more_urgent() -> None:
+    """Bracket by bracket, on all rungs."""
+    run = Run(search_of(asked(HyperbandProcedure(eta=3)), epochs=9)).to_the_end()
+    assert [model.urgency for model in run.models.values()] == [0] * 9 + [-1] * 5 + [-2] * 3
+
+
+@pytest.mark.parametrize(("samples", "models"), [(None, 17), (9, 9), (16, 14), (17, 17), (26, 26), (40, 34)])
+def test_samples_are_used_for_whole_brackets(samples: int | None, models: int) -> None:
+    """Brackets of 9, 5 and 3, over and over."""
+    run = Run(search_of(asked(HyperbandProcedure(eta=3), samples=samples), epochs=9)).to_the_end()
+    assert len(run.models) == models
+
+
+def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
+    """It is one of ten then, and goes on if it is good."""
+    run = Run(search_of(asked(HyperbandProcedure(brackets=1)), epochs=9))
+    run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 1, "ann")
+    run.tell_all()
+    run.value = lambda hyperparams, epoch: 2.0 if hyperparams["width"] == -1 else score(hyperparams, epoch)
+    run.to_the_end()
+    assert run.models["m000"].trained == 9
+    assert sorted(model.trained for model in run.models.values()) == [1] * 7 + [3] * 2 + [9]
+
+
+# --- ASHA ---------------------------------------------------------------------------------------
+
+
+@given(seed=SEEDS, eta=st.integers(2, 4))
+@settings(max_examples=40, deadline=None)
+def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> None:
+    """As sorting what was told says, ties by number; the first to come goes on."""
+    run = Run(search_of(asked(AshaProcedure(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
+    told: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
+    levels = rung_epochs(1, eta, 8)
+    for report, orders in zip(run.told, run.orders[1:], strict=True):
+        if isinstance(report, Measured) and report.epoch in levels:
+            told[report.epoch].append((-report.value, report.model))
+        if isinstance(report, Reached) and report.epochs < 8:
+            here = sorted(told[report.epochs])
+            is_best = (-report.value, report.model) in here[: max(1, len(here) // eta)]
+            following = levels[levels.index(report.epochs) + 1]
+            expected = Extend(model=report.model, epochs=following) if is_best else Stop
+            assert expected in orders or (expected is Stop and isinstance(orders[0], Stop))
+    assert len(run.models) == 40
+
+
+@given(seed=SEEDS, brackets=st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_promotion_goes_on_until_the_best_of_each_rung_have(seed: int, brackets: int) -> None:
+    """With one bracket: at the end the best floor(n / eta) of each rung are beyond it."""
+    request = asked(AshaProcedure(eta=3, rule="promotion", brackets=brackets), samples=60)
+    run = Run(search_of(request, epochs=27), seed).to_the_end()
+    assert len(run.models) == 60
+    assert not any(isinstance(order, Stop) for orders in run.orders for order in orders)
+    assert {model.trained for model in run.models.values()} <= {1, 3, 9, 27}
+    if brackets == 1:
+        for level in (1, 3, 9):
+            here = [name for name, model in run.models.items() if model.trained >= level]
+            here.sort(key=lambda name, level=level: (-score(run.models[name].hyperparams, level), name))  # type: ignore[misc]
+            assert all(run.models[name].trained > level for name in here[: len(here) // 3])
+
+
+def test_who_fails_on_its_way_to_a_rung_of_asha_is_worst_there() -> None:
+    """With two that failed, the second best of four is among the best half."""
+    run = Run(search_of(asked(AshaProcedure(eta=2), samples=4), epochs=4, workers=2), value=by_width)
+    while len(run.models) < 4:
+        run.draw()
+    for name in ("m000", "m001"):
+        run.models[name].is_failed = True
+        run.tell(Failed(model=name))
+    run.train("m003")
+    run.train("m002")
+    assert grants(run) == [1, 1, 2, 2]
+
+
+def test_a_warm_clone_takes_part_in_no_rung() -> None:
+    """Its values come of another model's training: it neither goes on nor displaces anybody."""
+    run = Run(search_of(asked(AshaProcedure(eta=2), samples=2), epochs=4), value=by_width)
+    run.draw()
+    run.draw()
+    run.train("m000")
+    clone = run.add({"lr": 0.0, "width": 99, "drop": 0.0}, 2, "ann", origin="m000")
+    run.tell_all()
+    run.train(clone)
+    run.train("m001")
+    run.train("m001")
+    assert grants(run) == [2, 4, 2]
+    assert len(run.search.history()) == 2
+
+
+def test_the_highest_rung_is_served_first() -> None:
+    """One place, and somebody to promote at both rungs."""
+    search = search_of(asked(AshaProcedure(eta=2, rule="promotion", active=1), samples=20), epochs=4)
+    search.begin()
+    run = _Told(search)
+    assert run.model(0.9) == [Draw(count=1)]
+    assert run.model(0.8) == [Extend(model="m0", epochs=2)]
+    assert run.reached("m0", 2, 0.9) == [Draw(count=1)]
+    assert run.model(0.1) == [Draw(count=1)]
+    assert run.model(0.7) == [Extend(model="m1", epochs=2)]
+    assert run.reached("m1", 2, 0.8) == [Extend(model="m0", epochs=4)]
+
+
+class _Told:
+    """Tells of one model after the other."""
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self.count = 0
+
+    def model(self, value: float) -> list[object]:
+        """Drawn, added and at its first rung."""
+        name, self.count = f"m{self.count}", self.count + 1
+        self.search.told(Drawn(number=self.count - 1, hyperparams={"lr": value}))
+        self.search.told(Added(model=name, hyperparams={"lr": value}, epochs=1))
+        return self.reached(name, 1, value)
+
+    def reached(self, name: str, epochs: int, value: float) -> list[object]:
+        self.search.told(Measured(model=name, epoch=epochs, value=value, metrics={}, time=0.0))
+        return [*self.search.told(Reached(model=name, epochs=epochs, value=value, metrics={}, time=0.0))]
+
+
+def test_asha_s_brackets_begin_at_higher_rungs() -> None:
+    """Most models in the first, as in Hyperband: of 81, 34 and 15."""
+    run = Run(search_of(asked(AshaProcedure(brackets=3), samples=200), epochs=81)).to_the_end()
+    firsts = [model.grants[0] for model in run.models.values()]
+    counts = [firsts.count(level) for level in (1, 3, 9)]
+    assert sum(counts) == 200
+    assert counts[0] > counts[1] > counts[2] > 0
+
+
+@given(seed=SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_two_models_for_each_worker_are_active(seed: int) -> None:
+    """Following the workers, until the samples are drawn."""
+    run = Run(search_of(asked(AshaProcedure(), samples=100), epochs=9, workers=3), seed)
+    for workers in (3, 5, 1, 4):
+        run.tell(Crew(workers=workers))
+        before = len(run.models)
+        while len(run.models) < before + 20:
+            run.step()
+        active = run.search.models.num_active + len(run.search.open_draws)
+        assert active == 2 * workers or workers == 1

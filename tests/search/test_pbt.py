@@ -1,0 +1,119 @@
+"""Population-based training: generations, whose worst are replaced by clones of the best."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, PbtProcedure, RandInt, Uniform
+from cerebro.search.procedure import Add, Extend, Extended, Facts, Failed, Order, Stop
+from cerebro.search.procedures.pbt import perturbed
+from tests.search.driving import Run, asked, score, search_of
+
+CHOICE = PbtProcedure(population=8, every=2, quantile=0.25, perturb={"lr": (0.5, 2.0)})
+
+
+def generations(run: Run) -> list[list[Order]]:
+    """The orders of each generation's end."""
+    return [orders for orders in run.orders if any(isinstance(order, Extend) for order in orders)]
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_a_quarter_is_replaced_after_each_generation(seed: int) -> None:
+    """Of eight, six go on and the worst two are stopped; two clones of the best two begin where these are."""
+    run = Run(search_of(asked(CHOICE), epochs=9), seed).to_the_end()
+    levels = (2, 4, 6, 8, 9)
+    found = generations(run)
+    assert len(found) == len(levels) - 1
+    for (level, following), orders in zip(pairwise(levels), found, strict=True):
+        extended = [order for order in orders if isinstance(order, Extend)]
+        clones = [order for order in orders if isinstance(order, Add)]
+        stopped = [order.model for order in orders if isinstance(order, Stop)]
+        assert {order.epochs for order in extended} | {order.epochs for order in clones} == {following}
+        assert (len(extended), len(stopped)) == (6, 2)
+        members = {name: score(run.models[name].hyperparams, level) for name in stopped}
+        members |= {order.model: score(run.models[order.model].hyperparams, level) for order in extended}
+        ranked = sorted(members, key=lambda name: (-members[name], name))
+        assert set(stopped) == set(ranked[6:])
+        assert {order.origin for order in clones} <= set(ranked[:2])
+        for order in clones:
+            assert order.origin
+            of = run.models[order.origin].hyperparams
+            assert order.hyperparams in ({**of, "lr": clipped(of["lr"], by)} for by in (0.5, 2.0))
+
+
+def clipped(value: JsonValue, by: float) -> float:
+    """Within the range of the learning rate."""
+    assert isinstance(value, float)
+    return min(max(value * by, 1e-4), 1e-1)
+
+
+def test_who_fails_is_replaced_too() -> None:
+    """Three of eight: three clones, and nobody else is stopped."""
+    run = Run(search_of(asked(CHOICE), epochs=4), seed=3)
+    while len(run.models) < 8:
+        run.draw()
+    for name in ("m000", "m003", "m005"):
+        run.models[name].is_failed = True
+        run.tell(Failed(model=name))
+    run.to_the_end()
+    (orders,) = generations(run)
+    assert [type(order) for order in orders].count(Add) == 3
+    assert not any(isinstance(order, Stop) for order in orders)
+
+
+def test_who_was_granted_more_by_a_user_is_nobody_s_parent() -> None:
+    """Its newest checkpoint may be of a later epoch than the generation's."""
+    run = Run(search_of(asked(PbtProcedure(population=2)), epochs=4), seed=3)
+    run.draw()
+    run.draw()
+    best, other = sorted(run.models, key=lambda name: -score(run.models[name].hyperparams, 1))
+    run.models[best].grant, run.models[best].is_kept = 9, True
+    run.tell(Extended(model=best, epochs=9, by="ann"))
+    run.train(best)
+    run.train(best)
+    run.train(other)
+    clones = [order for orders in run.orders for order in orders if isinstance(order, Add) and order.origin]
+    assert clones == []
+    assert best not in run.ordered_stops
+
+
+def test_clones_of_a_population_are_models_of_the_search() -> None:
+    """Its sampler and its rules know of them."""
+    run = Run(search_of(asked(CHOICE), epochs=4), seed=3).to_the_end()
+    assert len(run.models) == 10
+    assert len(run.search.history()) == 10
+
+
+@pytest.mark.parametrize(
+    ("value", "among", "factor", "expected"),
+    [
+        (0.01, LogUniform(low=1e-4, high=1e-1), 2.0, 0.02),
+        (0.08, LogUniform(low=1e-4, high=1e-1), 2.0, 0.1),
+        (0.5, Uniform(low=0.45, high=1), 0.5, 0.45),
+        (10, RandInt(low=1, high=64), 1.25, 12),
+        (1, RandInt(low=1, high=64), 1.25, 2),
+        (1, RandInt(low=1, high=64), 0.8, 1),
+        (32, ChoiceOf(values=(16, 32, 64)), 0.8, 16),
+        (32, ChoiceOf(values=(16, 32, 64)), 1.25, 64),
+        (64, ChoiceOf(values=(16, 32, 64)), 1.25, 64),
+        (48, ChoiceOf(values=(16, 32, 64)), 1.25, 48),
+        (0.9, LogUniform(low=1e-4, high=1e-1), 0.8, 0.1),
+        ("wide", RandInt(low=1, high=64), 1.25, "wide"),
+        ("fast", LogUniform(low=1e-4, high=1e-1), 1.25, "fast"),
+    ],
+)
+def test_a_perturbed_value_stays_in_its_range(
+    value: JsonValue, among: Distribution, factor: float, expected: JsonValue
+) -> None:
+    """A number is multiplied, an integer moves at least by one, a choice takes its neighbour."""
+    facts = Facts(epochs=1, metric="score", mode="max", samples=None, workers=1, seed=0, space={"x": among})
+    choice = PbtProcedure(perturb={"x": (factor,)})
+    found = perturbed({"x": value, "y": 1}, choice, facts, random.Random(0))
+    assert found == {"x": expected, "y": 1}

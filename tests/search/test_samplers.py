@@ -1,0 +1,183 @@
+"""Samplers: the same question has the same answer, values are within the space, and what was told is used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import (
+    ChoiceOf,
+    CmaSampler,
+    GpSampler,
+    LogUniform,
+    RandInt,
+    RandomSampler,
+    SamplerChoice,
+    Space,
+    TpeSampler,
+    Uniform,
+)
+from cerebro.search.history import Past, observations
+from cerebro.search.samplers import draw
+
+NUMBERS: Space = {
+    "lr": LogUniform(low=1e-5, high=1e-1),
+    "drop": Uniform(low=0, high=1),
+    "layers": RandInt(low=1, high=8),
+    "batch_size": ChoiceOf(values=(32,)),
+}
+MIXED: Space = {
+    **NUMBERS,
+    "act": ChoiceOf(values=("relu", 1, [2, 3], None)),
+    "width": ChoiceOf(values=(16, 32, 64)),
+}
+SAMPLERS: list[tuple[SamplerChoice, Space]] = [
+    (RandomSampler(), MIXED),
+    (TpeSampler(startup=5), MIXED),
+    (CmaSampler(), NUMBERS),
+    pytest.param(GpSampler(startup=5), MIXED, marks=pytest.mark.slow),  # type: ignore[list-item] # imports torch
+]
+
+
+def goodness(hyperparams: Hyperparameters) -> float:
+    """Best at lr = 1e-3, drop = 0.2 and four layers."""
+    lr, drop, layers = (float(hyperparams[name]) for name in ("lr", "drop", "layers"))  # type: ignore[arg-type]
+    return -(((math.log10(lr) + 3) / 4) ** 2 + (drop - 0.2) ** 2 + ((layers - 4) / 8) ** 2)
+
+
+def past(space: Space, count: int, *, epoch: int = 1) -> list[Past]:
+    """Models that were drawn at random and measured."""
+    return [
+        Past(hyperparams=each, scores={epoch: goodness(each)}, is_running=False)
+        for each in draw(RandomSampler(), space, (), range(count), 11)
+    ]
+
+
+@pytest.mark.parametrize(("choice", "space"), SAMPLERS)
+def test_the_same_question_has_the_same_answer(choice: SamplerChoice, space: Space) -> None:
+    """Whoever asks; another number or seed has another one."""
+    history = past(space, 24)
+    first = draw(choice, space, history, range(24, 27), 3)
+    assert first == draw(choice, space, history, range(24, 27), 3)
+    assert first[:1] == draw(choice, space, history, range(24, 25), 3)
+    assert first != draw(choice, space, history, range(24, 27), 4)
+    assert len({repr(each) for each in first}) == 3
+
+
+@pytest.mark.parametrize(("choice", "space"), SAMPLERS)
+def test_draws_are_within_the_space(choice: SamplerChoice, space: Space) -> None:
+    """Names in the space's order, values of its kinds; what is fixed stays."""
+    for each in draw(choice, space, past(space, 24), range(24, 32), 3):
+        assert list(each) == list(space)
+        assert each["batch_size"] == 32
+        for name, among in space.items():
+            value = each[name]
+            if isinstance(among, ChoiceOf):
+                assert value in among.values
+            else:
+                assert isinstance(value, int if isinstance(among, RandInt) else float)
+                assert among.low <= value <= among.high
+
+
+def converged(choice: SamplerChoice, space: Space, *, rounds: int, width: int) -> tuple[float, float]:
+    """Mean goodness of the last quarter, and of as many random draws."""
+    history: list[Past] = []
+    for _ in range(rounds):
+        numbers = range(len(history), len(history) + width)
+        drawn = draw(choice, space, history, numbers, 5)
+        history += [Past(hyperparams=each, scores={1: goodness(each)}, is_running=False) for each in drawn]
+    last = history[-rounds * width // 4 :]
+    at_random = draw(RandomSampler(), space, (), range(200), 5)
+    return _mean(each.hyperparams for each in last), _mean(at_random)
+
+
+def _mean(configurations: Iterable[Hyperparameters]) -> float:
+    found = [goodness(each) for each in configurations]
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize(("choice", "space"), [(TpeSampler(startup=10), MIXED), (CmaSampler(), NUMBERS)])
+def test_what_was_told_is_used(choice: SamplerChoice, space: Space) -> None:
+    """Later draws are several times closer to the best than random ones."""
+    found, at_random = converged(choice, space, rounds=16, width=4)
+    assert found > at_random / 3
+
+
+def test_until_enough_is_known_draws_are_random() -> None:
+    """Fewer than `startup` models, or no epoch that enough of them share."""
+    at_random = draw(RandomSampler(), MIXED, (), range(9, 10), 3)
+    assert draw(TpeSampler(startup=10), MIXED, past(MIXED, 9), range(9, 10), 3) == at_random
+    assert draw(TpeSampler(startup=9), MIXED, past(MIXED, 9), range(9, 10), 3) != at_random
+    apart = [
+        Past(hyperparams=each.hyperparams, scores={number: 0.5})
+        for number, each in enumerate(past(MIXED, 9), start=1)
+    ]
+    assert draw(TpeSampler(startup=9), MIXED, apart, range(9, 10), 3) == at_random
+
+
+def test_models_that_are_running_are_told() -> None:
+    """So that several at a time are not drawn at one place."""
+    history = past(MIXED, 20)
+    alone = draw(TpeSampler(startup=5), MIXED, history, range(20, 21), 3)
+    beside = [*history, *(Past(hyperparams=each) for each in alone * 5)]
+    assert draw(TpeSampler(startup=5), MIXED, beside, range(20, 21), 3) != alone
+
+
+def test_models_outside_of_the_space_are_left_out() -> None:
+    """Users add what they like."""
+    history = past(MIXED, 20)
+    strange = [
+        Past(hyperparams={**history[0].hyperparams, **other}, scores={1: 9.0})
+        for other in ({"lr": 5.0}, {"lr": "x"}, {"act": "tanh"}, {"layers": 2.5}, {"layers": True})
+    ]
+    lacking = Past(hyperparams={"batch_size": 32}, scores={1: 9.0})
+    question = (range(20, 22), 3)
+    for choice in (TpeSampler(startup=5), CmaSampler()):
+        space = MIXED if isinstance(choice, TpeSampler) else NUMBERS
+        expected = draw(choice, space, history, *question)
+        others = strange if isinstance(choice, TpeSampler) else strange[:2]
+        assert draw(choice, space, [*others, *history, lacking], *question) == expected
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.integers(1, 9), st.floats(0, 1), max_size=4), st.booleans(), st.booleans()
+        ),
+        max_size=20,
+    ),
+    st.integers(1, 6),
+)
+@settings(max_examples=60)
+def test_values_compare_after_the_last_epoch_that_enough_models_have(
+    models: list[tuple[dict[int, float], bool, bool]], least: int
+) -> None:
+    """Failed ones are the worst, running ones are told without a value, stopped ones left out."""
+    history = [
+        Past(hyperparams={"x": place}, scores=scores, is_failed=failed, is_running=running and not failed)
+        for place, (scores, failed, running) in enumerate(models)
+    ]
+    alive = [each for each in history if not each.is_failed]
+    levels = [e for e in range(1, 10) if sum(e in each.scores for each in alive) >= least]
+    found = observations(history, least)
+    if not levels:
+        assert found is None
+        return
+    assert found is not None
+    level = max(levels)
+    assert {values["x"]: score for values, score in found.scored} == {
+        **{each.hyperparams["x"]: each.scores[level] for each in alive if level in each.scores},
+        **{
+            each.hyperparams["x"]: min(other.scores[level] for other in alive if level in other.scores)
+            for each in history
+            if each.is_failed
+        },
+    }
+    assert [values["x"] for values in found.running] == [
+        each.hyperparams["x"] for each in history if each.is_running and level not in each.scores
+    ]

@@ -1,0 +1,73 @@
+"""Any procedure with any sampler, from what a user writes to the end of the search."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from cerebro import (
+    ASHA,
+    CMA,
+    PBT,
+    TPE,
+    Hyperband,
+    Median,
+    Plateau,
+    Random,
+    choice,
+    loguniform,
+    randint,
+    uniform,
+)
+from cerebro.client.search.requests import search_request
+from cerebro.search.procedure import Drawn
+from cerebro.search.samplers import draw
+from tests.search.driving import Run, search_of
+
+NUMBERS: dict[str, Any] = {
+    "lr": loguniform(1e-4, 1e-1),
+    "drop": uniform(0, 0.5),
+    "batch_size": randint(8, 64),
+}
+MIXED: dict[str, Any] = {**NUMBERS, "width": [32, 64], "act": choice(["relu", "tanh"]), "layers": 3}
+PAIRS: list[tuple[Any, dict[str, Any]]] = [
+    *((of(sampler=by), MIXED) for of, by in product((Random, ASHA, Hyperband), (Random(), TPE(startup=6)))),
+    *((of(sampler=CMA(population=4)), NUMBERS) for of in (Random, ASHA, Hyperband)),
+    (ASHA(kind="promotion", brackets=2, sampler=TPE(startup=6)), MIXED),
+    (PBT(population=6, perturb={"lr": [0.5, 2], "act": [0.5, 2], "batch_size": [0.9, 1.1]}), MIXED),
+    (PBT(population=6), NUMBERS),
+]
+
+
+class Sampled(Run):
+    """Draws as a controller does, all that is asked for at a time."""
+
+    def draw(self) -> None:
+        request, numbers = self.search.request, self.search.open_draws
+        found = draw(request.sampler, request.space, self.search.history(), numbers, seed=5)
+        for number, hyperparams in zip(numbers, found, strict=True):
+            self._draws.popleft()
+            self._reports.append(Drawn(number=number, hyperparams=hyperparams))
+        self.tell_all()
+
+
+@pytest.mark.parametrize(("search", "space"), PAIRS)
+def test_any_procedure_goes_with_any_sampler(search: Any, space: dict[str, Any]) -> None:
+    """All values have come from the space; the search ends; the same reports give the same orders."""
+    samples = None if isinstance(search, PBT) else 20
+    request = search_request(
+        space, search=search, samples=samples, stop=[Plateau(6), Median(grace=3)], epochs=9
+    )
+    assert request is not None
+    run = Sampled(search_of(request, epochs=9), seed=1).to_the_end()
+    assert run.why
+    assert len(run.models) >= (samples or 6) or isinstance(search, Hyperband)
+    for model in run.models.values():
+        assert list(model.hyperparams) == list(space)
+        assert 1e-4 <= float(model.hyperparams["lr"]) <= 1e-1  # type: ignore[arg-type]
+        assert model.hyperparams["batch_size"] in range(8, 65)
+        assert model.hyperparams.get("layers", 3) == 3
+    again = search_of(request, epochs=9)
+    assert [again.begin(), *(again.told(report) for report in run.told)] == run.orders

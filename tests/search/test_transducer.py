@@ -1,0 +1,342 @@
+"""What holds of every search: it ends, can be rebuilt, and users prevail over it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import (
+    AboveRule,
+    AshaProcedure,
+    FixedProcedure,
+    HyperbandProcedure,
+    MedianRule,
+    PbtProcedure,
+    PlateauRule,
+    ProcedureChoice,
+    RandomProcedure,
+    SearchRequest,
+)
+from cerebro.errors import SearchError
+from cerebro.search import transducer
+from cerebro.search.procedure import (
+    SEARCH,
+    Added,
+    Changed,
+    Closed,
+    Crew,
+    Draw,
+    Drawn,
+    Extend,
+    Extended,
+    Facts,
+    Failed,
+    Finish,
+    Measured,
+    Order,
+    Reached,
+    Report,
+    Stop,
+    Stopped,
+)
+from tests.search.driving import Run, asked, search_of
+
+RULES = (PlateauRule(epochs=3), MedianRule(grace=2), AboveRule(metric="loss", limit=0.5))
+PROCEDURES: tuple[ProcedureChoice, ...] = (
+    RandomProcedure(),
+    RandomProcedure(active=3),
+    AshaProcedure(eta=2),
+    AshaProcedure(eta=3, brackets=3),
+    AshaProcedure(eta=2, rule="promotion"),
+    AshaProcedure(eta=3, first=2, rule="promotion", brackets=2, active=3),
+    HyperbandProcedure(eta=3),
+    HyperbandProcedure(eta=2, first=2, brackets=2),
+    PbtProcedure(population=6, perturb={"lr": (0.8, 1.25), "width": (0.5, 2.0)}),
+    PbtProcedure(population=4, every=4, quantile=0.5),
+)
+VALUES: Hyperparameters = {"lr": 0.1, "width": 3, "drop": 0.0}
+
+
+@given(
+    procedure=st.sampled_from(PROCEDURES),
+    seed=st.integers(0, 10**6),
+    rules=st.booleans(),
+    is_late=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_every_search_ends_and_can_be_told_again(
+    procedure: ProcedureChoice, seed: int, rules: bool, is_late: bool
+) -> None:
+    """Whatever fails, is stopped, resumed, extended or added, whoever comes and goes, and however late orders are."""
+    request = asked(procedure, samples=30, stop=RULES if rules else ())
+    run = Run(search_of(request, epochs=9), seed)
+    run.is_late = is_late
+    run.to_the_end(disturbances=60)
+    assert run.why
+    assert not run.search.is_stuck
+    again = search_of(request, epochs=9)
+    assert [again.begin(), *(again.told(report) for report in run.told)] == run.orders
+
+
+def measured(model: str, epoch: int, value: float, *, time: float = 0.0, loss: float = 0.0) -> Measured:
+    """After an epoch."""
+    return Measured(model=model, epoch=epoch, value=value, metrics={"loss": loss}, time=time)
+
+
+def listed(request: SearchRequest, count: int, *, epochs: int = 9) -> Run:
+    """A search whose models are given."""
+    run = Run(search_of(request, epochs=epochs))
+    for _ in range(count):
+        run.add(VALUES, epochs, "ann")
+    run.tell_all()
+    return run
+
+
+def test_listed_models_are_trained_to_the_end_and_no_further() -> None:
+    """A fixed search orders nothing but its end."""
+    run = listed(asked(FixedProcedure()), 3).to_the_end()
+    assert [model.trained for model in run.models.values()] == [9, 9, 9]
+    assert [order for orders in run.orders for order in orders] == [Finish(why="all 3 models have ended")]
+
+
+def test_a_rule_does_not_stop_what_a_user_extended() -> None:
+    """It does stop its neighbour."""
+    run = listed(asked(FixedProcedure(), stop=(AboveRule(metric="loss", limit=2.0),)), 2)
+    run.tell(Extended(model="m000", epochs=20, by="ann"))
+    assert run.search.told(measured("m000", 1, 0.5, loss=3.0)) == []
+    assert run.search.told(measured("m001", 1, 0.5, loss=3.0)) == [
+        Stop(model="m001", why="loss is 3, above 2")
+    ]
+
+
+def test_a_rule_about_an_unknown_metric_ends_the_search() -> None:
+    """Which names there are is known when the first model is measured."""
+    run = listed(asked(FixedProcedure(), stop=(AboveRule(metric="los", limit=2.0),)), 1)
+    with pytest.raises(SearchError, match="the metric 'los', which m000 does not have: it has loss; start"):
+        run.search.told(measured("m000", 1, 0.5))
+
+
+def test_a_model_without_progress_is_stopped() -> None:
+    """Three epochs that are no better than the best before them."""
+    run = listed(asked(FixedProcedure(), stop=(PlateauRule(epochs=3),)), 1)
+    orders = [
+        run.search.told(measured("m000", epoch, value))
+        for epoch, value in enumerate([0.1, 0.5, 0.4, 0.5, 0.3], start=1)
+    ]
+    why = "score has not become better than 0.5 in 3 epochs"
+    assert orders == [[], [], [], [], [Stop(model="m000", why=why), Finish(why="all 1 models have ended")]]
+
+
+@pytest.mark.parametrize(("mode", "value", "is_stopped"), [("max", 0.1, True), ("min", 0.1, False)])
+def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_stopped: bool) -> None:
+    """Its best so far against the others' means so far; which is worse, the mode says."""
+    request = asked(FixedProcedure(), stop=(MedianRule(grace=2, least=3),))
+    search = search_of(request, epochs=9, mode="max" if mode == "max" else "min")
+    for number in range(4):
+        search.told(Added(model=f"m{number}", hyperparams=VALUES, by="ann", epochs=9))
+    for number, others in enumerate([0.3, 0.5, 0.7]):
+        assert search.told(measured(f"m{number}", 1, others)) == []
+    assert search.told(measured("m3", 1, value)) == []  # within the grace
+    for number, others in enumerate([0.3, 0.5, 0.7]):
+        search.told(measured(f"m{number}", 2, others))
+    stops = search.told(measured("m3", 2, value))
+    assert [type(order) for order in stops] == ([Stop] if is_stopped else [])
+
+
+def test_a_warm_clone_takes_no_part_in_medians() -> None:
+    """Its values are not among the others', nor compared with theirs: it began with another model's weights."""
+    search = search_of(asked(FixedProcedure(), stop=(MedianRule(grace=1, least=3),)), epochs=9)
+    for number in range(5):
+        search.told(
+            Added(model=f"m{number}", hyperparams=VALUES, by="ann", is_warm=number in (2, 4), epochs=9)
+        )
+    for name in ("m0", "m1", "m2"):
+        search.told(measured(name, 2, 0.5))
+    assert search.told(measured("m3", 2, 0.1)) == []  # two others
+    search.told(Added(model="m5", hyperparams=VALUES, by="ann", epochs=9))
+    assert search.told(measured("m4", 2, 0.2)) == []
+    assert [type(order) for order in search.told(measured("m5", 2, 0.2))] == [Stop]
+
+
+class Scripted:
+    """A procedure that orders what it is given, whenever it is told anything."""
+
+    def __init__(self, *orders: Order) -> None:
+        self.orders = list(orders)
+
+    def begin(self, facts: Facts) -> list[Order]:
+        del facts
+        return [Draw(count=4)]
+
+    def told(self, report: Report) -> list[Order]:
+        del report
+        return self.orders
+
+
+def test_a_search_lets_through_only_what_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more draws than samples, nothing for who has ended, no smaller grant, and no model that there is not."""
+    orders = (Draw(count=4), Extend(model="m0", epochs=9), Extend(model="m1", epochs=3))
+    scripted = Scripted()
+    monkeypatch.setattr(transducer, "procedure_of", lambda choice: scripted)
+    search = search_of(asked(RandomProcedure(), samples=6), epochs=9)
+    assert search.begin() == [Draw(count=4)]
+    search.told(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
+    search.told(Added(model="m1", hyperparams=VALUES, by="ann", epochs=3))
+    scripted.orders = list(orders)
+    assert search.told(Stopped(model="m0", by="ann")) == [Draw(count=2)]
+    assert search.told(Stopped(model="m1", by="ann")) == []
+    scripted.orders = [Extend(model="m7", epochs=9)]
+    with pytest.raises(SearchError, match="for the model 'm7', which the run does not have"):
+        search.told(Crew(workers=1))
+
+
+def test_the_end_of_a_grant_says_how_large_it_was() -> None:
+    """Whatever was known of it before: nobody waits for a model that is not trained any further."""
+    search = search_of(asked(FixedProcedure()), epochs=9)
+    search.told(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
+    search.told(Extended(model="m0", epochs=9, by="ann"))
+    search.told(measured("m0", 3, 0.5))
+    last = Reached(model="m0", epochs=3, value=0.5, metrics={}, time=0.0)
+    assert search.told(last) == [Finish(why="all 1 models have ended")]
+
+
+def test_samplers_are_told_the_values_with_which_a_score_was_reached() -> None:
+    """What was measured before a change is not told: it was reached with other values."""
+    search = search_of(asked(FixedProcedure()), epochs=9)
+    search.told(Added(model="m0", hyperparams=VALUES, by="ann", epochs=9))
+    search.told(measured("m0", 1, 0.5))
+    search.told(Changed(model="m0", hyperparams={**VALUES, "lr": 0.9}))
+    assert [(past.hyperparams["lr"], past.scores) for past in search.history()] == [(0.9, {})]
+    search.told(measured("m0", 2, 0.6))
+    assert [(past.hyperparams["lr"], past.scores) for past in search.history()] == [(0.9, {2: 0.6})]
+
+
+def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> None:
+    """Those that train go on to their grants."""
+    run = Run(search_of(asked(RandomProcedure(active=2), samples=50), epochs=3))
+    run.draw()
+    run.draw()
+    run.tell(Closed(by="ann"))
+    run.to_the_end()
+    assert [model.trained for model in run.models.values()] == [3, 3]
+    assert run.why == "ended by ann"
+
+
+def test_after_its_hours_a_search_stops_what_trains() -> None:
+    """But for what a user has extended."""
+    run = Run(search_of(asked(RandomProcedure(active=3), hours=1.5), epochs=100))
+    for _ in range(3):
+        run.draw()
+    run.tell(Extended(model="m001", epochs=3, by="ann"))
+    assert run.search.told(measured("m000", 1, 0.5, time=5399.0)) == []
+    orders = run.search.told(measured("m000", 2, 0.5, time=5400.0))
+    why = "its 1.5 h are over"
+    assert orders == [Stop(model="m000", why=why), Stop(model="m002", why=why)]
+    last = Reached(model="m001", epochs=3, value=0.5, metrics={}, time=5500.0)
+    assert run.search.told(last) == [Finish(why=why)]
+
+
+@pytest.mark.parametrize("last", ["drawn", "failed"])
+def test_hours_end_a_search_of_which_nothing_is_measured(last: str) -> None:
+    """Each model fails, or cannot be made, and each time another one would be drawn."""
+    search = search_of(asked(RandomProcedure(active=1), hours=1), epochs=3)
+    assert search.begin() == [Draw(count=1)]
+    finish = Finish(why="its 1 h are over")
+    if last == "drawn":
+        assert search.told(Drawn(number=0, hyperparams=VALUES, time=3600.0)) == [finish]
+        return
+    search.told(Drawn(number=0, hyperparams=VALUES, time=1.0))
+    search.told(Added(model="m0", hyperparams=VALUES, epochs=3))
+    assert search.told(Failed(model="m0", time=3600.0)) == [finish]
+
+
+@pytest.mark.parametrize("procedure", [RandomProcedure(active=2), AshaProcedure(active=2)])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is_refused: bool) -> None:
+    """So many in a row that nothing else is to be expected; a value in between, and the count begins again."""
+    most = transducer.MOST_WITHOUT_VALUE
+    run = Run(search_of(asked(procedure, hours=1e6), epochs=3))
+
+    def come_to_nothing(count: int) -> None:
+        for _ in range(count):
+            run.refused = float(is_refused)
+            run.draw()
+            if not is_refused:
+                run.tell(Failed(model=max(run.models)))
+
+    come_to_nothing(most - 1)
+    run.refused = 0.0
+    run.draw()
+    run.train(max(run.models))
+    come_to_nothing(most - 1)
+    assert not run.why
+    come_to_nothing(1)
+    run.to_the_end()
+    assert run.why.startswith(f"nothing was measured of {most} models in a row; the last one")
+
+
+def test_what_the_search_added_as_its_hours_ended_is_stopped() -> None:
+    """Its order was under way."""
+    search = search_of(asked(RandomProcedure(active=2), hours=1), epochs=100)
+    search.begin()
+    search.told(Drawn(number=0, hyperparams=VALUES))
+    search.told(Drawn(number=1, hyperparams=VALUES))
+    search.told(Added(model="m0", hyperparams=VALUES, epochs=100))
+    search.told(measured("m0", 1, 0.5, time=3600.0))
+    assert search.told(Added(model="m1", hyperparams=VALUES, epochs=100))[0] == Stop(
+        model="m1", why="its 1 h are over"
+    )
+
+
+def test_a_search_knows_when_nothing_can_come() -> None:
+    """It waits for draws, for models to be added and for models that train; else it is stuck."""
+    search = search_of(asked(RandomProcedure(active=1), samples=2), epochs=1)
+    assert search.begin() == [Draw(count=1)]
+    assert search.open_draws == range(1)
+    assert not search.is_stuck
+    search.told(Drawn(number=0, hyperparams=VALUES))
+    assert not search.open_draws
+    assert not search.is_stuck
+    assert [past.hyperparams for past in search.history()] == [VALUES]
+    search.told(Added(model="m0", hyperparams=VALUES, epochs=1))
+    assert [past.is_running for past in search.history()] == [True]
+    assert search.told(Stopped(model="m0", by=SEARCH)) == [Draw(count=1)]
+    assert search.open_draws == range(1, 2)
+    assert [past.is_running for past in search.history()] == [False]
+
+
+@pytest.mark.parametrize("procedure", [AshaProcedure(eta=2), HyperbandProcedure(eta=2)])
+def test_samplers_are_not_told_that_losers_of_a_rung_run(procedure: ProcedureChoice) -> None:
+    """Though nothing of them is left to stop, so that nobody reports it; a user has one trained on nevertheless."""
+    run = Run(search_of(asked(procedure, samples=12), epochs=8)).to_the_end()
+    assert run.ordered_stops
+    assert not any(isinstance(report, Stopped) for report in run.told)
+    assert not any(past.is_running for past in run.search.history())
+    run.tell(Extended(model=min(run.ordered_stops), epochs=8, by="ann"))
+    assert sum(past.is_running for past in run.search.history()) == 1
+
+
+@pytest.mark.parametrize(
+    "procedure", [AshaProcedure(eta=2), HyperbandProcedure(eta=2), PbtProcedure(population=2)]
+)
+def test_a_model_without_a_value_at_its_rung_holds_up_nobody(procedure: ProcedureChoice) -> None:
+    """It is at the end of its grant, and is not told as measured; the others go on."""
+    run = Run(search_of(asked(procedure, samples=None if procedure.kind == "pbt" else 15), epochs=8))
+    while not run.models:
+        run.draw()
+    run.models["m000"].trained = 1
+    run.tell(Reached(model="m000", epochs=1, value=math.nan, metrics={}, time=0.0))
+    run.to_the_end()
+    assert run.why
+    assert run.models["m000"].trained == 1
+    assert max(model.trained for model in run.models.values()) == 8
+
+
+def test_another_version_of_a_procedure_is_refused() -> None:
+    """It might decide otherwise than what the log says."""
+    with pytest.raises(SearchError, match="version 2 of the procedure 'random', here is version 1"):
+        search_of(asked(RandomProcedure(version=2)))

@@ -1,0 +1,351 @@
+"""With what units are trained while users change, extend and clone models, at any moment: the order of the log decides,
+and what came of it can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    ModelChanged,
+    ModelExtended,
+    ModelsAdded,
+    ModelStopRequested,
+    SchedulePlanned,
+    TaskAssigned,
+    TaskRevoked,
+    TaskStarted,
+    UnitSaved,
+    UrgencyChanged,
+)
+from cerebro.contract.runs import FitPlan, NewModel, Origin
+from cerebro.contract.tasks import CheckpointRef, FailureKind, Member, Position, Savepoint
+from cerebro.state import Model, ModelState, TaskKey, TaskState, Visit, position_of
+from cerebro.state.models import Terms
+from tests.state.stories import Story, unit
+
+ROWS = {0: 10, 1: 7, 2: 12}
+
+
+def changed(model: str = "m00", **values: Any) -> ModelChanged:
+    return ModelChanged(run="fit-1", model=model, hyperparams=values)
+
+
+def extended(epochs: int, model: str = "m00") -> ModelExtended:
+    return ModelExtended(run="fit-1", model=model, epochs=epochs)
+
+
+def cloned(model: str = "m00", at: Any = "last", epochs: int = 9, **values: Any) -> ModelsAdded:
+    """A warm clone."""
+    hyperparams = {"batch_size": 2, "lr": 0.5, **values}
+    new = NewModel(hyperparams=hyperparams, epochs=epochs, origin=Origin(model=model, at=at))
+    return ModelsAdded(run="fit-1", models=(new,))
+
+
+class Course:
+    """A fit whose models are trained and changed at random; beside the state, what each unit was told."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.story = Story(workers=len(ROWS))
+        self.story.fit(models=2, partitions=len(ROWS), epochs=2)
+        assert isinstance(self.story.run.plan, FitPlan)
+        self.story.run.plan = self.story.run.plan.model_copy(update={"partitions": ROWS})
+        self.told: dict[str, list[tuple[Terms, Position]]] = {"m00": [], "m01": []}
+        """Model -> of each unit that is committed, what it was given."""
+        self.open: dict[str, tuple[TaskKey, tuple[Terms, Position]]] = {}
+        """Model -> its open unit."""
+
+    def step(self) -> None:
+        """Something that may happen now, to one of the models."""
+        model = self.random.choice(list(self.story.run.models.values()))
+        if model.id in self.open:
+            ways = [self.start, self.commit, self.commit, self.revoke, self.save, self.change, self.extend]
+        else:
+            ways = [self.assign, self.assign, self.assign, self.change, self.extend, self.clone, self.lose]
+        self.random.choice(ways)(model)
+        self.check()
+
+    def assign(self, model: Model) -> None:
+        """Decided on an older state, now and then."""
+        if not model.remaining or model.state is not ModelState.ACTIVE:
+            return
+        partition = self.random.choice(model.remaining)
+        if len(self.story.state.workers[f"worker-{partition}"].open_tasks) > 1:
+            return
+        key = unit(model.epoch, partition, model.id)
+        number = model.terms_for(str(key))
+        told = model.terms[number], position_of(model, ROWS, len(model.visits), model.terms[number])
+        if self.random.random() < 0.3:
+            self.change(model)
+        if not model.needs(key.epoch or 0, key.partitions):
+            return
+        attempt = self.story.attempt(key)
+        self.story.tell(
+            TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{partition}", terms=number)
+        )
+        self.open[model.id] = key, told
+
+    def start(self, model: Model) -> None:
+        """If it is its turn."""
+        key, _ = self.open[model.id]
+        task = self.story.run.tasks[str(key)]
+        worker = self.story.state.workers[task.worker or ""]
+        if task.state is TaskState.ASSIGNED and worker.is_next(str(key)):
+            self.story.tell(TaskStarted(task=str(key), attempt=task.attempt, worker=worker.name))
+
+    def commit(self, model: Model) -> None:
+        """If it runs."""
+        key, told = self.open[model.id]
+        if self.story.run.tasks[str(key)].state is TaskState.RUNNING:
+            del self.open[model.id]
+            self.told[model.id].append(told)
+            self.story.commit(key, key.partition or 0)
+
+    def save(self, model: Model) -> None:
+        """In the middle of the unit that runs."""
+        key, _ = self.open[model.id]
+        task = self.story.run.tasks[str(key)]
+        if task.state is TaskState.RUNNING:
+            file = CheckpointRef(name=f"{key}-s{task.attempt}", checksum="-", size=1)
+            saved = Savepoint(checkpoint=file, batch=1, rows=1)
+            self.story.tell(
+                UnitSaved(task=str(key), attempt=task.attempt, worker=task.worker or "", savepoint=saved)
+            )
+
+    def revoke(self, model: Model) -> None:
+        """Wherever it is."""
+        key, _ = self.open.pop(model.id)
+        task = self.story.run.tasks[str(key)]
+        self.story.tell(
+            TaskRevoked(task=str(key), attempt=task.attempt, worker=task.worker or "", reason="why")
+        )
+
+    def lose(self, model: Model) -> None:
+        """The newest checkpoint, as the next unit finds out."""
+        self.assign(model)
+        if model.id not in self.open or not model.visits or model.reopened.total() > 2:
+            return
+        self.start(model)
+        key, _ = self.open[model.id]
+        task = self.story.run.tasks[str(key)]
+        if task.state is TaskState.RUNNING:
+            del self.open[model.id]
+            if len(model.visits) > model.inherited:
+                self.told[model.id].pop()
+            self.story.break_off(key, key.partition or 0, task.attempt, FailureKind.CHECKPOINT)
+
+    def change(self, model: Model) -> None:
+        """One value or two, perhaps to what they are."""
+        values = {"lr": self.random.choice([0.1, 0.2, 0.4]), "batch_size": self.random.randint(1, 7)}
+        names = self.random.sample(sorted(values), self.random.randint(1, 2))
+        self.story.tell(changed(model.id, **{name: values[name] for name in names}))
+
+    def extend(self, model: Model) -> None:
+        """To more or fewer."""
+        self.story.tell(extended(self.random.randint(1, 4), model.id))
+
+    def clone(self, model: Model) -> None:
+        """Warm, from somewhere; perhaps from what is gone."""
+        if len(self.told) > 4:
+            return
+        at = self.random.choice(["last", "best", 1, 2])
+        before = len(self.story.run.models)
+        self.story.tell(cloned(model.id, at, self.random.randint(1, 4)))
+        if len(self.story.run.models) > before:
+            made = list(self.story.run.models.values())[-1]
+            self.told[made.id] = self.told[model.id][: made.inherited]
+
+    def check(self) -> None:
+        """What the state says of each unit is what the unit was told; what a clone began with is still there."""
+        for model in self.story.run.models.values():
+            units = range(len(model.visits))
+            assert [(model.terms_of(u), position_of(model, ROWS, u)) for u in units] == self.told[model.id]
+            for until, before in model.changes:
+                assert model.hyperparams_of(until - 1) == before != model.hyperparams_of(until)
+            assert model.epochs >= model.begun_epochs
+            if model.id in self.open:
+                assert model.terms_of(len(model.visits)) == self.open[model.id][1][0]
+        for young in self.story.run.young.values():
+            origin = young.visits[young.inherited - 1].file
+            assert all(origin in self.story.run.kept_checkpoints(m) for m in self.story.run.models.values())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**9), st.integers(20, 90))
+def test_each_unit_is_known_with_what_it_was_trained(seed: int, steps: int) -> None:
+    """However changes, extensions, clones, lost attempts and lost checkpoints follow each other, and though a unit may
+    be assigned and started before the controller has seen a change."""
+    course = Course(seed)
+    for _ in range(steps):
+        course.step()
+
+
+# --- who comes first -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def story() -> Story:
+    """m00 has trained its first epoch of three."""
+    story = Story()
+    story.fit(epochs=3)
+    story.epoch(1, loss=0.5)
+    return story
+
+
+def test_the_later_of_two_changes_of_a_value_counts(story: Story) -> None:
+    """Of different values both."""
+    story.tell(changed(lr=1.0), changed(batch_size=2), changed(lr=2.0))
+    story.train(2, 0)
+    assert story.model().hyperparams_of(1) == {"batch_size": 1, "lr": 0.1}
+    assert story.model().hyperparams_of(2) == {"batch_size": 2, "lr": 2.0}
+    assert story.model().changes == [(2, {"batch_size": 1, "lr": 0.1})]
+
+
+def test_a_unit_that_runs_when_a_change_comes_counts_with_the_old_values(story: Story) -> None:
+    """The next one has the new ones."""
+    story.start(unit(2, 0), 0)
+    story.tell(changed(lr=1.0))
+    assert story.model().is_outdated  # were it queued, it would be taken back
+    story.commit(unit(2, 0), 0)
+    story.train(2, 1)
+    assert [story.model().hyperparams_of(u)["lr"] for u in range(4)] == [0.1, 0.1, 0.1, 1.0]
+
+
+def test_a_unit_that_goes_on_from_a_savepoint_has_the_values_that_it_began_with(story: Story) -> None:
+    """Another one has the new ones."""
+    story.start(unit(2, 0), 0)
+    file = CheckpointRef(name="s", checksum="-", size=1)
+    saved = Savepoint(checkpoint=file, batch=1, rows=1)
+    key = str(unit(2, 0))
+    story.tell(
+        UnitSaved(task=key, attempt=1, worker="worker-0", savepoint=saved),
+        TaskRevoked(task=key, attempt=1, worker="worker-0", reason="why"),
+        changed(lr=1.0),
+    )
+    model = story.model()
+    assert model.terms[model.terms_for(key)].hyperparams["lr"] == 0.1
+    assert model.terms[model.terms_for(str(unit(2, 1)))].hyperparams["lr"] == 1.0
+    story.assign(unit(2, 0), 0)
+    assert not model.is_outdated
+
+
+def trained_on(story: Story) -> None:
+    story.epoch(2, loss=0.1)
+    story.train(3, 0, loss=0.1)
+
+
+def finished(story: Story) -> None:
+    story.epoch(2)
+    story.epoch(3)
+
+
+LATE: list[tuple[str, Callable[[Story], None], Any]] = [
+    ("gone", trained_on, cloned(at=1)),
+    ("never trained", lambda _: None, cloned("m01")),
+    ("unknown", lambda _: None, cloned("m07")),
+    ("nothing left", lambda _: None, cloned(epochs=1)),
+    ("batch size", lambda _: None, cloned(batch_size=11)),
+    ("batch size changed", lambda _: None, changed(batch_size=11)),
+    ("same values", lambda _: None, changed(lr=0.1)),
+    ("change of a finished model", finished, changed(lr=1.0)),
+    ("stop of a finished model", finished, ModelStopRequested(run="fit-1", model="m00")),
+    ("same urgency", lambda _: None, UrgencyChanged(run="fit-1", model="m00", urgency=0)),
+    ("same epochs", lambda _: None, extended(3)),
+]
+
+
+@pytest.mark.parametrize("case", LATE, ids=[name for name, _, _ in LATE])
+def test_what_no_longer_fits_is_late_and_changes_nothing(story: Story, case: Any) -> None:
+    """The list of commands says so."""
+    _, before, event = case
+    before(story)
+    facts = repr((story.state.runs, story.state.workers))
+    story.tell(event)
+    assert story.state.commands[-1].is_late
+    assert repr((story.state.runs, story.state.workers)) == facts
+
+
+def test_an_origin_is_kept_until_its_clone_has_committed_twice(story: Story) -> None:
+    """Its parent trains on meanwhile, and would need it no more."""
+    story.tell(cloned())
+    origin = story.model("m02").visits[-1].file
+    story.epoch(2, loss=0.1)
+    for partition in (0, 1):
+        assert origin in story.run.kept_checkpoints(story.model())
+        story.train(2, partition, model="m02")
+    story.train(3, 0, loss=0.05)
+    assert origin not in story.run.kept_checkpoints(story.model())
+
+
+def test_the_best_epoch_of_a_clone_is_one_of_its_own(story: Story) -> None:
+    """The checkpoints of the others are its parent's, who may have removed them."""
+    story.tell(cloned())
+    assert story.model("m02").best_epoch("loss", "min", validated=False) is None
+    for partition in (0, 1):
+        story.train(2, partition, model="m02", loss=0.9)
+    assert story.model("m02").best_epoch("loss", "min", validated=False) == 2
+
+
+def test_a_clone_whose_origin_cannot_be_read_is_given_up(story: Story) -> None:
+    """Its parent's unit is not its own to be done again."""
+    story.tell(cloned())
+    story.fail(unit(2, 0, "m02"), 0, FailureKind.CHECKPOINT)
+    failure = story.model("m02").failure
+    assert failure is not None
+    assert "goes on from a checkpoint of m00 that cannot be read: clone it once more" in failure.message
+    assert len(story.model("m02").visits) == 2
+
+
+def test_a_later_change_moves_no_earlier_unit() -> None:
+    """Steps and their expected number are those that the unit was told, also where sets of partitions were read."""
+    model = Model(id="m00", hyperparams={"batch_size": 5}, epochs=2, partitions=(0, 1, 2))
+
+    def visit(epoch: int, partition: int, *others: int) -> Visit:
+        members = tuple(Member(worker=f"worker-{p}", partition=p) for p in others)
+        return Visit(
+            epoch, partition, 1, "worker-0", 1, (), (), "-", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, others=members
+        )
+
+    told = []
+    for epoch, partition, others in ((1, 1, (2,)), (1, 0, ()), (2, 0, ()), (2, 1, (2,))):
+        told.append(position_of(model, ROWS, len(model.visits)))
+        model.add(visit(epoch, partition, *others))
+        if epoch == 1 and partition == 0:
+            model.change({"batch_size": 3})
+            model.given = 1
+    assert [position_of(model, ROWS, unit) for unit in range(4)] == told
+    assert [place.step for place in told] == [0, 4, 6, 10]
+
+
+def test_what_stands_beside_a_value_is_what_it_was_trained_with() -> None:
+    """Not what a model was changed to afterwards."""
+    story = Story()
+    story.fit(models=1, epochs=3)
+    story.epoch(1)
+    model = story.model()
+    before = dict(model.hyperparams)
+    story.tell(changed(lr=5))
+    assert model.hyperparams["lr"] == 5
+    assert model.hyperparams_shown(1) == model.hyperparams_shown(None) == before
+    story.epoch(2)
+    assert model.hyperparams_shown(1) == before
+    assert model.hyperparams_shown(2)["lr"] == 5
+
+
+def test_a_plan_ends_where_a_model_becomes_more_urgent() -> None:
+    """It was made for models of one urgency."""
+    story = Story()
+    story.fit(models=2, epochs=2)
+    planned = SchedulePlanned(
+        run="fit-1", source="planner", order=(), makespan_s=1, dispatch_s=2, lower_bound_s=1, seconds=1
+    )
+    story.tell(planned)
+    assert story.run.planned is not None
+    story.tell(UrgencyChanged(run="fit-1", model="m00", urgency=1))
+    assert story.run.planned is None

@@ -1,0 +1,208 @@
+"""Frozen weights of a model that ranks have parts of: one base for all ways; each rank reads and writes its rows."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.ways import Way
+from cerebro.data.based import is_base
+from cerebro.errors import StorageFullError
+from cerebro.spec import SubEpochSpec
+from cerebro.techniques import Group, resolve
+from cerebro.worker.training import frozen as freezing
+from cerebro.worker.training.checkpoint import check, load, read, save
+from cerebro.worker.training.grouped import prepare
+from cerebro.worker.training.unit import Trainee, restore
+from tests.techniques.cases import distance
+from tests.techniques.ranks import Ranks
+
+WIDTH = 150
+"""Rows that two ranks divide and four do not."""
+TENSOR = 4 * WIDTH * WIDTH
+FSDP, DDP = (Way(technique=name, size=2) for name in ("fsdp", "ddp"))
+THREE, SINGLE = Way(technique="fsdp", size=3), None
+
+
+class Spec(SubEpochSpec):
+    """Its hints are all that is asked for."""
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        return [network()]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        raise NotImplementedError
+
+
+def network() -> nn.Sequential:
+    """Four layers of which three are frozen; two of these have one weight."""
+    torch.manual_seed(5)
+    module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
+    module[1].weight = module[0].weight
+    for layer in list(module)[:3]:
+        layer.requires_grad_(False)
+    return module
+
+
+def unit(
+    group: Group | None, way: Way | None, root: Path, written: str, before: CheckpointRef | None, changes: str
+) -> tuple[CheckpointRef | None, str]:
+    """A unit by a way: what is trained moves; of what is frozen a part, if it is to."""
+    freezing.LEAST_BYTES, freezing._LEAST_TENSOR = TENSOR, TENSOR
+    trainee = Trainee(modules=[network()])
+    if before is not None:
+        restore(trainee, read(check(root, before), "cpu"))
+    if group is not None and way is not None:
+        trainee = prepare(Spec(), trainee, resolve(way), way.params, group)
+    trainee.frozen.is_wanted = True
+    (module,) = trainee.modules
+    with torch.no_grad():
+        module[3].weight.mul_(0.5)  # type: ignore[index]
+        if changes:
+            module.get_submodule(changes).weight.data.mul_(1.5)  # type: ignore[operator]
+    try:
+        reference = trainee.save(root, written)
+    except (OSError, StorageFullError) as error:
+        return None, f"{error}, {getattr(error, 'needs_bytes', 0)}"
+    state = trainee.state()
+    if trainee.rank == 0:
+        plain = save(root, "plain", state)
+        assert reference is not None
+        assert (plain.checksum, plain.size) == (reference.checksum, reference.size)
+        (root / "plain").unlink()
+    return reference, ""
+
+
+def attempt(way: Way | None, ranks: Ranks, *args: Any) -> CheckpointRef:
+    """One unit, in as many processes as its way says."""
+    reference = (ranks.run(way.size, unit, way, *args)[0] if way else unit(None, None, *args))[0]
+    assert reference is not None
+    return reference
+
+
+def bases(root: Path) -> list[str]:
+    return [path.name for path in root.iterdir() if is_base(path.name)]
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Any:
+    before = freezing.LEAST_BYTES, freezing._LEAST_TENSOR
+    yield
+    freezing.LEAST_BYTES, freezing._LEAST_TENSOR = before
+
+
+@pytest.mark.parametrize(
+    "ways", [(FSDP, SINGLE, THREE, DDP, FSDP), (SINGLE, FSDP, DDP), (DDP, SINGLE, FSDP), (THREE, FSDP)]
+)
+def test_all_ways_name_the_base_that_one_has_written(ways: Any, tmp_path: Path, ranks: Ranks) -> None:
+    """Each file is the one that it would be without it, to the bit."""
+    before = None
+    for number, way in enumerate(ways):
+        before = attempt(way, ranks, tmp_path, f"u{number:05d}-e001-p0000-a1.pt", before, "")
+        assert (tmp_path / before.name).stat().st_size < 2 * TENSOR
+    (base,) = bases(tmp_path)
+    assert (tmp_path / base).stat().st_size == 2 * TENSOR
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+@pytest.mark.parametrize("way", [FSDP, DDP])
+def test_what_ranks_change_of_it_is_written_as_it_is(way: Way, tmp_path: Path, ranks: Ranks) -> None:
+    """By way of `.data`, of which torch's own counters tell nothing."""
+    before = attempt(way, ranks, tmp_path, "u0.pt", None, "")
+    after = attempt(way, ranks, tmp_path, "u1.pt", before, "2")
+    one, other = (load(tmp_path, each, "cpu") for each in (before, after))
+    assert torch.equal(other["models"][0]["2.weight"], one["models"][0]["2.weight"] * 1.5)
+    assert distance({"w": one["models"][0]["0.weight"]}, {"w": other["models"][0]["0.weight"]}) == 0
+    assert len(bases(tmp_path)) == 1
+    assert (tmp_path / after.name).stat().st_size > 2 * TENSOR
+
+
+def test_damage_to_the_base_is_noticed_before_ranks_vouch_for_it(tmp_path: Path, ranks: Ranks) -> None:
+    """Rank 0 reads the base, to hash the whole: what it finds must be what was written."""
+    before = attempt(FSDP, ranks, tmp_path, "u0.pt", None, "")
+    answers = ranks.run(2, saved_on_damage, tmp_path, before)
+    assert "was damaged after it was written" in answers[0]
+    assert not (tmp_path / "u1.pt").exists()
+
+
+def saved_on_damage(group: Group, root: Path, before: CheckpointRef) -> str:
+    """What is told where the base is damaged between reading and saving."""
+    freezing.LEAST_BYTES, freezing._LEAST_TENSOR = TENSOR, TENSOR
+    plain = Trainee(modules=[network()])
+    restore(plain, read(check(root, before), "cpu"))
+    trainee = prepare(Spec(), plain, resolve(FSDP), {}, group)
+    trainee.frozen.is_wanted = True
+    group.barrier()
+    if group.rank == 0:
+        with (root / bases(root)[0]).open("r+b") as file:
+            file.seek(1000)
+            file.write(b"damaged")
+    group.barrier()
+    try:
+        trainee.save(root, "u1.pt")
+    except Exception as error:  # noqa: BLE001 - it is the answer
+        return str(error)
+    return ""
+
+
+def by_machines(group: Group, opens: bool, *args: Any) -> tuple[CheckpointRef | None, str]:
+    """A unit by ranks of several machines, where others than rank 0 may see no file of it yet."""
+    group.is_of_several_workers = True
+    with pytest.MonkeyPatch.context() as patch:
+        if group.rank > 0 and not opens:
+            patch.setattr(Path, "open", refused)
+        return unit(group, *args)
+
+
+@pytest.mark.parametrize(("way", "num_bases"), [(DDP, 1), (FSDP, 0)])
+def test_ranks_of_several_machines_write_no_base_together(
+    way: Way, num_bases: int, tmp_path: Path, ranks: Ranks
+) -> None:
+    """What one has written to a network volume, another may see late. Rank 0 writes what it has all of."""
+    reference, told = ranks.run(2, by_machines, False, way, tmp_path, "u0.pt", None, "")[0]
+    assert (reference is not None, told) == (True, "")
+    assert len(bases(tmp_path)) == num_bases
+
+
+def test_ranks_of_several_machines_go_on_from_a_base(tmp_path: Path, ranks: Ranks) -> None:
+    """Which they name no more where they have parts of it."""
+    before = attempt(FSDP, ranks, tmp_path, "u0.pt", None, "")
+    for number, way in enumerate((DDP, FSDP), 1):
+        before, _ = ranks.run(2, by_machines, True, way, tmp_path, f"u{number}.pt", before, "")[0]
+        assert before is not None
+    assert len(bases(tmp_path)) == 1
+
+
+def refused(*args: Any) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def full(*args: Any) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def failing(group: Group, root: Path, rank: int, pwrite: Any) -> str:
+    """What a rank is told where one of them cannot write its rows of a base."""
+    with pytest.MonkeyPatch.context() as patch:
+        if group.rank == rank:
+            patch.setattr("os.pwrite", pwrite)
+        return unit(group, FSDP, root, "u0.pt", None, "")[1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_write_its_rows_of_a_base_is_told_by_all(
+    rank: int, tmp_path: Path, ranks: Ranks
+) -> None:
+    """And nothing of it stays. Where the volume is full, all know what the next attempt needs: room for all of it."""
+    assert all("Input/output error" in told for told in ranks.run(2, failing, tmp_path, rank, refused))
+    for told in ranks.run(2, failing, tmp_path, rank, full):
+        assert told.startswith("no space to write in")
+        assert int(told.rpartition(", ")[2]) > (1 << 20) + 2 * 3 * TENSOR
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,21 @@
+"""Where ranks meet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import StorageFullError
+from cerebro.techniques.ranks import RankGroup
+from tests.small_volume import fill, small_volume
+
+
+def test_a_rank_that_has_no_room_to_meet_others_names_the_full_volume(tmp_path: Path) -> None:
+    """torch tells of a store that failed, as it does of a rank that has gone."""
+    with small_volume(tmp_path / "ranks", "64k") as volume:
+        folder = volume / "place"
+        folder.mkdir()
+        fill(volume)
+        with pytest.raises(StorageFullError, match=f"no space to write in {folder}, where the ranks meet"):
+            RankGroup.join(folder, rank=0, size=2, device="cpu", timeout_s=60.0)

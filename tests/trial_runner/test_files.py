@@ -1,0 +1,73 @@
+"""A trial writes and reads a checkpoint as units of its way do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from cerebro.contract.trials import TrialOutcome
+from cerebro.contract.ways import Way
+from cerebro.techniques import Group
+from tests.data.rows import write_partition
+from tests.techniques.cases import TOKENS, WIDE
+from tests.techniques.ranks import Ranks
+from tests.trial_runner.units import Asked, Wrong, tried
+from trial_runner import trying
+
+HIDDEN = 20_000
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """Two processes."""
+    with Ranks() as started:
+        yield started
+
+
+class Wide(Wrong):
+    """Two layers of some MB; its loss is what it is said to be."""
+
+    def __init__(self) -> None:
+        super().__init__("mean")
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [nn.Sequential(nn.Linear(WIDE, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, TOKENS))]
+
+
+def noted(group: Group, asked: Asked, most_bytes: int) -> tuple[TrialOutcome, int]:
+    """What the trial shows, and how many bytes this rank has written into room that was left for its rows."""
+    original, written = os.pwrite, 0
+
+    def pwrite(descriptor: int, content: memoryview, place: int) -> int:
+        nonlocal written
+        done = original(descriptor, content, place)
+        written += done
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pwrite", pwrite)
+        patch.setattr(trying, "FILE_BYTES", most_bytes)
+        return tried(group, asked), written
+
+
+@pytest.mark.parametrize(("most_bytes", "part"), [(1 << 30, 1.0), (2 << 20, 0.5)], ids=["all", "a part"])
+def test_each_rank_writes_its_own_rows(most_bytes: int, part: float, ranks: Ranks, tmp_path: Path) -> None:
+    """And nothing is left; of a large state a part is written."""
+    partition, root = tmp_path / "partition", tmp_path / "root"
+    partition.mkdir()
+    root.mkdir()
+    write_partition(partition, [20, 26])
+    asked = Asked(spec=Wide(), way=Way(technique="fsdp", size=2), partition=partition, root=root)
+    (outcome, first), (_, second) = ranks.run(2, noted, asked, most_bytes)
+    assert outcome.is_usable, outcome
+    state = 3 * 4 * (HIDDEN * (WIDE + 1 + TOKENS) + TOKENS)
+    assert outcome.state_bytes == pytest.approx(state, rel=0.01)
+    assert (outcome.save_s > 0, outcome.load_s > 0) == (True, True)
+    assert min(first, second) > 0.4 * part * state
+    assert first + second < 1.3 * part * state
+    assert list(root.iterdir()) == []

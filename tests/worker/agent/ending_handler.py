@@ -1,0 +1,36 @@
+"""A handler whose process says, as its last word, that it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cerebro.contract.tasks import TaskBody, TaskResult, TrialTask
+from cerebro.worker.agent.context import Context
+
+
+class Handler:
+    """See `cerebro.worker.agent.context.Handler`."""
+
+    def __init__(self, context: Context) -> None:
+        """Nothing to make."""
+
+    def preload(self, body: TaskBody) -> None:
+        """Nothing to load."""
+
+    def rest(self) -> None:
+        """Nothing is kept."""
+
+    def handle(self, body: TaskBody, attempt: int) -> TaskResult:
+        """Fails where the hyper-parameters say so."""
+        channel, leave = int(sys.argv[sys.argv.index("--channel") + 1]), os._exit
+
+        def say_and_leave(status: int) -> None:
+            os.write(channel, b'\n{"is": "ended"}\n')
+            leave(status)
+
+        os._exit = say_and_leave  # type: ignore[assignment]
+        assert isinstance(body, TrialTask)
+        if "fails" in body.hyperparams:
+            raise ValueError("it fails")
+        return TaskResult()

@@ -1,0 +1,179 @@
+"""How workers of a gang meet: who is let in, who is waited for, and what is heard of one that is gone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cerebro.contract.tasks import Failure, FailureKind, Gang, InboxItem, Member
+from cerebro.contract.ways import Way
+from cerebro.errors import ClusterError
+from cerebro.worker.agent.gangs.endpoint import GangEndpoint
+from cerebro.worker.agent.gangs.handshake import HandshakeError
+from cerebro.worker.agent.gangs.member import decline
+from cerebro.worker.agent.gangs.remote import RemoteRank
+from tests.kvs_api.occupancy_contract import unit_body
+
+ATTEMPT = ("one", "fit-1/train/m00/e1/p0+p1", 1)
+TOKEN = "of this cluster"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[GangEndpoint]:
+    """Of the worker that leads."""
+    made = GangEndpoint("127.0.0.1", 0, TOKEN)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rank() -> Iterator[RemoteRank]:
+    """Rank 1 of the attempt, on another worker."""
+    made = RemoteRank("worker-1, device 0", join_s=30)
+    yield made
+    made.kill()
+
+
+def heard(end: socket.socket) -> bytes:
+    """What the other worker hears first."""
+    end.settimeout(30)
+    return end.recv(4096)
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_what_is_said_before_a_worker_comes_reaches_it(
+    endpoint: GangEndpoint, rank: RemoteRank, comes_first: bool
+) -> None:
+    """Whether it comes before the one that leads knows of the attempt, or after it has begun to speak."""
+    if not comes_first:
+        endpoint.expect(ATTEMPT, {1: rank})
+        rank.tell({"do": "meet", "at": "here"})
+    with endpoint.connect(endpoint.address, ATTEMPT, 1) as end:
+        if comes_first:
+            endpoint.expect(ATTEMPT, {1: rank})
+            rank.tell({"do": "meet", "at": "here"})
+        assert b'"meet"' in heard(end)
+        end.sendall(b'\n{"is": "ready"}\n')
+        assert rank.channel.receive() == {"is": "ready"}
+    assert rank.channel.receive() is None
+    assert rank.reap().kind is FailureKind.MEMBER_LOST
+
+
+def test_who_does_not_know_the_token_is_not_let_in(endpoint: GangEndpoint, rank: RemoteRank) -> None:
+    """Neither one that says the wrong thing, nor one that says nothing of the kind; who is let in comes after them."""
+    endpoint.expect(ATTEMPT, {1: rank})
+    stranger = GangEndpoint("127.0.0.1", 0, "of another cluster")
+    try:
+        with pytest.raises(HandshakeError):
+            stranger.connect(endpoint.address, ATTEMPT, 1)
+        with socket.create_connection(("127.0.0.1", int(endpoint.address.rpartition(":")[2]))) as end:
+            end.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(4096))
+            end.settimeout(30)
+            while end.recv(4096):
+                pass
+    except ConnectionResetError:
+        pass  # what it had not read was thrown away
+    finally:
+        stranger.close()
+    rank.tell({"do": "run"})
+    with endpoint.connect(endpoint.address, ATTEMPT, 1) as end:
+        assert b'"run"' in heard(end)
+
+
+def test_one_who_knows_no_token_cannot_play_the_leader(endpoint: GangEndpoint) -> None:
+    """A worker says who it is to nobody else: the proof goes both ways."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def pretend() -> None:
+            end, _ = listener.accept()
+            with end:
+                end.sendall(bytes(32))
+                end.recv(4096)
+                end.sendall(bytes(32))
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        with pytest.raises(HandshakeError, match="token"):
+            endpoint.connect(f"127.0.0.1:{listener.getsockname()[1]}", ATTEMPT, 1)
+        thread.join()
+
+
+def test_a_worker_that_does_not_come_is_told_as_lost() -> None:
+    """After the time that it is given, with its name."""
+    rank = RemoteRank("worker-1, device 0", join_s=0.01)
+    assert rank.channel.receive() is None
+    failure = rank.reap()
+    assert (failure.kind, failure.message) == (
+        FailureKind.MEMBER_LOST,
+        "its worker did not come within 0.01 s",
+    )
+
+
+def test_an_address_that_is_not_this_machines_is_said_at_once() -> None:
+    """With the setting to change."""
+    with pytest.raises(ClusterError, match="CEREBRO_ADDRESS"):
+        GangEndpoint("192.0.2.1", 0, TOKEN)
+
+
+def is_sent_away(end: socket.socket) -> bool:
+    """Whether the worker that leads ends the connection."""
+    end.settimeout(30)
+    return not end.recv(1)
+
+
+def test_nobody_waits_for_an_attempt_that_is_over(endpoint: GangEndpoint, rank: RemoteRank) -> None:
+    """Neither who had come before this worker knew of it, nor who comes after, or for a rank that is gone."""
+    with endpoint.connect(endpoint.address, ATTEMPT, 1) as early:
+        endpoint.forget(ATTEMPT)
+        assert is_sent_away(early)
+    with endpoint.connect(endpoint.address, ATTEMPT, 1) as late:
+        assert is_sent_away(late)
+    other = (*ATTEMPT[:2], 2)
+    endpoint.expect(other, {1: rank})
+    rank.kill()
+    with endpoint.connect(endpoint.address, other, 1) as end:
+        assert is_sent_away(end)
+
+
+def test_nobody_waits_for_an_attempt_that_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has come for one is sent away after a while."""
+    monkeypatch.setattr("cerebro.worker.agent.gangs.endpoint._LOOK_S", 0.01)
+    endpoint = GangEndpoint("127.0.0.1", 0, TOKEN)
+    with endpoint.connect(endpoint.address, ATTEMPT, 1) as end:
+        monkeypatch.setattr("cerebro.worker.agent.gangs.endpoint.JOIN_S", 0.0)
+        assert is_sent_away(end)
+    endpoint.close()
+
+
+def test_a_worker_that_ends_says_so_to_the_one_that_leads(endpoint: GangEndpoint, rank: RemoteRank) -> None:
+    """So that its gang waits for nothing, and the attempt does not count."""
+    endpoint.expect(ATTEMPT, {1: rank})
+    gang = Gang(
+        address=endpoint.address,
+        members=(Member(worker="worker-0", partition=0), Member(worker="worker-1", partition=1)),
+        rows=(1, 1),
+    )
+    body = unit_body(ATTEMPT[1], Way(technique="ddp", workers=2)).model_copy(update={"gang": gang})
+    item = InboxItem(seq=1, experiment="one", task=ATTEMPT[1], attempt=1, member=1, body=body)
+    thread = threading.Thread(target=decline, args=(item, endpoint, "SIGTERM: worker-1 was asked to end"))
+    thread.start()
+    message = rank.channel.receive()
+    assert message is not None
+    failure = Failure.model_validate(message["failure"])
+    assert (failure.kind, failure.message) == (FailureKind.PREEMPTED, "SIGTERM: worker-1 was asked to end")
+    rank.kill()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_each_rank_has_a_member_and_each_member_its_ranks() -> None:
+    """In the order of members, one for each of their devices."""
+    members = tuple(
+        Member(worker=f"worker-{n}", partition=n, devices=tuple(range(count)))
+        for n, count in enumerate((2, 1, 3))
+    )
+    gang = Gang(address="a:1", members=members, rows=(1, 1, 1))
+    assert [gang.member_of(rank) for rank in range(6)] == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]

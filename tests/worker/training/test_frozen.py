@@ -1,0 +1,519 @@
+"""Frozen weights are written once; whatever becomes of them, a checkpoint is the file that it would be without that."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from cerebro.client.files import MountedFiles
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data import durable
+from cerebro.data.based import Layout, base_written, is_base, layout_of
+from cerebro.data.durable import checksum
+from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
+from cerebro.runtime.volumes import Volumes, checkpoint_file
+from cerebro.worker.agent.discarding import outdated
+from cerebro.worker.training import frozen as freezing
+from cerebro.worker.training.checkpoint import check, load, read, save, state_bytes
+from cerebro.worker.training.tracking import Checkpoint
+from cerebro.worker.training.unit import Trainee, restore
+
+WIDTH = 128
+TENSOR = 4 * WIDTH * WIDTH
+
+
+class Point(NamedTuple):
+    """What is no tuple to whoever reads it again."""
+
+    x: int
+    y: int
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor of 64 KiB is worth a base."""
+    monkeypatch.setattr(freezing, "LEAST_BYTES", TENSOR)
+    monkeypatch.setattr(freezing, "_LEAST_TENSOR", TENSOR // 2)
+
+
+def network(layers: int = 4, trained: int = 1) -> Any:
+    """Layers of which the last ones are trained, and statistics that change."""
+    torch.manual_seed(3)
+    module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)), nn.BatchNorm1d(WIDTH))
+    for layer in list(module)[: layers - trained]:
+        layer.requires_grad_(False)
+    return module
+
+
+def holder(module: nn.Sequential | None = None) -> Trainee:
+    trainee = Trainee(modules=[module or network()], checkpoint=Checkpoint({"n": 1}))
+    trainee.frozen.is_wanted = True
+    return trainee
+
+
+def trained(trainee: Trainee) -> None:
+    """What needs a gradient moves, and so do the statistics."""
+    module = only(trainee)
+    module.train()
+    module(torch.rand(8, WIDTH)).sum().backward()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.requires_grad and parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=0.1)
+
+
+def only(trainee: Trainee) -> Any:
+    """Its module."""
+    return trainee.modules[0]
+
+
+def name(unit: int, attempt: int = 1) -> str:
+    return checkpoint_file(unit=unit, epoch=1, partition=unit, attempt=attempt)
+
+
+def saved(trainee: Trainee, root: Path, unit: int, attempt: int = 1) -> CheckpointRef:
+    """The checkpoint of a unit, which is checked against the file that it would be without a base."""
+    reference = trainee.save(root, name(unit, attempt))
+    assert reference is not None
+    plain = save(root, "plain", trainee.state())
+    assert (reference.checksum, reference.size) == (plain.checksum, plain.size)
+    found = load(root, reference, "cpu")
+    assert list(found["models"][0]) == list(trainee.modules[0].state_dict())
+    for key, tensor in trainee.modules[0].state_dict().items():
+        assert torch.equal(found["models"][0][key], tensor)
+    (root / "plain").unlink()
+    return reference
+
+
+def hopped(root: Path, reference: CheckpointRef, module: nn.Sequential | None = None) -> Trainee:
+    """The model as the next worker has it."""
+    trainee = holder(module)
+    restore(trainee, read(check(root, reference), "cpu"))
+    return trainee
+
+
+def bases(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if is_base(path.name))
+
+
+def own_bytes(root: Path, reference: CheckpointRef) -> int:
+    return (root / reference.name).stat().st_size
+
+
+def test_frozen_weights_are_written_once_and_hop_to_the_bit(tmp_path: Path) -> None:
+    """Three of four layers are in a base, which all checkpoints of the model name; its name tells its bytes."""
+    trainee = holder()
+    for unit in range(4):
+        trained(trainee)
+        reference = saved(trainee, tmp_path, unit)
+        assert own_bytes(tmp_path, reference) < 2 * TENSOR
+        trainee = hopped(tmp_path, reference)
+    (base,) = bases(tmp_path)
+    assert checksum(tmp_path / base) == base_written(base)
+    assert (tmp_path / base).stat().st_size == 3 * TENSOR
+
+
+def test_with_little_that_is_frozen_the_file_is_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit; so it is where nobody has asked for a base."""
+    trainee = holder()
+    monkeypatch.setattr(freezing, "LEAST_BYTES", 3 * TENSOR + 1)
+    saved(trainee, tmp_path, 0)
+    monkeypatch.setattr(freezing, "LEAST_BYTES", TENSOR)
+    trainee.frozen.is_wanted = False
+    saved(trainee, tmp_path, 1)
+    plain = [(tmp_path / name(unit)).read_bytes() for unit in range(2)]
+    assert plain[0] == plain[1]
+    assert bases(tmp_path) == []
+    save(tmp_path, "plain", trainee.state())
+    assert (tmp_path / "plain").read_bytes() == plain[0]
+
+
+def _in_place(module: Any) -> None:
+    with torch.no_grad():
+        module[0].weight.add_(1.0)
+
+
+def _unseen(module: Any) -> None:
+    before = module[0].weight._version
+    module[0].weight.data.mul_(0.99)  # as the weights of a teacher that follows its student
+    assert module[0].weight._version == before
+
+
+def _by_numpy(module: Any) -> None:
+    module[0].weight.detach().numpy()[7, 3] = 4.0
+
+
+def _swapped(module: Any) -> None:
+    rows = module[0].weight.detach().clone()
+    module[0].weight.data[0], module[0].weight.data[1] = rows[1], rows[0]
+
+
+def _stepped(module: Any) -> None:
+    module[0].weight.grad = torch.ones_like(module[0].weight)
+    torch.optim.SGD(module.parameters(), lr=0.1).step()
+
+
+def _thawed(module: Any) -> None:
+    module[0].requires_grad_(True)
+    _in_place(module)
+
+
+def _another(module: Any) -> None:
+    module[0].weight = nn.Parameter(torch.rand(WIDTH, WIDTH), requires_grad=False)
+
+
+@pytest.mark.parametrize("change", [_in_place, _unseen, _by_numpy, _swapped, _stepped, _thawed, _another])
+def test_a_frozen_weight_that_changes_is_written_as_it_is(
+    tmp_path: Path, change: Callable[[Any], None]
+) -> None:
+    """Whatever its flag says and however it was changed; the others stay in the base that is there."""
+    trainee = hopped(tmp_path, saved(holder(), tmp_path, 0))
+    change(only(trainee))
+    reference = saved(trainee, tmp_path, 1)
+    assert 2 * TENSOR < own_bytes(tmp_path, reference) < 3 * TENSOR
+    again = hopped(tmp_path, reference)
+    change(only(again))
+    reference = saved(again, tmp_path, 2)
+    assert own_bytes(tmp_path, reference) < 3 * TENSOR
+    assert len(bases(tmp_path)) == 1
+
+
+def test_a_weight_that_changes_in_each_unit_costs_no_base_in_each(tmp_path: Path) -> None:
+    """It is known from file to file, also where most of the model is frozen for good."""
+    trainee = holder()
+    for unit in range(6):
+        _unseen(only(trainee))
+        trainee = hopped(tmp_path, saved(trainee, tmp_path, unit))
+    assert len(bases(tmp_path)) == 1
+
+
+def test_of_very_many_weights_as_many_are_set_apart_as_a_layout_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With those that were and have changed; and none of which the name is too long."""
+    monkeypatch.setattr(freezing, "MOST_RANGES", 3)
+    odd = nn.Module()
+    odd.add_module("x" * 200, nn.Linear(WIDTH, WIDTH).requires_grad_(False))
+    trainee = holder(nn.Sequential(odd, *network(6)))
+    reference = saved(trainee, tmp_path, 0)
+    (base,) = bases(tmp_path)
+    assert base_written(base).num_bytes == 3 * TENSOR
+    trainee = hopped(tmp_path, reference, nn.Sequential(copy.deepcopy(odd), *network(6)))
+    only(trainee)[1].weight.data.mul_(2)
+    layout = _layout_at(tmp_path / saved(trainee, tmp_path, 1).name)
+    assert layout is not None
+    assert (len(layout.ranges), len(layout.changing)) == (2, 1)
+
+
+def test_what_freezes_later_is_set_apart_then(tmp_path: Path) -> None:
+    """Also where `train` freezes it."""
+    trainee = hopped(tmp_path, saved(holder(network(trained=4)), tmp_path, 0), network(trained=4))
+    assert bases(tmp_path) == []
+    only(trainee)[0].requires_grad_(False)
+    saved(trainee, tmp_path, 1)
+    assert len(bases(tmp_path)) == 1
+
+
+def test_weights_that_are_one_are_in_a_base_once(tmp_path: Path) -> None:
+    """Within a module, across modules, and in what user code keeps of them; one that is a view of them is not lost."""
+    one, other = network(), nn.Linear(WIDTH, WIDTH)
+    other.requires_grad_(False)
+    one[1].weight = one[0].weight
+    other.weight = one[0].weight
+    trainee = holder(one)
+    trainee.modules.append(other)
+    trainee.checkpoint["teacher"] = one[0].state_dict()
+    trainee.checkpoint["turned"] = one[0].weight.detach().t()
+    reference = saved(trainee, tmp_path, 0)
+    (base,) = bases(tmp_path)
+    assert (tmp_path / base).stat().st_size == 2 * TENSOR
+    found = load(tmp_path, reference, "cpu")
+    assert torch.equal(found["models"][1]["weight"], one[0].weight)
+    assert torch.equal(found["checkpoint"]["teacher"]["weight"], one[0].weight)
+    assert torch.equal(found["checkpoint"]["turned"], one[0].weight.t())
+
+
+@pytest.mark.parametrize("odd", [defaultdict(list), Point(1, 2), {1, 2}, Counter("a")])
+def test_what_cannot_be_saved_is_told_as_ever(tmp_path: Path, odd: object) -> None:
+    """With its place; also what looks much like a dict or a tuple. Nothing stays."""
+    trainee = holder()
+    trainee.checkpoint["kept"] = [odd]
+    with pytest.raises(SpecError, match=rf"checkpoint\['kept'\]\[0\] holds a .*{type(odd).__name__}"):
+        trainee.save(tmp_path, name(0))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_every_dtype_is_set_apart(tmp_path: Path, dtype: torch.dtype) -> None:
+    trainee = holder(network().to(dtype))
+    freezing.LEAST_BYTES = TENSOR // 2  # put back by the fixture
+    reference = saved(trainee, tmp_path, 0)
+    assert own_bytes(tmp_path, reference) < reference.size / 2
+
+
+@given(rows=st.integers(1, 40), cuts=st.lists(st.integers(0, 40), max_size=4), seed=st.integers(0, 1000))
+@settings(deadline=None, max_examples=100)
+def test_the_digest_does_not_depend_on_who_has_which_rows(rows: int, cuts: list[int], seed: int) -> None:
+    """Those of the parts add up to that of the whole, and of no other order of the rows."""
+    torch.manual_seed(seed)
+    tensor = torch.rand(rows, 3, 5)
+    ends = sorted(min(cut, rows) for cut in cuts)
+    parts = itertools.pairwise([0, *ends, rows])
+    whole = freezing.digest(tensor, 0)
+    assert sum(freezing.digest(tensor[a:b], a) for a, b in parts) % (1 << 64) == whole
+    if rows > 1:
+        assert freezing.digest(tensor.flip(0), 0) != whole
+
+
+# --- damage, crashes --------------------------------------------------------------------------------
+
+
+def damaged_bases() -> dict[str, Callable[[Path], object]]:
+    def flipped(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.seek(TENSOR + 5)
+            byte = file.read(1)[0]
+            file.seek(TENSOR + 5)
+            file.write(bytes([byte ^ 1]))
+
+    return {
+        "gone": Path.unlink,
+        "empty": lambda path: path.write_bytes(b""),
+        "cut": lambda path: os.truncate(path, TENSOR),
+        "flipped": flipped,
+    }
+
+
+@pytest.mark.parametrize("how", damaged_bases())
+def test_a_base_that_is_missing_or_damaged_is_a_checkpoint_that_cannot_be_read(
+    tmp_path: Path, how: str
+) -> None:
+    """With the base's name; and the model is saved anew from its beginning, beside what is damaged."""
+    trainee = holder()
+    reference = saved(trainee, tmp_path, 0)
+    (base,) = bases(tmp_path)
+    damaged_bases()[how](tmp_path / base)
+    with pytest.raises(CheckpointCorruptError, match=base):
+        check(tmp_path, reference)
+    again = saved(holder(), tmp_path, 0, attempt=2)
+    assert load(tmp_path, again, "cpu")
+    # An attempt that had read it before goes on, without it if it is not there any more.
+    trainee.frozen.layout = _layout_at(tmp_path / reference.name)
+    if how != "flipped":
+        saved(trainee, tmp_path, 1)
+
+
+def test_damage_to_a_base_between_check_and_use_is_noticed(tmp_path: Path) -> None:
+    reference = saved(holder(), tmp_path, 0)
+    checked = check(tmp_path, reference)
+    damaged_bases()["flipped"](tmp_path / bases(tmp_path)[0])
+    with pytest.raises(CheckpointCorruptError, match="was damaged between bytes"):
+        read(checked, "cpu")
+
+
+@pytest.mark.parametrize("byte", [-1, -20, -40, -200, 100])
+def test_any_damaged_byte_of_how_it_is_put_together_is_found(tmp_path: Path, byte: int) -> None:
+    reference = saved(holder(), tmp_path, 0)
+    path = tmp_path / reference.name
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointCorruptError):
+        load(tmp_path, reference, "cpu")
+
+
+def test_a_kill_between_any_two_writes_loses_nothing(tmp_path: Path) -> None:
+    """The checkpoint before stays as it is, and the next attempt is right. What a dead one has left goes with the next
+    commit."""
+    first = saved(holder(network(6, trained=5)), tmp_path, 0)
+    for kill_at in range(100):
+        trainee = hopped(tmp_path, first, network(6, trained=5))
+        trained(trainee)
+        for layer in list(only(trainee))[1:5]:
+            layer.requires_grad_(False)  # a new base is written, and then the checkpoint
+        if not _dies(partial(trainee.save, tmp_path, name(1, 2 * kill_at + 1)), kill_at):
+            break
+        load(tmp_path, first, "cpu")
+        found = saved(trainee, tmp_path, 1, 2 * kill_at + 2)
+        for path in outdated(tmp_path, 2, {first.name, found.name}):
+            path.unlink()
+        assert {path.name for path in tmp_path.iterdir()} == {
+            first.name,
+            found.name,
+            *_named(tmp_path, found, first),
+        }
+        for path in outdated(tmp_path, 2, {first.name}):
+            path.unlink()
+    else:
+        pytest.fail("it never came to its end")
+    assert kill_at > 10
+
+
+def _named(root: Path, *references: CheckpointRef) -> set[str]:
+    layouts = [_layout_at(root / each.name) for each in references]
+    return {layout.base for layout in layouts if layout}
+
+
+def _dies(action: Callable[[], object], at: int) -> bool:
+    """Whether a process that does this, and is killed before its call of that number, does not come to the end."""
+    pid = os.fork()
+    if pid == 0:
+        count = itertools.count()
+        writing = durable.DurableFile
+        calls: list[tuple[Any, str]] = [(os, "fsync"), (Path, "replace"), (os, "pwrite")]
+        for where, what in (*calls, (writing, "flush"), (writing, "leave")):
+            setattr(where, what, _killing(getattr(where, what), count, at))
+        try:
+            action()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+def _killing(original: Callable[..., object], count: itertools.count[int], at: int) -> Callable[..., object]:
+    def called(*args: object, **named: object) -> object:
+        if next(count) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **named)
+
+    return called
+
+
+@pytest.mark.parametrize("where", ["write", "leave", "commit"])
+def test_a_volume_that_is_full_keeps_no_new_base_and_tells_what_all_of_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whether there was no room for the checkpoint or for the base: the next attempt writes both anew."""
+    trainee = holder()
+    monkeypatch.setattr(durable.DurableFile, where, full)
+    with pytest.raises(StorageFullError) as error:
+        trainee.save(tmp_path, name(0))
+    assert list(tmp_path.iterdir()) == []
+    assert error.value.needs_bytes > 2 * state_bytes(trainee.state())  # type: ignore[attr-defined]
+
+
+def test_a_volume_that_is_full_beside_a_base_tells_what_the_checkpoint_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base stays, and is not written again."""
+    trainee = hopped(tmp_path, saved(holder(), tmp_path, 0))
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(durable.DurableFile, "write", full)
+    with pytest.raises(StorageFullError) as error:
+        trainee.save(tmp_path, name(1))
+    assert sorted(tmp_path.iterdir()) == before
+    assert 2 * TENSOR < error.value.needs_bytes - (1 << 20) < 4 * TENSOR  # type: ignore[attr-defined]
+
+
+def full(*args: object, **named: object) -> int:
+    raise StorageFullError("full")
+
+
+# --- what is removed --------------------------------------------------------------------------------
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_base_goes_with_the_last_file_that_names_it(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever a model's units freeze, thaw and change, which checkpoints are kept, which attempts write and are lost:
+    after each commit all that is kept can be read, and each base that is there is named."""
+    root = tmp_path_factory.mktemp("model")
+    module = network(5, trained=5)
+    kept: list[CheckpointRef] = []
+    newest: CheckpointRef | None = None
+    reference: CheckpointRef | None = None
+    for unit in range(data.draw(st.integers(1, 6))):
+        for attempt in range(1, 1 + data.draw(st.integers(1, 2))):
+            trainee = (
+                holder(copy.deepcopy(module))
+                if newest is None
+                else hopped(root, newest, copy.deepcopy(module))
+            )
+            for layer in list(only(trainee))[:5]:
+                layer.requires_grad_(not data.draw(st.booleans()))
+                if data.draw(st.integers(0, 4)) == 0:
+                    layer.weight.data += 1
+            reference = trainee.save(root, name(unit, attempt))
+            assert reference is not None
+        assert reference is not None
+        gone = outdated(root, unit, {each.name for each in kept})
+        for path in gone:
+            path.unlink()
+        newest = reference
+        for each in (*kept, newest):
+            load(root, each, "cpu")
+        named = {
+            layout.base for path in root.iterdir() if not is_base(path.name) and (layout := _layout_at(path))
+        }
+        assert named == set(bases(root))
+        kept = [each for each in (*kept, newest) if each == newest or data.draw(st.booleans())]
+
+
+def _layout_at(path: Path) -> Layout | None:
+    with path.open("rb") as file:
+        return layout_of(file)
+
+
+# --- for users --------------------------------------------------------------------------------------
+
+
+def test_a_user_gets_one_file(tmp_path: Path) -> None:
+    """Of a volume that is mounted, too: made once, checked every time."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
+    volumes.checkpoints.mkdir(parents=True)
+    trainee = holder()
+    reference = saved(trainee, volumes.checkpoints, 0)
+    files = MountedFiles(volumes, tmp_path / "cache")
+    path = files.whole(reference)
+    expected = save(tmp_path, "plain", trainee.state())
+    assert path.read_bytes() == (tmp_path / expected.name).read_bytes()
+    made = path.stat().st_mtime_ns
+    assert files.whole(reference).stat().st_mtime_ns == made
+    path.write_bytes(b"damaged")
+    assert files.whole(reference).stat().st_size == reference.size
+    damaged_bases()["cut"](volumes.checkpoints / bases(volumes.checkpoints)[0])
+    path.unlink()
+    with pytest.raises(CheckpointCorruptError):
+        files.whole(reference)
+    assert not path.exists()
+
+
+def test_copies_for_users_of_two_clusters_do_not_meet(tmp_path: Path) -> None:
+    """Where experiments, runs and models have the same names."""
+    paths = []
+    for cluster in ("one", "other"):
+        volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / cluster)})
+        volumes.checkpoints.mkdir(parents=True)
+        trainee = holder()
+        trainee.checkpoint["cluster"] = cluster
+        reference = saved(trainee, volumes.checkpoints, 0)
+        paths.append((MountedFiles(volumes, tmp_path / "cache").whole(reference), reference))
+    assert all(checksum(path).checksum == reference.checksum for path, reference in paths)
+
+
+def test_a_cache_that_cannot_be_written_is_not_laid_to_the_checkpoint(tmp_path: Path) -> None:
+    """The message names the cache."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
+    volumes.checkpoints.mkdir(parents=True)
+    reference = saved(holder(), volumes.checkpoints, 0)
+    (tmp_path / "cache").write_text("in the way")
+    with pytest.raises(OSError, match="cache"):
+        MountedFiles(volumes, tmp_path / "cache").whole(reference)
