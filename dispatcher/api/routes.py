@@ -36,6 +36,7 @@ from dispatcher.models.query import ModelQuery
 from dispatcher.overview import view as overview
 from dispatcher.pages.drawing import Drawing
 from dispatcher.reading.read_model import ReadModel
+from dispatcher.rungs import view as rungs
 from dispatcher.schedule import units
 from dispatcher.schedule import view as schedule
 from dispatcher.schedule.figure import ScheduleFigureQuery
@@ -200,6 +201,13 @@ ROUTES: dict[str, Route] = {
         query=FitQuery,
         answer=models.ModelView,
         build=lambda f, asked: models.model(f, asked.model, fit=asked.query.fit),
+    ),
+    f"{_ONE}/search": Route(
+        view="search",
+        summary="A fit's search: its rungs, who is where, and who was stopped at which value.",
+        query=rungs.RungsQuery,
+        answer=rungs.SearchView,
+        build=lambda f, asked: rungs.asked_search(f, asked.query),
     ),
     f"{_ONE}/curves": Route(
         view="curves",

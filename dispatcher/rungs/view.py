@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import Field
+
+from cerebro.contract.base import Contract
+from cerebro.errors import NotFoundError
 from cerebro.state import Run, rungs
 from cerebro.state.rungs import AtRung, Fate, Rung
 from dispatcher.reading.model_table import ModelTable
 from dispatcher.reading.read_model import ReadModel
 
 MOST = 100
-"""Models of a rung that are listed, the best of them: the table of models has all."""
+"""Models of a rung that the page lists, the best of them: the table of models has all."""
 
 _WORDS: dict[Fate, str] = {
     "waits": "paused",
@@ -22,14 +26,24 @@ _WORDS: dict[Fate, str] = {
 """The word of `cerebro.state.wording` for what became of a model; those on the way are called what they do."""
 
 
+class RungsQuery(Contract):
+    """`fit`: id of the fit run; the newest one if empty. `size`: models of each rung, the best of them."""
+
+    fit: str = Field("", max_length=60)
+    size: int = Field(MOST, ge=1, le=100_000)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RungRow:
-    """A model at a rung. `index`: its place in the run; `state`: a word for it, empty if it went on from here; `told`:
-    what became of it."""
+    """A model at a rung. `index`: its place in the run; `fate`: what became of it there; `to`: epochs of the next rung
+    that it was granted, 0 without one; `state`: a word for it, empty if it went on from here; `told`: the same in a
+    sentence, with the reason."""
 
     model: str
     index: int
     value: float | None
+    fate: Fate
+    to: int
     state: str
     told: str
 
@@ -60,8 +74,8 @@ class SearchView:
     rungs: tuple[RungTable, ...]
 
 
-def search(read_model: ReadModel, *, fit: str = "") -> SearchView | None:
-    """The search of a fit run (default: the newest); `None` if that searches nothing."""
+def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchView | None:
+    """The search of a fit run (default: the newest); `None` if that searches nothing. `size`: models of each rung."""
     run = read_model.fit(fit)
     if run is None or run.search is None:
         return None
@@ -74,8 +88,23 @@ def search(read_model: ReadModel, *, fit: str = "") -> SearchView | None:
         mode=request.mode,
         epochs=request.epochs,
         stop=_stop_rules(run),
-        rungs=tuple(_table(table, rung) for rung in rungs.rungs(run)),
+        rungs=tuple(_table(table, rung, size) for rung in rungs.rungs(run)),
     )
+
+
+def asked_search(read_model: ReadModel, asked: RungsQuery) -> SearchView | None:
+    """The search that is asked for; `None` while there is no planned fit run.
+
+    Raises:
+        NotFoundError: the fit run searches nothing.
+    """
+    run = read_model.fit(asked.fit)
+    found = search(read_model, fit=asked.fit, size=asked.size)
+    if run is not None and found is None:
+        raise NotFoundError(
+            f"{run.id} of {read_model.record.name!r} searches nothing: it trains the models that it was given"
+        )
+    return found
 
 
 def _stop_rules(run: Run) -> tuple[str, ...]:
@@ -86,14 +115,14 @@ def _stop_rules(run: Run) -> tuple[str, ...]:
     return (*(rule.kind for rule in asked.stop), *hours)
 
 
-def _table(table: ModelTable, rung: Rung) -> RungTable:
+def _table(table: ModelTable, rung: Rung, size: int) -> RungTable:
     return RungTable(
         epochs=rung.epochs,
         name=rung.name,
         counts=rungs.counts(rung),
         last_on=rung.last_on,
         total=len(rung.models),
-        rows=tuple(_row(table, each) for each in rung.models[:MOST]),
+        rows=tuple(_row(table, each) for each in rung.models[:size]),
     )
 
 
@@ -104,4 +133,6 @@ def _row(table: ModelTable, each: AtRung) -> RungRow:
     on = f"to epoch {each.to}" if each.fate == "goes on" else ""
     told = "" if is_said else on or each.why or each.words
     index = known.index if known else 0
-    return RungRow(model=each.model, index=index, value=each.value, state=state, told=told)
+    return RungRow(
+        model=each.model, index=index, value=each.value, fate=each.fate, to=each.to, state=state, told=told
+    )

@@ -18,7 +18,8 @@ from cerebro.runtime.volumes import Volumes
 from dispatcher.api import gateway
 from dispatcher.api.routes import ROUTES
 from tests.dispatcher.fakes import TOKEN, Bench, settings
-from tests.dispatcher.stories import NOW, Story, running_story
+from tests.dispatcher.stories import NOW, Story, record, running_story
+from tests.dispatcher.test_rungs_page import log_of
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -54,7 +55,10 @@ def test_every_route_answers_what_it_says(bench: Bench, address: str) -> None:
     """The answer has the type that the document names."""
     route = ROUTES[address]
     query = "?split=train&partition=0" if address.endswith("failed-rows") else ""
-    answer = get(bench, address.format(name="digits", model="m00") + query)
+    name = "asha" if address.endswith("/search") else "digits"
+    if name == "asha":
+        bench.store.records[name], bench.store.logs[name] = record(name), list(log_of(name))
+    answer = get(bench, address.format(name=name, model="m00") + query)
     assert answer.status_code == 200, answer.text
     if route.kind == "application/json":
         TypeAdapter(route.answer).validate_json(answer.data)
@@ -107,6 +111,25 @@ def test_before_the_first_fit_there_is_none_and_figures_say_why(bench: Bench) ->
     figure = told(bench, "/experiments/fresh/figures/curves")
     assert figure["data"] == []
     assert "run_fit" in figure["layout"]["meta"]["empty"]
+
+
+def test_rungs_are_told_with_what_became_of_each_model(bench: Bench) -> None:
+    """As the tab of a search tells them; as many models of each as are asked for."""
+    bench.store.records["asha"], bench.store.logs["asha"] = record("asha"), list(log_of("asha"))
+    view = told(bench, "/experiments/asha/search")
+    assert (view["method"], view["metric"]) == ("ASHA (stopping), models drawn at random", "loss")
+    highest, *_, lowest = view["rungs"]
+    assert highest["epochs"] > lowest["epochs"] == 1
+    assert lowest["total"] == len(lowest["rows"]) == 12
+    assert {row["fate"] for row in lowest["rows"]} == {"goes on", "stopped"}
+    assert all((row["to"] > 1) == (row["fate"] == "goes on") for row in lowest["rows"])
+    few = told(bench, "/experiments/asha/search?size=2")["rungs"][-1]
+    assert (few["rows"], few["total"]) == (lowest["rows"][:2], 12)
+
+
+def test_a_fit_without_a_search_has_no_rungs(bench: Bench) -> None:
+    """The answer says so, and not that there is no fit."""
+    assert "fit-1 of 'digits' searches nothing" in refused(bench, "/experiments/digits/search", 404)
 
 
 def test_who_has_the_newest_answer_is_told_so(bench: Bench) -> None:
