@@ -2,9 +2,9 @@
 
 `workers` workers hold a partition each, and a unit is a model on one of them; a model that has been on all of them has
 trained an epoch and is validated where it ended. An idle worker with most work left takes, of the models that are idle
-and have not been there in this epoch, the most urgent one with most granted work left. Epochs of models differ
-(log-normal, sigma 0.4), and units stray by 5 %. A model's accuracy after r epochs is a - b (r + 0.3)^-c, and what is
-measured strays by 0.01 from it: the order at a low rung tells part of the truth.
+and have not been there in this epoch, the most urgent one with most granted work left. (`cerebro simulate search` has
+the controller decide instead, which takes so much longer that it is no benchmark.) Epochs of models differ
+(log-normal, sigma 0.4), and units stray by 5 %. A model's accuracy follows a `Curve` that is drawn with its number.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cerebro.research.searches import VALIDATION, Curve
 from cerebro.search.procedure import (
     SEARCH,
     Add,
@@ -32,9 +33,6 @@ from cerebro.search.procedure import (
     Stop,
     Stopped,
 )
-
-VALIDATION = 0.03
-"""Of an epoch's training: a tenth of the rows at a third of the cost."""
 
 
 class Decider(Protocol):
@@ -54,25 +52,20 @@ class Configurations:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._known: dict[int, tuple[float, float, float, float]] = {}
+        self._known: dict[int, Curve] = {}
 
-    def of(self, number: int) -> tuple[float, float, float, float]:
-        """Best accuracy, height and power of its curve, and the seconds of an epoch on one worker after the other."""
+    def of(self, number: int) -> Curve:
+        """Of that draw's model."""
         if number not in self._known:
             rng = random.Random(f"{self._seed}/{number}")
             best = 0.95 - 0.35 * rng.betavariate(1.2, 1.8)
-            curve = (best, rng.uniform(0.2, 0.6), rng.uniform(0.3, 1.2))
-            self._known[number] = (*curve, rng.lognormvariate(0, 0.4))
+            height, power = rng.uniform(0.2, 0.6), rng.uniform(0.3, 1.2)
+            self._known[number] = Curve(best, height, power, rng.lognormvariate(0, 0.4))
         return self._known[number]
 
-    def accuracy(self, number: int, epochs: int) -> float:
-        """The true one."""
-        best, height, power, _ = self.of(number)
-        return best - height * math.pow(epochs + 0.3, -power)
-
     def measured(self, number: int, epochs: int) -> float:
-        """As validation shows it."""
-        return self.accuracy(number, epochs) + random.Random(f"{self._seed}/{number}/{epochs}").gauss(0, 0.01)
+        """Its accuracy as validation shows it."""
+        return self.of(number).measured(epochs, seed=f"{self._seed}/{number}")
 
 
 @dataclass
@@ -156,12 +149,12 @@ class World:
 
     def _precedence(self, name: str) -> tuple[float, float, str]:
         model = self._models[name]
-        seconds = self._configurations.of(model.number)[3]
+        seconds = self._configurations.of(model.number).epoch_s
         return -model.urgency, -(model.grant - model.trained) * seconds, name
 
     def _start_unit(self, name: str, worker: int) -> None:
         model = self._models[name]
-        epoch_s = self._configurations.of(model.number)[3]
+        epoch_s = self._configurations.of(model.number).epoch_s
         seconds = epoch_s / self._workers * self._rng.lognormvariate(0, 0.05)
         if model.open == {worker}:
             seconds += VALIDATION * epoch_s
@@ -180,7 +173,7 @@ class World:
         model.open = set(range(self._workers))
         model.trained += 1
         outcome.epochs += 1
-        accuracy = self._configurations.accuracy(model.number, model.trained)
+        accuracy = self._configurations.of(model.number).accuracy(model.trained)
         if not outcome.best or accuracy > outcome.best[-1][1]:
             outcome.best.append((self._now, accuracy))
         value = self._configurations.measured(model.number, model.trained)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cerebro.cli import searches
+from cerebro.cli.text import aligned
 from cerebro.errors import CerebroError, InstanceError
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def register(commands: Any, count: Callable[[str], int]) -> None:
     schedule.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     schedule.set_defaults(run=lambda options: _printed("schedule", _schedule(options)))
 
-    simulate = commands.add_parser("simulate", help="compare schedulers on named scenarios")
+    simulate = commands.add_parser("simulate", help="compare schedulers, or searches, on named scenarios")
     simulate.add_argument(
         "scenarios", nargs="*", metavar="SCENARIO", help="default: the thesis's and the paper's"
     )
@@ -53,6 +55,7 @@ def register(commands: Any, count: Callable[[str], int]) -> None:
     simulate.add_argument("--core", action="store_true", help="dispatch by the controller's own core")
     simulate.add_argument("--json", action="store_true", help="a JSON object per scenario")
     simulate.add_argument("--svg", type=Path, metavar="DIR", help="write Gantt charts to this folder")
+    searches.add_options(simulate, count)
     simulate.set_defaults(
         run=lambda options: _printed("simulate", _catalogue() if options.list else _simulate(options))
     )
@@ -88,7 +91,7 @@ def _schedule(options: argparse.Namespace) -> Iterator[str]:
         gpus = ",".join(map(str, unit["devices"]))
         where = (str(unit["node"]), gpus, str(unit["model"]), str(unit["partition"]), str(unit["epoch"]))
         rows.append((f"{unit['start']:.6g}", f"{unit['end']:.6g}", *where))
-    yield from map("  ".join, _aligned(rows))
+    yield from map("  ".join, aligned(rows))
     bound, makespan = found["lower_bound"], found["makespan"]
     gap = makespan / bound - 1 if bound else 0.0
     proof = "optimal" if found["optimal"] else f"gap at most {gap:.2%}"
@@ -112,13 +115,6 @@ def _read(source: str) -> str:
         ) from problem
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """Cells as wide as the widest of their column, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-
-
 # --- simulate ------------------------------------------------------------------------------------
 
 
@@ -126,10 +122,12 @@ def _catalogue() -> Iterator[str]:
     """A line for each scenario."""
     from cerebro.research.hermes import comparison as hermes
     from cerebro.research.scenarios import SCENARIOS
+    from cerebro.research.searches import SCENARIOS as SEARCHES
 
-    width = max(map(len, (*SCENARIOS, *hermes.SCENARIOS)))
     listed = [(each.name, each.about) for each in SCENARIOS.values()]
     listed += [(each.name, each.about) for each in hermes.SCENARIOS.values()]
+    listed += [(each.name, each.about) for each in SEARCHES.values()]
+    width = max(len(name) for name, _ in listed)
     for name, about in listed:
         yield f"{name:<{width}}  {about}"
 
@@ -139,11 +137,16 @@ def _simulate(options: argparse.Namespace) -> Iterator[str]:
     from cerebro.research.comparison import compare, schedulers
     from cerebro.research.hermes import comparison as hermes
     from cerebro.research.scenarios import SCENARIOS, find
+    from cerebro.research.searches import SCENARIOS as SEARCHES
 
     names = options.scenarios or [name for name in SCENARIOS if name.startswith(DEFAULT_FAMILIES)]
     # By name: the controller is a service, and the shared package imports none.
     engine = importlib.import_module("controller.core_simulation").run if options.core else None
-    scenarios = [find(name) for name in names if name not in hermes.SCENARIOS]
+    scenarios = [find(name) for name in names if name not in hermes.SCENARIOS and name not in SEARCHES]
+    for name in (name for name in names if name not in SEARCHES):
+        searches.check_unused(options, name)
+    for name in (name for name in names if name in SEARCHES):
+        yield from searches.simulate(name, options)
     for name in (name for name in names if name in hermes.SCENARIOS):
         yield from _hermes(name, options)
     for scenario in scenarios:
@@ -184,7 +187,7 @@ def _hermes(name: str, options: argparse.Namespace) -> Iterator[str]:
         means = (f"{sum(ratios) / len(ratios):.2f}" for ratios in row.to_goal.values())
         cells.append((*means, f"{row.mean:.2f}", f"{row.makespan:.3f}", f"{row.switches:.0f}"))
     width = max(len(row.policy) for row in rows)
-    for policy, numbers in zip(("", *(row.policy for row in rows)), _aligned(cells), strict=True):
+    for policy, numbers in zip(("", *(row.policy for row in rows)), aligned(cells), strict=True):
         yield "  ".join([f"  {policy:<{width}}", *numbers])
     yield ""
 
@@ -208,7 +211,7 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
         cells.append((*times, *ratios, proof, f"{row.seconds.mean:.2f}"))
     names = ["", *(row.scheduler for row in rows)]
     width = max(map(len, names))
-    for name, numbers in zip(names, _aligned(cells), strict=True):
+    for name, numbers in zip(names, aligned(cells), strict=True):
         yield "  ".join([f"  {name:<{width}}", *numbers])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _KILO = 1000
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -58,3 +58,10 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = 
         (indent + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip()
         for line in lines
     ]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Cells as wide as the widest of their column, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]

@@ -13,20 +13,23 @@ from typing import Any
 from controller.drawing.questions import Question
 
 
+def reply(question: str) -> dict[str, Any]:
+    """To a `Question` in JSON: the values, or why there are none."""
+    try:
+        return {"values": Question.model_validate_json(question).answer()}
+    except ImportError as error:
+        return {
+            "error": f"this sampler needs a library that is not installed where the controller runs ({error}): "
+            "install the group 'search', as in pip install 'cerebro-platform[search]', or take sampler=Random()"
+        }
+    except Exception as error:  # noqa: BLE001 - of a library: told, and the run waits for a user
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
 def main() -> None:
     """Answer until standard input ends, which it does when the controller does."""
     for line in sys.stdin:
-        reply: dict[str, Any]
-        try:
-            reply = {"values": Question.model_validate_json(line).answer()}
-        except ImportError as error:
-            reply = {
-                "error": f"this sampler needs a library that is not installed where the controller runs ({error}): "
-                "install the group 'search', as in pip install 'cerebro-platform[search]', or take sampler=Random()"
-            }
-        except Exception as error:  # noqa: BLE001 - of a library: told, and the run waits for a user
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(reply), flush=True)  # noqa: T201 - the answer
+        print(json.dumps(reply(line)), flush=True)  # noqa: T201 - the answer
 
 
 if __name__ == "__main__":

@@ -22,9 +22,11 @@ from controller.arbiter import RunRef
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
+from controller.drawing.draws import Draws
 from controller.ledger import Ledger
 from controller.opened import Experiments, Opened
 from controller.sharing import Asked, Sharing
+from controller.simulation.inline import InlineSampler
 from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from controller.simulation.store import VirtualStore
 from controller.simulation.virtual_workers import VirtualWorkers
@@ -148,6 +150,7 @@ class Simulation:
         self.ledger = Ledger(_Mortal(self))
         self.sharing, self.taken = self._new_sharing(), TakenTime()
         self.advisor = Advisor(self._helper) if self._helper else None
+        self._draws = Draws(InlineSampler())
 
     def _open(self) -> dict[str, Core]:
         """Those that are worked on."""
@@ -220,6 +223,9 @@ class Simulation:
         if not steps and run.state is RunState.QUEUED and core.state.workers:
             started = self._plans.get((core.state.name, run.id))
             steps = [api.Note(event=started or self._etl_started())]
+        if not any(isinstance(step, api.Note) for step in steps):
+            # The first call asks; the values are there at once.
+            steps += self._draws.steps(core, run) or self._draws.steps(core, run)
         return steps
 
     def _planned(self, asked: Asked) -> SchedulePlanned | None:

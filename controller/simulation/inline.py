@@ -1,4 +1,4 @@
-"""The advisor's helper without a process: answers in no virtual time, so that plans can be studied and tested."""
+"""The controller's helpers without processes: they answer in no virtual time, so that what they do can be studied."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.advisor.answering import PLAN_S, SOLVE_S, answer
+from controller.drawing.child import reply
 
 
 class InlineHelper:
@@ -28,6 +29,26 @@ class InlineHelper:
 
     def answer(self) -> dict[str, Any] | None:
         """The answer, once."""
+        found, self._answer = self._answer, None
+        return found
+
+    def rest(self) -> None:
+        """Forget the question."""
+        self._answer = None
+
+
+class InlineSampler:
+    """Draws the values that searches ask for at once, in this process (`controller.advisor.advisor.Helper`)."""
+
+    def __init__(self) -> None:
+        self._answer: dict[str, Any] | None = None
+
+    def ask(self, message: Mapping[str, Any]) -> None:
+        """Draw at once."""
+        self._answer = json.loads(json.dumps(reply(json.dumps(message))))
+
+    def answer(self) -> dict[str, Any] | None:
+        """The values, once."""
         found, self._answer = self._answer, None
         return found
 

@@ -13,6 +13,7 @@ from cerebro.research.comparison import compare, schedulers
 from cerebro.research.hermes.comparison import AT_UNITS
 from cerebro.research.hermes.comparison import SCENARIOS as HERMES
 from cerebro.research.scenarios import SCENARIOS, find
+from cerebro.research.searches import SCENARIOS as SEARCHES
 from cerebro.research.solve import PLANNER
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.validator import validate
@@ -23,7 +24,11 @@ _SMALL = ("hard-narrow-8x8", "--policy", "lrptw", "--policy", "random")
 def test_the_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """``--list`` names each, on a line of its own."""
     assert cli.main(["simulate", "--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*SCENARIOS, *HERMES]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        *SCENARIOS,
+        *HERMES,
+        *SEARCHES,
+    ]
 
 
 def test_a_table_has_a_row_for_each_scheduler(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,98 @@
+"""``cerebro simulate`` with searches: what a row says, who decides, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cerebro import cli
+from cerebro.research.searches import WITHIN, Outcome, compare, curve_of
+
+_SMALL = ("--workers", "2", "--epochs", "3", "--samples", "4")
+
+
+def _rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
+    assert cli.main(["simulate", *arguments, "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    return {row["procedure"]: row for row in json.loads(line)["rows"]}
+
+
+def test_procedures_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each, with how many models, how busy workers were, how long it took and when a good model was there;
+    asked again it says the same."""
+    asked = ("search", *_SMALL, "--procedure", "asha", "--procedure", "pbt")
+    assert cli.main(["simulate", *asked]) == 0
+    heading, about, heads, asha, pbt, blank = capsys.readouterr().out.splitlines()
+    assert heading.startswith("search: ")
+    assert "2 workers, at most 3 epochs a model, sampler random, seed 0" in about
+    for word in ("trials", "epochs", "busy", "makespan s", "to best - 0.01 s"):
+        assert word in heads
+    assert (asha.split()[0], pbt.split()[0], blank) == ("asha", "pbt", "")
+    rows = _rows(capsys, *asked)
+    assert rows == _rows(capsys, *asked)
+    assert rows["asha"]["trials"] == 4
+    assert rows["pbt"]["trials"] > 4  # its clones are models
+    assert f"{rows['asha']['makespan']:.1f}" in asha.split()
+    for row in rows.values():
+        assert 0 < row["busy"] <= 1
+    assert any(second is not None for row in rows.values() for second in row["to_best"])
+
+
+def test_samplers_draw_in_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    """CMA-ES draws other models than random draws from the second generation on."""
+    asked = ("search", "--workers", "1", "--epochs", "2", "--samples", "10", "--procedure", "asha")
+    at_random, drawn = _rows(capsys, *asked), _rows(capsys, *asked, "--sampler", "cma")
+    assert drawn["asha"]["trials"] == at_random["asha"]["trials"] == 10
+    assert drawn["asha"]["best"] != at_random["asha"]["best"]
+
+
+def test_what_befalls_workers_takes_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """A worker that joins after ten epochs has the partition that all models are to visit."""
+    asked = (*_SMALL, "--procedure", "hyperband")
+    calm, late = _rows(capsys, "search", *asked), _rows(capsys, "search-join", *asked)
+    assert late["hyperband"]["makespan"] >= 10 > calm["hyperband"]["makespan"]
+
+
+def test_the_target_is_the_best_that_any_of_them_found() -> None:
+    """Who never comes so far is told so; the median is over all seeds."""
+
+    def outcome(*best: tuple[float, float]) -> Outcome:
+        return Outcome(trials=1, epochs=1, busy=1.0, busy_drawing=None, makespan_s=9.0, best=best)
+
+    good, poor = outcome((1.0, 0.5), (4.0, 0.9)), outcome((2.0, 0.9 - WITHIN), (3.0, 0.895))
+    first, second = compare({"a": [good, good], "b": [poor, outcome((1.0, 0.4))]})
+    assert first.to_best_s == (4.0, 4.0)
+    assert second.to_best_s == (2.0, float("inf"))
+    assert (first.reached, second.reached) == (2, 1)
+    assert second.median_to_best_s == float("inf")
+
+
+def test_a_higher_learning_rate_learns_sooner_and_ends_worse() -> None:
+    """So a low rung tells part of the truth."""
+    known = {"decay": 1e-4, "dropout": 0.25, "layers": 4, "width": 256}
+    best, quick = (curve_of({"lr": lr, **known}) for lr in (0.003, 0.05))
+    assert quick.accuracy(1) > best.accuracy(1)
+    assert quick.accuracy(81) < best.accuracy(81)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["few-4x8", "--procedure", "asha"], "few-4x8 is no search: leave out --procedure"),
+        (["hermes-4", "--seed", "3"], "hermes-4 is no search: leave out --seed"),
+        (["search", "--policy", "lrptw"], "leave out --policy, --svg, --sigma and --core"),
+        (["search", "--procedure", "hyperband", "--samples", "3"], "less than the 27 models"),
+        (["search", "--epochs", "1", "--procedure", "asha"], "leaves no rung to decide at"),
+        (["search-join", "--workers", "1"], "give --workers 2 or more"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of `run_fit`, with what to do."""
+    assert cli.main(["simulate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    (line,) = err.splitlines()
+    assert line.startswith("cerebro simulate: ")
+    assert says in line
