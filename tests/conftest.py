@@ -25,20 +25,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ROOT = Path(__file__).resolve().parent.parent
+_IN_CI = bool(os.environ.get("CI"))
 _SHARES = {"commit": 0.15, "thorough": 1.5}
 """Profile of hypothesis -> its share of the examples that each property test asks for (100 if it says nothing)."""
 _FEW = 5
 """A test that asks for no more than this gets it in every profile."""
 
-# In CI `commit` tries the same examples at each run. `thorough` is there to find more: what it finds is kept in
-# .hypothesis/, and the next run in the same checkout, of either profile, begins with it.
+# In CI each profile tries the same examples at each run: a failure there is due to the change, not to the draw, and
+# anyone can repeat it with CI=true. By hand `thorough` draws others at each run: what it finds is kept in .hypothesis/,
+# and the next run in the same checkout, of either profile, begins with it.
 _CLOCKLESS: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("commit", **_CLOCKLESS)
 hypothesis.settings.register_profile(
     "thorough",
     **_CLOCKLESS,
-    derandomize=False,
-    database=DirectoryBasedExampleDatabase(_ROOT / ".hypothesis" / "examples"),
+    derandomize=_IN_CI,
+    database=None if _IN_CI else DirectoryBasedExampleDatabase(_ROOT / ".hypothesis" / "examples"),
     print_blob=True,
 )
 hypothesis.settings.load_profile("commit")  # --hypothesis-profile loads another one

@@ -7,7 +7,8 @@ starts when its model and enough GPUs behind the units before it are free. Some 
 
 Where the search stalls, all models whose own units take nearly as long as the best schedule get faster strategies at
 once, and it goes on from there (iterated local search, Lourenco et al., 2003). One by one they would not: of several
-models that are longest, each alone makes the schedule no shorter.
+models that are longest, each alone makes the schedule no shorter. Where there is no choice of strategies a stretch of
+the list is shuffled instead.
 
 Must not look at a clock, nor know of bounds.
 """
@@ -20,14 +21,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cerebro.scheduling.allotment import NOT_HERE, of_width, widths
+from cerebro.scheduling.allotment import NOT_HERE, has_choice, of_width, widths
 from cerebro.scheduling.decoder import Start
 from cerebro.scheduling.local_search import Candidate
 from cerebro.scheduling.problem import Problem
 
 _HISTORY = 20
-_MAX_STALLED_STEPS = 1000
-"""Decodings without improvement after which the longest models are widened."""
+_MAX_STALLED_STEPS, _MAX_STALLED_PER_UNIT = 1000, 20
+"""Decodings without improvement, the fewer of both, after which the search begins anew (`search_orders`)."""
 _MAX_KICKS = 8
 """Such new beginnings, one after the other, none of which leads to a better schedule, after which the search ends."""
 _WIDENED = (0.93, 0.99)
@@ -68,7 +69,7 @@ def search_orders(problem: Problem, start: Candidate, rng: random.Random) -> Ite
     """
     order = _Orders(problem, start)
     best, kicks = order.makespan(order.items, math.inf), 0
-    kept = order.kept()
+    kept, is_fixed = order.kept(), not has_choice(problem)
     while order.items and kicks <= _MAX_KICKS:
         for found in _late_acceptance(order, rng):
             if found is not None and found.makespan < best:
@@ -79,14 +80,18 @@ def search_orders(problem: Problem, start: Candidate, rng: random.Random) -> Ite
         kicks += 1
         if rng.random() < _BACK:
             order.go_back(kept)
-        order.widen(best * rng.uniform(*_WIDENED), rng)
+        if is_fixed:
+            order.mix(rng)
+        else:
+            order.widen(best * rng.uniform(*_WIDENED), rng)
 
 
 def _late_acceptance(order: _Orders, rng: random.Random) -> Iterator[Candidate | None]:
     """Until it stalls; the schedules that are better than all since it began."""
     current = best = order.makespan(order.items, math.inf)
     history, stalled, step = [current] * _HISTORY, 0, 0
-    while stalled < _MAX_STALLED_STEPS:
+    limit = min(_MAX_STALLED_STEPS, _MAX_STALLED_PER_UNIT * len(order.items))
+    while stalled < limit:
         is_better = False
         for _ in range(_STEPS):
             step, stalled = step + 1, stalled + 1
@@ -148,6 +153,16 @@ class _Orders:
         """To what `kept` gave."""
         self.items = kept[0][:]
         self.put({m: list(row) for m, row in enumerate(kept[1])})
+
+    def mix(self, rng: random.Random) -> None:
+        """Shuffles a stretch of the list; units of a model keep the order of their epochs."""
+        first, last = sorted(rng.sample(range(len(self.items) + 1), 2))
+        stretch = rng.sample(self.items[first:last], last - first)
+        by_epoch = sorted(stretch, key=lambda item: item.epoch)
+        mine = {
+            m: iter([item for item in by_epoch if item.model == m]) for m in {item.model for item in stretch}
+        }
+        self.items[first:last] = [next(mine[item.model]) for item in stretch]
 
     def widen(self, limit: float, rng: random.Random) -> None:
         """Faster strategies, anywhere, for each model whose own units take longer than `limit` seconds."""

@@ -29,6 +29,9 @@ _TOLERANCE = 1e-9
 """Relative: sums of floats in another order."""
 _MOST_UNITS = 10_000
 """Above, the policy LRPTw itself is not run: the same rule is decoded ten times faster, and differs in ties at most."""
+_FEW_UNITS = 24
+"""Up to so many, orders are searched where nothing is to be chosen, too. Rotations and dispatch reach few of them: of
+6,000 random instances of three by three, 12 had a shorter schedule."""
 _FIRST_ROTATIONS = 768
 """Where the longest model and the fullest worker both meet the bound, some rotation soon does."""
 _ROTATIONS, _DISPATCHES, _ORDERS = 128, 16, 64
@@ -114,7 +117,7 @@ def _steps(problem: Problem, rng: random.Random, enough: float) -> Iterator[Cand
     for search, _ in searches:
         yield from itertools.islice(search, _FIRST_ROTATIONS)
     searches.append((search_priorities(problem, tables, rng), _DISPATCHES))
-    if has_choice(problem):
+    if has_choice(problem) or problem.num_units <= _FEW_UNITS:
         searches.append((_refined(problem, first, elite, rng), _ORDERS))
     yield from _in_turns(searches, elite)
 
