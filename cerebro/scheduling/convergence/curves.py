@@ -157,5 +157,6 @@ def condensed(samples: Sequence[Sample], most: int) -> tuple[Sample, ...]:
 def _joined(samples: Sequence[Sample]) -> Sample:
     count = sum(sample.number for sample in samples)
     mean = sum(sample.number * sample.share for sample in samples) / count
-    share = min(max(mean, samples[0].share), samples[-1].share)  # rounded, the mean of equal ones may be another
+    # Rounded, the mean of equal shares may be another one.
+    share = min(max(mean, samples[0].share), samples[-1].share)
     return Sample(share, sum(sample.number * sample.value for sample in samples) / count, count)
