@@ -1,9 +1,9 @@
 """A world for searches in virtual time: workers, costs and learning curves, without stores, processes and training.
 
 `workers` workers hold a partition each, and a unit is a model on one of them; a model that has been on all of them has
-trained an epoch and is validated where it ended. An idle worker with most work left takes, of the models that are idle
-and have not been there in this epoch, the most urgent one with most granted work left. (`cerebro simulate search` has
-the controller decide instead, which takes so much longer that it is no benchmark.) Epochs of models differ
+trained an epoch and is validated where it ended. An idle worker with most work left takes, of the models that are idle,
+have not been there in this epoch and have the highest priority, the one with most granted work left. (`cerebro simulate
+search` has the controller decide instead, which takes so much longer that it is no benchmark.) Epochs of models differ
 (log-normal, sigma 0.4), and units stray by 5 %. A model's accuracy follows a `Curve` that is drawn with its number.
 """
 
@@ -74,7 +74,7 @@ class Model:
 
     number: int
     grant: int
-    urgency: int
+    priority: int
     open: set[int]
     trained: int = 0
     is_busy: bool = False
@@ -150,7 +150,7 @@ class World:
     def _precedence(self, name: str) -> tuple[float, float, str]:
         model = self._models[name]
         seconds = self._configurations.of(model.number).epoch_s
-        return -model.urgency, -(model.grant - model.trained) * seconds, name
+        return -model.priority, -(model.grant - model.trained) * seconds, name
 
     def _start_unit(self, name: str, worker: int) -> None:
         model = self._models[name]
@@ -191,7 +191,7 @@ class World:
     def _add(self, order: Add) -> Added:
         name, drawn = f"m{len(self._models):05}", order.hyperparams["number"]
         assert isinstance(drawn, int)
-        model = Model(drawn, order.epochs, order.urgency, set(range(self._workers)))
+        model = Model(drawn, order.epochs, order.priority, set(range(self._workers)))
         if order.origin is not None:
             model.trained = self._models[order.origin].trained
         self._models[name] = model
@@ -215,7 +215,7 @@ class World:
                     orders += decider.told(self._add(order))
                 case Extend():
                     self._models[order.model].grant = order.epochs
-                    self._models[order.model].urgency = order.urgency
+                    self._models[order.model].priority = order.priority
                 case Stop():
                     model = self._models[order.model]
                     if not model.is_stopped and model.trained < model.grant:

@@ -13,10 +13,11 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from cerebro.contract.priority import weight
 from cerebro.contract.runs import EvaluatePlan, FitPlan
 from cerebro.contract.tasks import MEASURING
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
-from cerebro.state.sharing import WEIGHTS, lanes_held, task_lanes
+from cerebro.state.sharing import lanes_held, task_lanes
 from cerebro.state.workers import NO_DEVICE
 from controller.arbiter import Claim, Place, RunRef
 from controller.device_ends import due_s
@@ -59,7 +60,7 @@ def used(state: ExperimentState, run: Run) -> frozenset[Place]:
 
 def weight_of(state: ExperimentState, run: Run) -> float:
     """By the run's priority."""
-    return WEIGHTS[run.priority]
+    return weight(run.priority)
 
 
 def claim(

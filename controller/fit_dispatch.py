@@ -20,6 +20,7 @@ from cerebro.contract.events import (
     ModelRetried,
     ModelsAdded,
     ModelStopRequested,
+    PriorityChanged,
     SchedulePlanned,
     SchedulerChanged,
     SearchDecided,
@@ -29,7 +30,6 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
     TrialsRecalled,
-    UrgencyChanged,
     WaysStruckOff,
     WorkerJoined,
     WorkerLost,
@@ -98,7 +98,7 @@ class FitDispatch:
         )
         for index, model in enumerate(run.models.values()):
             self.dispatch_state.epochs[index] = model.epochs
-            self.dispatch_state.set_urgency(index, model.urgency)
+            self.dispatch_state.set_priority(index, model.priority)
         self._doubtful: dict[str, None] = {}
         """Models with struck off ways, see `of_doubtful`, in order."""
         self._answers: dict[str, tuple[Hashable, Any]] = {}
@@ -208,7 +208,9 @@ class FitDispatch:
                     for model in state.runs[self.run].models.values():
                         self._allot(state.runs[self.run], model)
                 self._follow(state.runs[self.run])
-            case SearchDecided() | ModelsAdded() | ModelExtended() | UrgencyChanged() if (
+            case PriorityChanged(model="") if event.run == self.run:
+                pass  # of the run: that is the arbiter's
+            case SearchDecided() | ModelsAdded() | ModelExtended() | PriorityChanged() if (
                 event.run == self.run
             ):
                 self._see_models(state.runs[self.run], event)
@@ -232,9 +234,9 @@ class FitDispatch:
         self.dispatch_state.merit = self.times.merits.of(state, state.runs[self.run], self.dispatch)
 
     def _see_models(
-        self, run: Run, event: SearchDecided | ModelsAdded | ModelExtended | UrgencyChanged
+        self, run: Run, event: SearchDecided | ModelsAdded | ModelExtended | PriorityChanged
     ) -> None:
-        """Take in models that have appeared, and those that are trained further or no further, or are more urgent."""
+        """Take in models that have appeared, and those whose grant or priority is another one."""
         if isinstance(event, SearchDecided):
             for name in (*event.stop, *(each.model for each in event.extend)):
                 self._regrade(run, name)
@@ -256,14 +258,14 @@ class FitDispatch:
         self._follow(run)
 
     def _regrade(self, run: Run, name: str) -> None:
-        """Take in what is due of a model, and how urgent it is."""
+        """Take in what is due of a model, and its priority."""
         model, index = run.models.get(name), self._model.get(name)
         if model is None or index is None:
             return
         state = self.dispatch_state
         is_over = model.is_trained or (model.is_cut_short and model.busy is None)
         left = 0 if is_over else self._mask(model.remaining)
-        state.set_urgency(index, model.urgency)
+        state.set_priority(index, model.priority)
         state.set_epochs(index, model.epochs, model.epochs if is_over else model.epoch, left)
 
     def _steer(self, run: Run, name: str) -> None:

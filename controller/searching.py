@@ -189,11 +189,11 @@ def _event(run: str, number: int, report: int, orders: list[Order]) -> SearchDec
                         hyperparams=order.hyperparams,
                         epochs=order.epochs,
                         origin=origin,
-                        urgency=order.urgency,
+                        priority=order.priority,
                     )
                 )
             case Extend():
-                extend.append(Extension(order.model, order.epochs, order.urgency))
+                extend.append(Extension(order.model, order.epochs, order.priority))
             case Stop():
                 stop[order.model] = order.why
             case Finish():

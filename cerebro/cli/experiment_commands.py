@@ -1,4 +1,4 @@
-"""``cerebro stop``, ``resume``, ``retry``, ``scheduler``, ``priority``, ``archive``, ...: steer an experiment.
+"""``cerebro stop``, ``resume``, ``retry``, ``scheduler``, ``archive``, ...: steer an experiment.
 
 Each appends a command to the experiment's log, through the same store and by the same rules as notebooks and the page
 (`cerebro.commands`), and returns at once; ``cerebro status EXPERIMENT`` shows what becomes of it.
@@ -61,11 +61,6 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         help="do without the planner, which looks for better orders",
     )
     add_run(scheduler)
-    priority = command(
-        "priority", "give an open run more, or less, of the cluster beside others", _prioritise
-    )
-    priority.add_argument("name", metavar="PRIORITY", help="low, normal or high")
-    add_run(priority)
     command("archive", "take an experiment out of the list that is shown at first", _steer)
     command("unarchive", "put it back", _steer)
     command("restore", "let an experiment go on whose log could not be read, after an upgrade", _restore)
@@ -91,11 +86,6 @@ def _steer_models(options: argparse.Namespace) -> int:
 def _reschedule(options: argparse.Namespace) -> int:
     options.action = "set_scheduler"
     return _steer(options, run=options.of_run, scheduler=options.name, planner=options.planner)
-
-
-def _prioritise(options: argparse.Namespace) -> int:
-    options.action = "set_priority"
-    return _steer(options, run=options.of_run, priority=options.name)
 
 
 def _restore(options: argparse.Namespace) -> int:

@@ -46,9 +46,18 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     _add_values(change, "new values, such as lr=0.001", count="+")
     extend = command("extend", "have a model trained for more epochs, or fewer", _extend)
     extend.add_argument("epochs", metavar="EPOCHS", type=int, help="in all")
-    urgency = command("prioritize", "have units of a model go before those of others", _prioritize)
-    urgency.add_argument(
-        "urgency", metavar="URGENCY", type=int, help="0 is that of every model, 1 goes first"
+    prioritize = command(
+        "prioritize", "give a run more of the cluster, or have models go first", _prioritize, has_model=False
+    )
+    prioritize.add_argument(
+        "priority", metavar="PRIORITY", help="low, normal, high, or a number from -9 to 9"
+    )
+    prioritize.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="M",
+        help="of models of it; may be given several times",
     )
     command("stop-search", "have a search add no more models", _stop_search, has_model=False)
 
@@ -88,7 +97,8 @@ def _extend(options: argparse.Namespace) -> int:
 
 
 def _prioritize(options: argparse.Namespace) -> int:
-    return _steer(options, "prioritize_model", urgency=options.urgency)
+    models = tuple(dict.fromkeys(options.model))
+    return _steer(options, "prioritize", models=models, priority=options.priority)
 
 
 def _stop_search(options: argparse.Namespace) -> int:

@@ -158,18 +158,25 @@ class CommandsMixin:
             Command(kind=CommandKind.EXTEND_MODEL, run=run, models=(model,), epochs=epochs)
         )
 
-    def prioritize(self, model: str, urgency: int, *, run: str | None = None) -> None:
-        """Have units of a model go first wherever they can (above 0), or last (below it); 0 is that of every model.
+    def prioritize(self, priority: str | int, *, model: str | None = None, run: str | None = None) -> None:
+        """Give an open run more, or less, of the cluster beside others; or have units of one of its models go first.
 
-        What runs is not interrupted, and no worker waits for a model. Between experiments, `set_priority` decides.
+        Of a run, one that has a priority higher by 1 is due four times as much; nobody starves. Of a model of a fit run
+        (the newest), its units go before those of all models of a lower priority, wherever they can; its run gets no
+        more of the cluster for it. What runs is not interrupted, and no worker waits.
+
+        Args:
+            priority: ``low``, ``normal`` (that of each run and model) or ``high``; or a whole number from -9 to 9, of
+                which these are -1, 0 and 1.
 
         Raises:
+            BadRequestError: there is no such priority.
             NotFoundError: there is no such model.
-            BadRequestError: it is no whole number.
-            ConflictError: it trains no more.
+            ConflictError: the run has ended, or the model trains no more.
         """
+        models = () if model is None else (model,)
         self._session.steer_and_see(
-            Command(kind=CommandKind.PRIORITIZE_MODEL, run=run, models=(model,), urgency=urgency)
+            Command(kind=CommandKind.PRIORITIZE, run=run, models=models, priority=priority)
         )
 
     def stop_search(self, run: str | None = None) -> None:
@@ -188,15 +195,6 @@ class CommandsMixin:
             ConflictError: the run has ended.
         """
         self._session.steer(Command(kind=CommandKind.SET_SCHEDULER, run=run, scheduler=name, planner=planner))
-
-    def set_priority(self, priority: str, run: str | None = None) -> None:
-        """Have an open run get more, or less, of the cluster beside others: ``low``, ``normal`` or ``high``.
-
-        Raises:
-            BadRequestError: there is no such priority.
-            ConflictError: the run has ended.
-        """
-        self._session.steer(Command(kind=CommandKind.SET_PRIORITY, run=run, priority=priority))
 
     def archive(self) -> None:
         """Take the experiment out of the list that is shown at first. Nothing else changes."""

@@ -24,7 +24,7 @@ from cerebro.client.techniques import Named, chosen, to_try
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Locators
-from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest, Priority
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest
 from cerebro.data.locators import absolute, parse_locators
 from cerebro.errors import DataError
 from cerebro.figures import averaged, tested
@@ -129,7 +129,7 @@ class Experiment(CommandsMixin):
         fraction: float = 1.0,
         seed: int = 0,
         max_failed: float = 0.0,
-        priority: Priority = "normal",
+        priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
     ) -> EtlResult:
@@ -141,7 +141,8 @@ class Experiment(CommandsMixin):
             fraction: share of each split's rows to use, drawn by `seed`.
             seed: of the shuffle that deals rows to workers.
             max_failed: share of rows whose function may raise before the run stops; those rows are recorded.
-            priority: how much of the cluster the run gets beside other open runs: ``low``, ``normal`` or ``high``.
+            priority: how much of the cluster the run gets beside other open runs: ``low``, ``normal``, ``high`` or a
+                number, as in `prioritize`.
             project: a name; the runs of one project share the cluster as one.
             progress: whether bars are drawn, one per split.
 
@@ -187,7 +188,7 @@ class Experiment(CommandsMixin):
         gpus: Sequence[int] | None = None,
         trials: Literal["auto", "never"] = "auto",
         gang: int = 1,
-        priority: Priority = "normal",
+        priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
     ) -> FitResult:
@@ -270,7 +271,7 @@ class Experiment(CommandsMixin):
         *,
         fit: str | None = None,
         split: _Split = "test",
-        priority: Priority = "normal",
+        priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
     ) -> pd.DataFrame:
@@ -303,7 +304,7 @@ class Experiment(CommandsMixin):
         *,
         fit: str | None = None,
         split: _Split = "predict",
-        priority: Priority = "normal",
+        priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
     ) -> pd.DataFrame:

@@ -17,7 +17,6 @@ from cerebro.client.progress.bars import NOT_SHOWN, ShownStanding
 from cerebro.commands.chosen import chosen_fit, chosen_run
 from cerebro.commands.command import (
     Command,
-    check_priority,
     event_of_experiment,
     events_of,
     outcomes,
@@ -26,6 +25,7 @@ from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.commands.rules import OF_EXPERIMENT, check_free
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
+from cerebro.contract.priority import parse
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
 from cerebro.contract.tasks import FailureKind
@@ -176,7 +176,9 @@ class Session:
         what = f"{run} of experiment {self.name!r}" if run else f"experiment {self.name!r}"
         raise NotFoundError(f"{what} has no preprocessed rows: call run_etl, or name another run")
 
-    def requested(self, request: Request, *, priority: str = "normal", project: str = "") -> RunRequested:
+    def requested(
+        self, request: Request, *, priority: str | int = "normal", project: str = ""
+    ) -> RunRequested:
         """What asks for a run, yet to be sent.
 
         Raises:
@@ -184,7 +186,7 @@ class Session:
             DataError, NotFoundError, SearchSpaceError, SpecError: it cannot be planned, as far as is known.
             BadRequestError: there is no such priority, or the project is no name.
         """
-        check_priority(priority)
+        number = parse(priority)
         given: object = project
         if not isinstance(given, str) or re.fullmatch(_PROJECT, given) is None:
             raise BadRequestError(
@@ -197,7 +199,7 @@ class Session:
             plan_fit(state, request, self.devices())
         elif isinstance(request, EvaluateRequest):
             plan_evaluation(state, request)
-        asked = {"run": run, "request": request, "author": author(), "priority": priority, "project": project}
+        asked = {"run": run, "request": request, "author": author(), "priority": number, "project": project}
         return RunRequested.model_validate(asked)
 
     def devices(self) -> dict[str, int]:
@@ -245,7 +247,7 @@ class Session:
         self._kvs.restore(self.name)
 
     def complete(
-        self, request: Request, *, progress: bool, priority: str = "normal", project: str = ""
+        self, request: Request, *, progress: bool, priority: str | int = "normal", project: str = ""
     ) -> Run:
         """Ask for a run and follow it to its end.
 

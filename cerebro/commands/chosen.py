@@ -63,7 +63,9 @@ def chosen_fit(state: ExperimentState, run: str | None) -> Run:
     return found
 
 
-def about(kind: CommandKind, state: ExperimentState, run: str | None) -> Run | None:
+def about(
+    kind: CommandKind, state: ExperimentState, run: str | None, *, is_of_models: bool = False
+) -> Run | None:
     """The run that a command is about: the one named; else for models and the scheduler the newest fit run, to resume
     the one that can be, and otherwise the open one, or the newest. `None` for what concerns the experiment.
 
@@ -76,5 +78,5 @@ def about(kind: CommandKind, state: ExperimentState, run: str | None) -> Run | N
         found = resumable(state) or resumable_later(state)
         if found is not None:
             return found
-    is_of_fit = kind in OF_MODEL or kind in OF_FIT
+    is_of_fit = is_of_models or kind in OF_MODEL or kind in OF_FIT
     return chosen_fit(state, run) if is_of_fit else chosen_run(state, run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 from cerebro.commands import terms
 from cerebro.commands.chosen import about, find_model
@@ -31,8 +31,8 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulerChanged,
 )
-from cerebro.contract.runs import Priority
-from cerebro.errors import BadRequestError, ConflictError, SearchSpaceError
+from cerebro.contract.priority import NORMAL, parse
+from cerebro.errors import ConflictError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import CommandRecord, ExperimentState, Model, Run, RunState, wording
 
@@ -45,14 +45,13 @@ class Command:
         run: what it is about; by default what `about` says.
         models: of that run, for commands on models; one or more.
         scheduler, planner: of `CommandKind.SET_SCHEDULER`.
-        priority: of `CommandKind.SET_PRIORITY`.
+        priority: of `CommandKind.PRIORITIZE`: a name, a number or its digits.
         confirm: of `CommandKind.DELETE`, the experiment's name once more.
         configurations: of `CommandKind.ADD_MODELS`, hyper-parameters of each new model.
         hyperparams: of `CHANGE_MODEL` and `CLONE_MODEL`, those that are to differ.
         epochs: of `EXTEND_MODEL`, and of new models, for how many each is trained in all; `None`: as its run, or the
             model that it is a clone of.
         at, warm: of `CLONE_MODEL`, whether it goes on from the other one's state, and from which: as in `Origin`.
-        urgency: of `PRIORITIZE_MODEL`.
     """
 
     kind: CommandKind
@@ -60,14 +59,13 @@ class Command:
     models: tuple[str, ...] = ()
     scheduler: str = ""
     planner: bool = True
-    priority: str = ""
+    priority: str | int = ""
     confirm: str = ""
     configurations: tuple[Mapping[str, Any], ...] = ()
     hyperparams: Mapping[str, Any] = field(default_factory=dict)
     epochs: int | None = None
     at: str | int = "last"
     warm: bool = False
-    urgency: int | None = None
 
 
 def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[ClientEvent, ...]:
@@ -79,11 +77,12 @@ def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[Cli
     Raises:
         NotFoundError: there is no such run, or it has no such model.
         SearchSpaceError: there is no such scheduler, or a model cannot have such hyper-parameters.
-        BadRequestError: there is no such priority, urgency or number of epochs.
+        BadRequestError: there is no such priority or number of epochs.
         ConflictError: the state does not allow it, for any one of the models; nothing is to be sent then.
     """
-    run = about(command.kind, state, command.run)
-    if state.deletion is None and command.kind in OF_OPEN and command.run is None and run and not run.is_open:
+    run = about(command.kind, state, command.run, is_of_models=bool(command.models))
+    is_of_open = command.kind in OF_OPEN and not command.models
+    if state.deletion is None and is_of_open and command.run is None and run and not run.is_open:
         now = f"no run of experiment {state.name!r} is open ({run.id} is {wording.run(run)})"
         raise ConflictError(f"it is not possible to {DOES[command.kind]}: {now}")
     return tuple(_event_of(command, state, run, model, by=by) for model in command.models or ("",))
@@ -105,15 +104,6 @@ def outcomes(
         events_of(command, state, by=by)
         raise ConflictError(f"it came too late to {DOES[command.kind]}: others have changed the run since")
     return found
-
-
-PRIORITIES = get_args(Priority)
-
-
-def check_priority(priority: object) -> None:
-    """Raise `BadRequestError` if there is no such priority."""
-    if priority not in PRIORITIES:
-        raise BadRequestError(f"no priority {priority!r}: choose one of {', '.join(PRIORITIES)}")
 
 
 def event_of_experiment(command: Command, name: str, *, by: str) -> ClientEvent:
@@ -141,7 +131,7 @@ def _event_of(
     if run is None:
         _check(kind, allowed(state), experiment_now(state, kind))
         return event_of_experiment(command, state.name, by=by)
-    if kind in NEW_TERMS:
+    if kind in NEW_TERMS and (model or kind not in OF_OPEN):
         return terms.event_of(command, state, run, find_model(run, model) if model else None, by=by)
     if kind in OF_MODEL:
         return _model_event(kind, state, run, find_model(run, model), by=by)
@@ -149,15 +139,14 @@ def _event_of(
         raise SearchSpaceError(
             f"no scheduler {command.scheduler!r}: choose one of {', '.join(sorted(POLICIES))}"
         )
-    if kind is CommandKind.SET_PRIORITY:
-        check_priority(command.priority)
+    priority = parse(command.priority) if kind is CommandKind.PRIORITIZE else NORMAL
     _check(kind, allowed(state, run), run_now(state, run))
     if kind is CommandKind.STOP_RUN:
         return RunStopRequested(run=run.id, by=by)
     if kind is CommandKind.RESUME_RUN:
         return RunResumed(run=run.id, by=by, beside=True)
-    if kind is CommandKind.SET_PRIORITY:
-        return PriorityChanged.model_validate({"run": run.id, "priority": command.priority, "by": by})
+    if kind is CommandKind.PRIORITIZE:
+        return PriorityChanged(run=run.id, priority=priority, by=by)
     return SchedulerChanged(run=run.id, scheduler=command.scheduler, planner=command.planner, by=by)
 
 
@@ -177,6 +166,7 @@ def _model_event(
 
 def _check(kind: CommandKind, may: frozenset[CommandKind], now: str) -> None:
     if kind not in may:
-        others = ", ".join(sorted(DOES[each] for each in may - NEW_TERMS))
+        untold = NEW_TERMS if kind in OF_MODEL else NEW_TERMS - OF_OPEN
+        others = ", ".join(sorted(DOES[each] for each in may - untold))
         hint = f"; possible now: {others}" if others else ""
         raise ConflictError(f"it is not possible to {DOES[kind]}: {now}{hint}")

@@ -23,7 +23,6 @@ class CommandKind(StrEnum):
     STOP_RUN = "stop_run"
     RESUME_RUN = "resume_run"
     SET_SCHEDULER = "set_scheduler"
-    SET_PRIORITY = "set_priority"
     STOP_MODEL = "stop_model"
     RESUME_MODEL = "resume_model"
     RETRY_MODEL = "retry_model"
@@ -31,7 +30,7 @@ class CommandKind(StrEnum):
     CLONE_MODEL = "clone_model"
     CHANGE_MODEL = "change_model"
     EXTEND_MODEL = "extend_model"
-    PRIORITIZE_MODEL = "prioritize_model"
+    PRIORITIZE = "prioritize"
     STOP_SEARCH = "stop_search"
     ARCHIVE = "archive"
     UNARCHIVE = "unarchive"
@@ -39,11 +38,11 @@ class CommandKind(StrEnum):
 
 
 OF_EXPERIMENT = frozenset({CommandKind.ARCHIVE, CommandKind.UNARCHIVE, CommandKind.DELETE})
-OF_OPEN = frozenset({CommandKind.STOP_RUN, CommandKind.SET_PRIORITY})
-"""What only a run can be asked for that has not ended."""
+OF_OPEN = frozenset({CommandKind.STOP_RUN, CommandKind.PRIORITIZE})
+"""What only a run can be asked for that has not ended. Where models are named, `PRIORITIZE` is of these."""
 OF_FIT = frozenset({CommandKind.SET_SCHEDULER, CommandKind.ADD_MODELS, CommandKind.STOP_SEARCH})
 """What only a fit run can be asked for."""
-OF_TRAINING = frozenset({CommandKind.CHANGE_MODEL, CommandKind.PRIORITIZE_MODEL})
+OF_TRAINING = frozenset({CommandKind.CHANGE_MODEL, CommandKind.PRIORITIZE})
 """What only a model can be asked for that is being trained."""
 NEW_TERMS = OF_TRAINING | {
     CommandKind.ADD_MODELS,
@@ -60,7 +59,6 @@ OF_MODEL = frozenset(
         CommandKind.CLONE_MODEL,
         CommandKind.CHANGE_MODEL,
         CommandKind.EXTEND_MODEL,
-        CommandKind.PRIORITIZE_MODEL,
     }
 )
 
@@ -68,7 +66,6 @@ DOES = {
     CommandKind.STOP_RUN: "stop the run",
     CommandKind.RESUME_RUN: "resume the run",
     CommandKind.SET_SCHEDULER: "change the scheduler",
-    CommandKind.SET_PRIORITY: "change the priority",
     CommandKind.STOP_MODEL: "stop the model",
     CommandKind.RESUME_MODEL: "resume the model",
     CommandKind.RETRY_MODEL: "retry the model",
@@ -76,7 +73,7 @@ DOES = {
     CommandKind.CLONE_MODEL: "clone the model",
     CommandKind.CHANGE_MODEL: "change the model",
     CommandKind.EXTEND_MODEL: "change the model's number of epochs",
-    CommandKind.PRIORITIZE_MODEL: "change the model's urgency",
+    CommandKind.PRIORITIZE: "change the priority",
     CommandKind.STOP_SEARCH: "stop the search",
     CommandKind.ARCHIVE: "archive the experiment",
     CommandKind.UNARCHIVE: "take the experiment out of the archive",
@@ -189,7 +186,7 @@ def _of_experiment(state: ExperimentState) -> frozenset[CommandKind]:
 def _of_run(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
     found = set()
     if run.is_open and run.state is not RunState.STOPPING:
-        found |= {CommandKind.STOP_RUN, CommandKind.SET_PRIORITY}
+        found |= {CommandKind.STOP_RUN, CommandKind.PRIORITIZE}
     if run.kind == "fit" and (run.state is RunState.STOPPED or CommandKind.STOP_RUN in found):
         found.add(CommandKind.SET_SCHEDULER)
     if trains_on(state, run):

@@ -17,9 +17,10 @@ from cerebro.contract.events import (
     ModelChanged,
     ModelExtended,
     ModelsAdded,
+    PriorityChanged,
     SearchStopRequested,
-    UrgencyChanged,
 )
+from cerebro.contract.priority import parse, shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError, SearchSpaceError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from cerebro.commands.command import Command
 
 _MOST = 1_000_000
-"""Epochs, and the size of an urgency: what is above it is a slip of the finger."""
+"""Epochs: what is above it is a slip of the finger."""
 
 
 def event_of(
@@ -59,7 +60,7 @@ def event_of(
             return _changed(command, run, model, by=by)
         case CommandKind.EXTEND_MODEL, Model():
             return _extended(command, state, run, model, by=by)
-        case CommandKind.PRIORITIZE_MODEL, Model():
+        case CommandKind.PRIORITIZE, Model():
             return _prioritized(command, run, model, by=by)
     raise BadRequestError(f"{command.kind} names no model: name one of {run.id}")
 
@@ -95,7 +96,7 @@ def _cloned(command: Command, run: Run, model: Model, *, by: str) -> ModelsAdded
         epochs=epochs,
         origin=Origin.model_validate({"model": model.id, "at": at}) if command.warm else None,
         parent="" if command.warm else model.id,
-        urgency=model.urgency,
+        priority=model.priority,
     )
     return _checked(command.kind, run, [new], by)
 
@@ -139,15 +140,11 @@ def _extended(command: Command, state: ExperimentState, run: Run, model: Model, 
     return ModelExtended(run=run.id, model=model.id, epochs=epochs, by=by, beside=True)
 
 
-def _prioritized(command: Command, run: Run, model: Model, *, by: str) -> UrgencyChanged:
-    urgency: object = command.urgency
-    if isinstance(urgency, bool) or not isinstance(urgency, int) or abs(urgency) > _MOST:
-        raise BadRequestError(
-            f"the urgency is {urgency!r}, expected a whole number: 0 is that of every model, a higher one goes first"
-        )
-    if urgency == model.urgency:
-        _refuse(command.kind, f"the urgency of {model.id} is {urgency} already: give another number")
-    return UrgencyChanged(run=run.id, model=model.id, urgency=urgency, by=by)
+def _prioritized(command: Command, run: Run, model: Model, *, by: str) -> PriorityChanged:
+    priority = parse(command.priority)
+    if priority == model.priority:
+        _refuse(command.kind, f"the priority of {model.id} is {shown(priority)} already: give another one")
+    return PriorityChanged(run=run.id, model=model.id, priority=priority, by=by)
 
 
 # --- what was given ------------------------------------------------------------------------------

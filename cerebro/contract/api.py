@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from cerebro.contract.base import Contract, Name, Sha256
 from cerebro.contract.events import ClusterEvent, Event, LivePoint
+from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
@@ -23,7 +24,7 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
-from cerebro.contract.runs import Priority, Project
+from cerebro.contract.runs import Project
 from cerebro.contract.steps import (
     Ask,
     Assign,
@@ -196,7 +197,7 @@ class AttendedRun(Contract):
 
     experiment: Name
     run: Name
-    priority: Priority = "normal"
+    priority: Priority = NORMAL
     project: Project = ""
     devices: int = Field(default=0, ge=0)
     """On which it has tasks."""

@@ -19,8 +19,9 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from cerebro.contract.base import Contract, Devices, Name
+from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Holding, Hyperparameters, Locators
-from cerebro.contract.runs import NewModel, Plan, PlannedUnit, Priority, Project, Request, TakenSpan
+from cerebro.contract.runs import NewModel, Plan, PlannedUnit, Project, Request, TakenSpan
 from cerebro.contract.tasks import Failure, FailureKind, Member, Savepoint, TaskResult
 from cerebro.contract.trials import DeviceKind, TrialOutcome
 from cerebro.contract.ways import Way
@@ -38,7 +39,7 @@ class RunRequested(_Event):
     run: Name
     request: Request
     author: str = ""
-    priority: Priority = "normal"
+    priority: Priority = NORMAL
     project: Project = ""
     """Runs of one project share the cluster as one."""
 
@@ -124,10 +125,13 @@ class SchedulerChanged(_Event):
 
 
 class PriorityChanged(_Event):
-    """A user wants a run to have more, or less, of the cluster beside other open runs from now on."""
+    """A user wants a run to have more, or less, of the cluster beside other open runs from now on; or units of a model
+    to go before, or after, those of other models of its run."""
 
     type: Literal["PriorityChanged"] = "PriorityChanged"
     run: Name
+    model: str = Field("", exclude_if=lambda model: not model)
+    """Empty: of the run."""
     priority: Priority
     by: str = ""
 
@@ -164,16 +168,6 @@ class ModelChanged(_Event):
     model: str
     hyperparams: Hyperparameters
     """Those that change, with their new values."""
-    by: str = ""
-
-
-class UrgencyChanged(_Event):
-    """A user wants units of a model to go before, or after, those of others."""
-
-    type: Literal["UrgencyChanged"] = "UrgencyChanged"
-    run: Name
-    model: str
-    urgency: int
     by: str = ""
 
 
@@ -309,7 +303,7 @@ class Extension(NamedTuple):
 
     model: str
     epochs: int
-    urgency: int
+    priority: Priority
 
 
 class SearchDecided(_Event):
@@ -483,7 +477,6 @@ Event = Annotated[
     | ModelsAdded
     | ModelExtended
     | ModelChanged
-    | UrgencyChanged
     | SearchStopRequested
     | ExperimentArchived
     | LocatorsChanged
@@ -547,7 +540,6 @@ ClientEvent = Annotated[
     | ModelsAdded
     | ModelExtended
     | ModelChanged
-    | UrgencyChanged
     | SearchStopRequested
     | ExperimentArchived
     | LocatorsChanged

@@ -7,12 +7,10 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
+from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import SearchRequest
 from cerebro.contract.ways import MAX_GANG_SIZE, TechniqueChoice, Way
-
-Priority = Literal["low", "normal", "high"]
-"""How much of the cluster a run is due beside other open runs."""
 
 Project = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?$")]
 """A name, or empty."""
@@ -86,7 +84,7 @@ class NewModel(Contract):
     """Whose weights it has, and whose visits it has made. Absent: it is trained from nothing."""
     parent: str = ""
     """The model whose hyper-parameters it was made from, if any."""
-    urgency: int = 0
+    priority: Priority = NORMAL
 
 
 class EvaluateRequest(Contract):

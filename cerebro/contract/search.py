@@ -118,7 +118,7 @@ class RandomProcedure(_Procedure):
 
 
 class HyperbandProcedure(_Procedure):
-    """Successive halving in brackets (Li et al., JMLR 18, 2018), all at once, earlier ones more urgent.
+    """Successive halving in brackets (Li et al., JMLR 18, 2018), all at once, earlier ones of a higher priority.
 
     Attributes:
         first: epochs of the lowest rung.

@@ -68,7 +68,7 @@ class DispatchState:
         held: ``held[w]``, mask of the partitions worker `w` holds; 0 while it is away.
         open: ``open[m]``, mask of the partitions model `m` has yet to visit in its present epoch, running included.
         epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, of ``epochs[m]``.
-        urgency: ``urgency[m]``: of what could start on a worker, only units of models of the highest one do.
+        priority: ``priority[m]``: of what could start on a worker, only units of models of the highest one do.
         running: model -> where it is. A model that is not in it is idle.
         gpus: ``gpus[w]``, GPUs of worker `w`: in a live run, its devices.
         free: ``free[w]``, those of them that no unit holds.
@@ -150,8 +150,8 @@ class DispatchState:
         """Whether no unit takes several GPUs."""
         self.everything = (1 << len(self.sizes)) - 1
         self.open, self.epoch = [self.everything] * len(time), [1] * len(time)
-        self.urgency = [0] * len(time)
-        self.has_urgency = False
+        self.priority = [0] * len(time)
+        self.has_priorities = False
         """Whether any of them differs."""
         self.running: dict[int, Running] = {}
         self.free = list(gpus)
@@ -168,7 +168,7 @@ class DispatchState:
         """An independent state in the same state. Times and needs are shared: change them on neither meanwhile."""
         other = DispatchState.__new__(DispatchState)
         other.__dict__.update(self.__dict__)
-        for name in ("held", "open", "epoch", "epochs", "urgency", "free", "model_left", "worker_left"):
+        for name in ("held", "open", "epoch", "epochs", "priority", "free", "model_left", "worker_left"):
             setattr(other, name, list(getattr(self, name)))
         other.running = dict(self.running)
         return other
@@ -177,16 +177,16 @@ class DispatchState:
 
     def eligible(self, worker: int) -> Iterator[tuple[int, int]]:
         """(model, mask of partitions) that could start on the worker now, by ascending model: the model is idle, the
-        worker holds a partition it has yet to visit, and has the GPUs free. Of those only the most urgent."""
-        if not self.has_urgency:
+        worker holds a partition it has yet to visit, and has the GPUs free. Of those only the highest priority."""
+        if not self.has_priorities:
             yield from self.startable(worker)
             return
         found = list(self.startable(worker))
-        highest = max((self.urgency[model] for model, _ in found), default=0)
-        yield from ((model, mask) for model, mask in found if self.urgency[model] == highest)
+        highest = max((self.priority[model] for model, _ in found), default=0)
+        yield from ((model, mask) for model, mask in found if self.priority[model] == highest)
 
     def startable(self, worker: int) -> Iterator[tuple[int, int]]:
-        """`eligible`, however urgent."""
+        """`eligible`, of any priority."""
         held, free, running, need = self.held[worker], self.free[worker], self.running, self.need
         if not held or free < 1:
             return
@@ -270,10 +270,10 @@ class DispatchState:
         for partition in range(len(self.sizes)):
             self._count(model, partition, self._visits_left(model, partition))
 
-    def set_urgency(self, model: int, urgency: int) -> None:
+    def set_priority(self, model: int, priority: int) -> None:
         """From now on units of the model go before those of models with a lower one."""
-        self.urgency[model] = urgency
-        self.has_urgency = self.has_urgency or urgency != 0
+        self.priority[model] = priority
+        self.has_priorities = self.has_priorities or priority != 0
 
     def set_epochs(self, model: int, epochs: int, epoch: int, left: int) -> None:
         """From now on the model is trained for so many epochs in all: of the present one, `epoch`, the partitions of
@@ -297,7 +297,7 @@ class DispatchState:
         self.open.append(0)
         self.epoch.append(0)
         self.epochs.append(0)
-        self.urgency.append(0)
+        self.priority.append(0)
         self.model_left.append(0.0)
         self.rank.append(model)
         return model
@@ -409,7 +409,7 @@ class DispatchState:
         fixed = self.fixed[model]
         fitting = [w for w in holders if row[w] != NEVER]
         if not fitting:
-            # Nobody is there to serve it: as long as on an average worker, so that the model keeps its urgency.
+            # Nobody is there to serve it: as long as on an average worker, so that the model keeps its priority.
             known = [t * size + f for t, f in zip(row, fixed, strict=True) if t != NEVER]
             self.model_left[model] += visits * (sum(known) / len(known) if known else 0.0)
             return

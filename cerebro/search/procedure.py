@@ -175,13 +175,13 @@ class Add:
 
     Attributes:
         origin: the model from whose newest checkpoint it starts, at that model's epoch; `None`: new weights.
-        urgency: models of a higher one go first wherever they can.
+        priority: models of a higher one go first wherever they can.
     """
 
     hyperparams: Hyperparameters
     epochs: int
     origin: str | None = None
-    urgency: int = 0
+    priority: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class Extend:
 
     model: str
     epochs: int
-    urgency: int = 0
+    priority: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
         epochs=new.epochs,
         partitions=tuple(sorted(run.fit_rows)),
         parent=new.origin.model if new.origin else new.parent,
-        urgency=new.urgency,
+        priority=new.priority,
         horizon=horizon,
     )
     if new.origin is not None:
@@ -114,7 +114,7 @@ def decide(run: Run, event: SearchDecided) -> None:
         elif model is not None and not model.is_cut_short:
             model.extend(max(extension.epochs, model.epochs))
             if model.id not in run.search.prioritized:
-                model.urgency = extension.urgency
+                model.priority = extension.priority
             changed.append(model)
     for model in changed:
         run.see_model(model)

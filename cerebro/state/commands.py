@@ -30,8 +30,8 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulerChanged,
     SearchStopRequested,
-    UrgencyChanged,
 )
+from cerebro.contract.priority import shown
 from cerebro.state import additions, breaks, models, ways
 from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import TRANSITIONS, Run, RunState
@@ -47,7 +47,6 @@ RunCommand = (
     | ModelsAdded
     | ModelExtended
     | ModelChanged
-    | UrgencyChanged
     | SearchStopRequested
 )
 """Events by which users steer a run."""
@@ -103,8 +102,8 @@ def before(event: ClientEvent, model: Model) -> str:
             return ", ".join(f"{name}={value!r}" for name, value in had.items())
         case ModelExtended():
             return str(model.epochs)
-        case UrgencyChanged():
-            return str(model.urgency)
+        case PriorityChanged():
+            return shown(model.priority)
     return ""
 
 
@@ -133,11 +132,12 @@ _SAID: dict[type, Callable[[Any], str]] = {
     ModelResumed: lambda event: f"resumed model {event.model}",
     ModelRetried: lambda event: f"retried model {event.model}",
     SchedulerChanged: _rescheduled,
-    PriorityChanged: lambda event: f"changed the priority of {event.run} to {event.priority}",
+    PriorityChanged: lambda event: (
+        f"changed the priority of {f'model {event.model}' if event.model else event.run} to {shown(event.priority)}"
+    ),
     ModelsAdded: _added,
     ModelExtended: lambda event: f"had model {event.model} trained for {event.epochs} epochs",
     ModelChanged: _changed,
-    UrgencyChanged: lambda event: f"changed the urgency of model {event.model} to {event.urgency}",
     SearchStopRequested: lambda event: f"ended the search of {event.run}",
     ExperimentArchived: lambda event: (
         "archived the experiment" if event.is_archived else "took the experiment out of the archive"
@@ -167,21 +167,12 @@ def steer(run: Run, event: RunCommand) -> bool:
             return _extend(run, event)
         case ModelChanged():
             return _change(run, event)
-        case UrgencyChanged():
-            model = run.models.get(event.model)
-            if model is None or not run.is_open or model.urgency == event.urgency:
-                return False
-            model.urgency = event.urgency
-            run.planned = None  # a plan was made for models of one urgency
-            return True
         case SearchStopRequested():
             return run.is_open and run.search is not None and not run.search.is_closed
         case SchedulerChanged():
             return _reschedule(run, event)
         case PriorityChanged():
-            has_changed = run.is_open and run.priority != event.priority
-            run.priority = event.priority if run.is_open else run.priority
-            return has_changed
+            return _prioritize(run, event)
 
 
 def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
@@ -293,6 +284,16 @@ def _extend(run: Run, event: ModelExtended) -> bool:
     run.planned = None
     run.settle(model)
     run.see_model(model)
+    return True
+
+
+def _prioritize(run: Run, event: PriorityChanged) -> bool:
+    of = run.models.get(event.model) if event.model else run
+    if of is None or not run.is_open or of.priority == event.priority:
+        return False
+    of.priority = event.priority
+    if event.model:
+        run.planned = None  # a plan was made for models of one priority
     return True
 
 

@@ -50,7 +50,6 @@ from cerebro.contract.events import (
     TaskStarted,
     TrialsRecalled,
     UnitSaved,
-    UrgencyChanged,
     ValuesDrawn,
     WaysStruckOff,
     WorkerJoined,
@@ -173,7 +172,6 @@ class ExperimentState:
                 | ModelsAdded()
                 | ModelExtended()
                 | ModelChanged()
-                | UrgencyChanged()
                 | SearchStopRequested()
                 | ExperimentArchived()
                 | LocatorsChanged()

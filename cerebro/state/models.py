@@ -102,7 +102,7 @@ class Model:
     horizon: int = 0
     """Epochs that its learning-rate schedule is to count on, if they are more than its grant: of a model of a search,
     the most that any of them is trained for. A grant that grows from rung to rung would have it begin anew."""
-    urgency: int = 0
+    priority: int = 0
     """Units of models of a higher one go first wherever they can."""
     terms: list[Terms] = field(default_factory=list)
     """All that there were, oldest first; the last are those of `hyperparams` and `epochs`."""

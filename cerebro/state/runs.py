@@ -9,13 +9,13 @@ from enum import StrEnum
 
 from cerebro.contract.base import Split
 from cerebro.contract.events import EpochCompleted, SchedulePlanned
+from cerebro.contract.priority import NORMAL
 from cerebro.contract.runs import (
     EtlPlan,
     EvaluateRequest,
     FitPlan,
     FitRequest,
     Plan,
-    Priority,
     Request,
     TakenSpan,
 )
@@ -104,7 +104,7 @@ class Run:
     id: str
     request: Request
     author: str = ""
-    priority: Priority = "normal"
+    priority: int = NORMAL
     """The newest choice of a user."""
     project: str = ""
     state: RunState = RunState.QUEUED

@@ -17,9 +17,9 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelsAdded,
+    PriorityChanged,
     SearchDecided,
     SearchStopRequested,
-    UrgencyChanged,
     ValuesDrawn,
 )
 from cerebro.errors import IllegalEventError
@@ -65,7 +65,7 @@ class SearchLog:
         asked, drawn: numbers of values that it asked for and that were drawn.
         verdicts: model -> why the search has stopped it, and no user has had it trained on since.
         kept: models that a user has resumed, retried or extended: the search stops them no more.
-        prioritized: models whose urgency a user has chosen: the search changes it no more.
+        prioritized: models whose priority a user has chosen: the search changes it no more.
         is_closed: a user has ended it: no new models and no larger grants.
         finish: it orders nothing more, and why; `None` before.
     """
@@ -181,8 +181,8 @@ class SearchLog:
                 self.reports.append(
                     Changed(model=event.model, hyperparams=run.models[event.model].hyperparams)
                 )
-            case UrgencyChanged():
-                self.prioritized.add(event.model)
+            case PriorityChanged(model=str(model)) if model:
+                self.prioritized.add(model)
             case SearchStopRequested():
                 self.close(event.by)
 

@@ -4,7 +4,7 @@ why it waits. Pure.
 The controller says which runs it works on and what they have (`cerebro.contract.api.Attended`), because only it knows
 all of them; page, notebook and command line say the same of it. What it said may be two seconds old. So a
 reader of the run's log takes what the run has from there (`Standing.as_logged`), as the controller does (`lanes_held`):
-the numbers then match the tasks on display. Weights are owned here, for the arbiter too.
+the numbers then match the tasks on display.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from cerebro.contract.api import AttendedRun, QueueAnswer, QueueEntry
+from cerebro.contract.priority import shown
+from cerebro.contract.priority import weight as weight_of
 from cerebro.state.workers import NO_DEVICE, lanes_of
 
 if TYPE_CHECKING:
     from cerebro.state.experiment import ExperimentState
     from cerebro.state.runs import Run
     from cerebro.state.tasks import Task
-
-WEIGHTS = {"low": 0.25, "normal": 1.0, "high": 4.0}
-"""Weight of a run by its priority."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -168,7 +167,7 @@ def standings(queue: QueueAnswer) -> list[Standing]:
         for each in queue.attended.runs
         if (each.experiment, each.run) in queued
     }
-    due = due_shares({key: (each.project, WEIGHTS[each.priority]) for key, each in attended.items()})
+    due = due_shares({key: (each.project, weight_of(each.priority)) for key, each in attended.items()})
     found_attended = _attended(attended, due, queue.attended.devices)
     left, place, ahead, found = queue.open_runs - len(attended), 0, 0, []
     for entry in queue.runs:
@@ -205,7 +204,7 @@ def _attended(
             experiment=told.experiment,
             run=told.run,
             is_attended=True,
-            priority=told.priority,
+            priority=shown(told.priority),
             project=told.project,
             due=due[key],
             devices=told.devices,

@@ -279,7 +279,7 @@ def _is_wanted(core: Core, fit: FitDispatch) -> bool:
     return (
         run.planner
         and run.has_known_models
-        and not fit.dispatch_state.has_urgency
+        and not fit.dispatch_state.has_priorities
         and run.scheduler == DEFAULT_POLICY
         and run.state is RunState.RUNNING
         and sum(fit.dispatch_state.gpus) > 1

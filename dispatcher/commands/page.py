@@ -25,7 +25,11 @@ READING_S = 10.0
 """How long a command may wait for a long log to be read: it is judged by all that has happened."""
 _QUOTED = 60
 """Characters of what was sent that a message repeats."""
-_OFFERED = tuple(kind for kind in CommandKind if kind not in NEW_TERMS or kind is CommandKind.STOP_SEARCH)
+_OFFERED = tuple(
+    kind
+    for kind in CommandKind
+    if kind not in NEW_TERMS or kind in (CommandKind.STOP_SEARCH, CommandKind.PRIORITIZE)
+)
 """What a page can ask for: of new terms of models it cannot tell which they are."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cerebro.commands.command import PRIORITIES
 from cerebro.commands.rules import allowed, resumable
+from cerebro.contract.priority import NAMES, shown
 from cerebro.contract.records import WorkerStatus
 from cerebro.state import Run, RunState, Standing, reason_to_wait, waiting_for, wording
 from cerebro.state.throughput import TimeLeft
@@ -35,7 +35,7 @@ class Header:
         best: model of `fit`.
         standing: where `run` stands among all open runs; `None` of one that has ended.
         priority: of an open `run`, as last chosen.
-        priorities: all that can be chosen.
+        priorities: those with names, to choose from, and `priority`.
         is_live: whether anything may change by itself soon.
         is_complete: whether the whole log is read; `seq` events are.
         stalled: why nothing moves though it should; empty if it does.
@@ -109,8 +109,8 @@ def header(
         left=read_model.throughput(now).left,
         best=best(chosen, read_model.table(chosen)) if chosen else None,
         standing=standing,
-        priority=run.priority if run and run.is_open else "",
-        priorities=PRIORITIES,
+        priority=shown(run.priority) if run and run.is_open else "",
+        priorities=_priorities(run),
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
         is_live=word in wording.IN_PROGRESS or not read_model.is_complete or state.deletion is not None,
@@ -119,6 +119,11 @@ def header(
         stalled=_stalled(run, list(worker_rows(state, statuses, now))),
         may=tuple(sorted(may)),
     )
+
+
+def _priorities(run: Run | None) -> tuple[str, ...]:
+    numbers = {*NAMES.values()} | ({run.priority} if run else set())
+    return tuple(map(shown, sorted(numbers)))
 
 
 def _note(run: Run | None, standing: Standing | None, waits: str) -> str:

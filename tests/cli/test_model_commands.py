@@ -27,7 +27,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
         ("clone one m00 lr=0.5 --epochs 9", "added a model to fit-1, from m00: m02"),
         ("change one m01 lr=1e-3", "changed model m01: lr=0.001 (before: lr=0.2)"),
         ("extend one m01 7", "had model m01 trained for 7 epochs (before: 2)"),
-        ("prioritize one m01 -1", "changed the urgency of model m01 to -1 (before: 0)"),
+        ("prioritize one low --model m01", "changed the priority of model m01 to low (before: normal)"),
+        ("prioritize one -2 --model m01", "changed the priority of model m01 to -2 (before: normal)"),
+        ("prioritize one 2", "changed the priority of fit-1 to 2"),
     ],
 )
 def test_a_command_tells_what_became_of_it(

@@ -15,6 +15,7 @@ from cerebro.cli.experiment_status import state_lines
 from cerebro.cli.queue import FollowedLog
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, WorkerJoined, WorkerLost
+from cerebro.contract.priority import LOW
 from cerebro.contract.records import (
     SILENT_S,
     ExperimentRecord,
@@ -156,7 +157,7 @@ def _shared() -> api.QueueAnswer:
     """Two fits that are worked on, and one that waits."""
     entries = [api.QueueEntry(experiment=name, run="fit-1") for name in ("one", "two", "three")]
     runs = (
-        api.AttendedRun(experiment="two", run="fit-1", priority="low", could_use_more=True),
+        api.AttendedRun(experiment="two", run="fit-1", priority=LOW, could_use_more=True),
         api.AttendedRun(experiment="one", run="fit-1", project="pixels", devices=4),
     )
     attended = api.Attended(runs=runs, devices=4)

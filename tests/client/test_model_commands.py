@@ -74,7 +74,7 @@ def test_a_cold_clone_is_trained_from_nothing_and_a_warm_one_goes_on(story: Stor
 
 
 def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:
-    """Also by less: fewer epochs, a lower urgency."""
+    """Also by less: fewer epochs, a lower priority."""
     assert ask(story, CommandKind.CHANGE_MODEL, "m00", hyperparams={"lr": 3}).what == (
         "changed model m00: lr=3 (before: lr=0.1)"
     )
@@ -82,8 +82,8 @@ def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:
     for epochs in (9, 2):
         ask(story, CommandKind.EXTEND_MODEL, "m00", epochs=epochs)
         assert story.model().epochs == epochs
-    ask(story, CommandKind.PRIORITIZE_MODEL, "m00", urgency=-1)
-    assert story.model().urgency == -1
+    ask(story, CommandKind.PRIORITIZE, "m00", priority=-1)
+    assert story.model().priority == -1
 
 
 def test_a_run_that_has_ended_is_open_again_for_what_is_new(story: Story) -> None:
@@ -145,7 +145,7 @@ def read_by_a_test(story: Story) -> None:
 
 ADD, CLONE = CommandKind.ADD_MODELS, CommandKind.CLONE_MODEL
 CHANGE, EXTEND = CommandKind.CHANGE_MODEL, CommandKind.EXTEND_MODEL
-URGE, STOP_SEARCH = CommandKind.PRIORITIZE_MODEL, CommandKind.STOP_SEARCH
+PRIORITIZE, STOP_SEARCH = CommandKind.PRIORITIZE, CommandKind.STOP_SEARCH
 GOOD = {"batch_size": 2}
 
 BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any], type[CerebroError], str]] = [
@@ -186,11 +186,11 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
     (finish, EXTEND, "m00", {"epochs": 2}, ConflictError, "m00 has begun epoch 3: give at least 3"),
     (stop_m00, EXTEND, "m00", {"epochs": 5}, ConflictError, "is stopped: resume it first"),
     (read_beside, EXTEND, "m01", {"epochs": 5}, ConflictError, "test-1 reads m01: wait for test-1, or stop it"),
-    (None, URGE, "m00", {"urgency": "high"}, BadRequestError, "expected a whole number: 0 is that of every model"),
-    (None, URGE, "m00", {"urgency": float("nan")}, BadRequestError, "expected a whole number"),
-    (None, URGE, "m00", {"urgency": None}, BadRequestError, "expected a whole number"),
-    (None, URGE, "m00", {"urgency": 0}, ConflictError, "urgency of m00 is 0 already"),
-    (finish, URGE, "m00", {"urgency": 1}, ConflictError, "is finished"),
+    (None, PRIORITIZE, "m00", {"priority": "urgent"}, BadRequestError, "no priority 'urgent': choose"),
+    (None, PRIORITIZE, "m00", {"priority": float("nan")}, BadRequestError, "a whole number from -9 to 9"),
+    (None, PRIORITIZE, "m00", {"priority": 10}, BadRequestError, "no priority 10"),
+    (None, PRIORITIZE, "m00", {"priority": 0}, ConflictError, "priority of m00 is normal already"),
+    (finish, PRIORITIZE, "m00", {"priority": 1}, ConflictError, "is finished"),
     (None, STOP_SEARCH, "", {}, ConflictError, "fit-1 has no search: stop it, or single models"),
     (finish, STOP_SEARCH, "", {}, ConflictError, "fit-1 is finished"),
 ]  # fmt: skip
@@ -220,7 +220,7 @@ def test_what_came_too_late_is_told(story: Story) -> None:
 
 def test_what_is_offered_has_an_effect(story: Story) -> None:
     """In each state of a model: what `allowed` says is taken by the fold."""
-    given = {"hyperparams": {"lr": 5}, "epochs": 8, "urgency": 4, "configurations": (GOOD,)}
+    given = {"hyperparams": {"lr": 5}, "epochs": 8, "priority": 4, "configurations": (GOOD,)}
     for change in (lambda _: None, stop_m00, fail_m00, finish):
         made = Story()
         made.fit(epochs=3)

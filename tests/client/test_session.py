@@ -12,6 +12,7 @@ from cerebro import Experiment, SubEpochSpec
 from cerebro.client.session import Session
 from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.events import Event, LocatorsChanged, RunFinished, RunRequested, RunStopRequested
+from cerebro.contract.priority import HIGH, NORMAL
 from cerebro.contract.records import (
     SILENT_S,
     ExperimentRecord,
@@ -80,7 +81,7 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
     story.begins(unit(2, 0), 0, 40.0)
     entries = tuple(QueueEntry(experiment=name, run="fit-1") for name in ("one", "two"))
     own = AttendedRun(experiment="one", run="fit-1", devices=0)
-    other = AttendedRun(experiment="two", run="fit-1", priority="high", devices=1)
+    other = AttendedRun(experiment="two", run="fit-1", priority=HIGH, devices=1)
     shared = QueueAnswer(runs=entries, attended=Attended(runs=(own, other), devices=2))
     session = opened(story.log, story.zero + 40.0, queue=shared)
     assert "    runs now: due 20% of the cluster, has 1 of 2 devices" in session.status()
@@ -203,7 +204,7 @@ def test_a_run_is_asked_for_with_its_priority_and_project() -> None:
     with pytest.raises(BadRequestError, match="project is 3"):
         session.requested(asked, project=wrong)
     sent = [session.requested(asked, priority="high", project="birds"), session.requested(asked)]
-    assert [(event.priority, event.project) for event in sent] == [("high", "birds"), ("normal", "")]
+    assert [(event.priority, event.project) for event in sent] == [(HIGH, "birds"), (NORMAL, "")]
 
 
 @pytest.mark.parametrize(

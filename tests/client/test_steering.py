@@ -26,6 +26,7 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulerChanged,
 )
+from cerebro.contract.priority import HIGH, LOW, NORMAL
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind
@@ -144,7 +145,7 @@ def test_resume_beside_a_test_that_reads_the_run_says_to_wait_for_it(story: Stor
     assert about(CommandKind.RESUME_RUN, story.state, None) is story.run
 
 
-@pytest.mark.parametrize("kind", [CommandKind.STOP_RUN, CommandKind.SET_PRIORITY])
+@pytest.mark.parametrize("kind", [CommandKind.STOP_RUN, CommandKind.PRIORITIZE])
 def test_what_only_an_open_run_can_be_asked_says_that_none_is_open(story: Story, kind: CommandKind) -> None:
     """Where no run is named, nobody meant the test that happens to be the newest."""
     story.tell(FINISHED, evaluation(1), RunFinished(run="test-1", outcome="finished"))
@@ -197,19 +198,19 @@ def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
 def test_a_priority_is_one_that_is_known(story: Story) -> None:
     """Of an open run; the fold has it, with who changed it."""
     priorities = [story.run.priority]
-    changed = PriorityChanged(run="fit-1", priority="high", by="ann")
-    assert event(story, CommandKind.SET_PRIORITY, priority="high") == changed
+    changed = PriorityChanged(run="fit-1", priority=HIGH, by="ann")
+    assert event(story, CommandKind.PRIORITIZE, priority="high") == changed
     priorities.append(story.run.priority)
     assert story.state.commands[-1].what == "changed the priority of fit-1 to high"
     with pytest.raises(BadRequestError, match=r"no priority 'urgent': choose one of low, normal, high"):
-        events_of(command(CommandKind.SET_PRIORITY, run="fit-1", priority="urgent"), story.state, by="ann")
+        events_of(command(CommandKind.PRIORITIZE, run="fit-1", priority="urgent"), story.state, by="ann")
     story.tell(FINISHED)
     assert "no run of experiment 'one' is open (fit-1 is finished)" in refusal(
-        story, CommandKind.SET_PRIORITY, priority="low"
+        story, CommandKind.PRIORITIZE, priority="low"
     )
-    story.tell(PriorityChanged(run="fit-1", priority="low", by="ann"))
+    story.tell(PriorityChanged(run="fit-1", priority=LOW, by="ann"))
     assert story.state.commands[-1].is_late
-    assert [*priorities, story.run.priority] == ["normal", "high", "high"]
+    assert [*priorities, story.run.priority] == [NORMAL, HIGH, HIGH]
 
 
 def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -> None:

@@ -13,8 +13,8 @@ from cerebro.contract.events import (
     ModelChanged,
     ModelExtended,
     ModelsAdded,
+    PriorityChanged,
     TaskRevoked,
-    UrgencyChanged,
 )
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.tasks import TaskBody, TrainTask
@@ -71,10 +71,10 @@ def test_a_queued_unit_of_a_changed_model_is_taken_back() -> None:
     assert any(event.reason == "its model was changed" for event in revoked)
 
 
-def test_an_urgent_model_goes_first() -> None:
-    """From when it is urgent; it waits for units that were queued while it ran. The last of nine is done first."""
+def test_a_model_of_high_priority_goes_first() -> None:
+    """From when it has it; it waits for units that were queued while it ran. The last of nine is done first."""
     fit = made(models=9)
-    ask(fit, 0.5, UrgencyChanged(run="fit-1", model="m08", urgency=1))
+    ask(fit, 0.5, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
     ends = {model.id: model.visits[-1].ended for model in run.models.values()}
     first, second, *_ = sorted(ends, key=lambda name: ends[name])

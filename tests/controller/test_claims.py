@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cerebro.contract.events import RunFinished, RunRequested, RunStarted
+from cerebro.contract.events import PriorityChanged, RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan
 from cerebro.state import TaskKey
 from controller import claims, opened
+from controller.arbiter import Claim
 from controller.core import Core
 from controller.opened import Overview
 from tests.state.runs import TimedStory
@@ -83,3 +88,36 @@ def test_what_is_left_of_a_test_is_told_by_the_fit_before_its_first_task() -> No
     assert claimed(test).whole_s == math.inf
     story.ends(TaskKey.parse(key), 0, 51.0)
     assert claimed(test).whole_s == 0.0
+
+
+@given(
+    priorities=st.lists(st.integers(-2, 2), min_size=4, max_size=4),
+    busy=st.sets(st.integers(0, 1)),
+    of_run=st.integers(-9, 9),
+)
+def test_a_models_priority_is_no_claim_of_its_run(priorities: list[int], busy: set[int], of_run: int) -> None:
+    """What a run has and could use is the same whatever the priorities of its models, so the arbiter gives it the same;
+    the run's own is its weight and nothing else."""
+    story = TimedStory(workers=2)
+    story.fit(models=4)
+    for number in busy:
+        story.start(unit(1, number, f"m{number:02}"), number)
+    core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
+    for event in story.log:
+        core.apply(event)
+
+    def claimed() -> Claim:
+        run = core.state.runs["fit-1"]
+        return claims.claim(core.state, run, core.fit_of(run), 10.0)
+
+    def tell(**of: Any) -> None:
+        core.apply(PriorityChanged(run="fit-1", seq=core.state.seq + 1, **of))
+
+    before = claimed()
+    for number, priority in enumerate(priorities):
+        tell(model=f"m{number:02}", priority=priority)
+    assert core.fit is not None
+    assert core.fit.dispatch_state.priority == priorities
+    assert claimed() == before
+    tell(priority=of_run)
+    assert claimed() == replace(before, weight=4.0**of_run)

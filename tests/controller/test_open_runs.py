@@ -21,6 +21,7 @@ from cerebro.contract.events import (
     TaskCommitted,
     WorkerJoined,
 )
+from cerebro.contract.priority import HIGH, NORMAL
 from cerebro.contract.records import (
     ExperimentRecord,
     Holding,
@@ -247,7 +248,7 @@ def test_everybody_is_told_what_is_worked_on(
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
     for name in ("one", "two"):
         store.fit(name, models=3)
-    store.append("one", PriorityChanged(run="fit-1", priority="high"))
+    store.append("one", PriorityChanged(run="fit-1", priority=HIGH))
 
     def look() -> bool:
         told = store.queued().attended
@@ -263,7 +264,7 @@ def test_everybody_is_told_what_is_worked_on(
     assert {told.devices for told in both} == {len(WORKERS)}
     assert {sum(run.devices for run in told.runs) for told in both} <= {1, 2}
     for told in both:
-        assert {(run.experiment, run.priority) for run in told.runs} == {("one", "high"), ("two", "normal")}
+        assert {(run.experiment, run.priority) for run in told.runs} == {("one", HIGH), ("two", NORMAL)}
     assert any(run.could_use_more for told in both for run in told.runs)
 
 

@@ -10,11 +10,11 @@ from cerebro.contract.events import (
     ModelChanged,
     ModelsAdded,
     ModelStopRequested,
+    PriorityChanged,
     RunPaused,
     RunStopRequested,
     SearchDecided,
     SearchStopRequested,
-    UrgencyChanged,
 )
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.search import (
@@ -230,7 +230,7 @@ def test_what_is_kept_of_a_search_event_by_event_is_what_its_log_says(name: str)
         compared += 1
         kept = fit.dispatch_state
         again = FitDispatch.of(core.state, core.state.runs["fit-1"], fit.times).dispatch_state
-        for of_state in ("open", "epoch", "epochs", "urgency", "free", "held", "need"):
+        for of_state in ("open", "epoch", "epochs", "priority", "free", "held", "need"):
             assert getattr(kept, of_state) == getattr(again, of_state), (of_state, event)
         assert set(kept.running) == set(again.running)
         assert kept.model_left == pytest.approx(again.model_left)
@@ -288,16 +288,16 @@ def test_an_order_that_comes_after_the_search_was_ended_has_no_effect() -> None:
         assert grants is None or grants == {model.id: model.epochs for model in run.models.values()}
 
 
-def test_a_models_urgency_that_a_user_has_chosen_stays() -> None:
+def test_a_models_priority_that_a_user_has_chosen_stays() -> None:
     """The search extends it afterwards."""
     search = search_of(AshaProcedure(), samples=12)
     chosen = next(m.id for m in fit_of(simulation(search, epochs=4)).models.values() if m.epochs == 4)
     made = simulation(search, epochs=4)
     for at in range(1, 12):
-        ask(made, at, UrgencyChanged(run="fit-1", model=chosen, urgency=3, by="ada"))
+        ask(made, at, PriorityChanged(run="fit-1", model=chosen, priority=3, by="ada"))
     run = fit_of(made)
     assert run.models[chosen].epochs > 1
-    assert run.models[chosen].urgency == 3
+    assert run.models[chosen].priority == 3
 
 
 def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -16,6 +17,7 @@ from cerebro.contract.events import (
     RunStopRequested,
     TaskRevoked,
 )
+from cerebro.contract.priority import HIGH
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import TaskResult
@@ -177,7 +179,7 @@ def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, 
 
 def test_what_was_last_told_of_a_run_stays_until_its_log_is_read() -> None:
     """By a controller that starts: nobody is to see another priority or project for a minute."""
-    known = api.AttendedRun(experiment="one", run="fit-1", priority="high", project="birds", devices=2)
+    known = api.AttendedRun(experiment="one", run="fit-1", priority=HIGH, project="birds", devices=2)
     before = api.Attended(runs=(known,), devices=4)
     told = Sharing().told({"one": ("fit-1",), "two": ("fit-1",)}, {}, 0, before=before)
     assert told.devices == 4
@@ -192,7 +194,7 @@ def test_a_priority_that_is_changed_changes_the_shares() -> None:
     )
 
     def raise_it() -> None:
-        simulation.store.append("other", PriorityChanged(run="fit-1", priority="high", by="ann"))
+        simulation.store.append("other", PriorityChanged(run="fit-1", priority=HIGH, by="ann"))
 
     simulation._at(600.0, raise_it)
     simulation.run()
@@ -203,3 +205,40 @@ def test_a_priority_that_is_changed_changes_the_shares() -> None:
         return sum(visit.seconds for visit in visits if 900 < visit.started < 5000)
 
     assert 2.5 < had("other") / had(EXPERIMENT) < 5.0
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from([EXPERIMENT, "other"]), st.integers(0, 7), st.integers(-2, 2), st.floats(0, 900)
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_models_of_high_priority_take_nothing_from_other_runs(
+    changes: list[tuple[str, int, int, float]],
+) -> None:
+    """Whatever priorities the models of two runs have, and whenever they are changed: while both want more than they
+    have each has half of the units, no worker is idle, and both are complete."""
+    scenario = Scenario(holdings=own_partition(3), unit_time=lambda body, worker: 60.0, lease_s=3600)
+    simulation = Simulation(
+        scenario, request(8, 2), plan(8, 3), neighbours=[neighbour("other", 8, 2, workers=3)]
+    )
+    for name, model, priority, at in changes:
+
+        def change(name: str = name, model: int = model, priority: int = priority) -> None:
+            event = PriorityChanged(run="fit-1", model=f"m{model:02}", priority=priority)
+            simulation.store.append(name, event)
+
+        simulation._at(at, change)
+    simulation.run()
+    begun: Counter[str] = Counter()
+    for name in (EXPERIMENT, "other"):
+        state = fold(name, simulation.store.events(name))
+        assert_complete(state, epochs=2, partitions=3)
+        visits = [visit for model in state.runs["fit-1"].models.values() for visit in model.visits]
+        begun[name] = sum(visit.started < 1500 for visit in visits)
+    assert abs(begun[EXPERIMENT] - begun["other"]) <= 3  # a unit for each worker
+    assert sum(begun.values()) == 3 * 1500 / 60

@@ -60,7 +60,7 @@ def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
     cold = experiment.clone("m00", {"tag": "k"}, epochs=1)
     (added,) = experiment.add_models([{"tag": "n", "lr": 0.01, "batch_size": 3}], epochs=1)
     experiment.extend_model("m00", epochs=4)
-    experiment.prioritize("m00", 1)
+    experiment.prioritize("high", model="m00")
     assert (warm, cold, added) == ("m02", "m03", "m04")
     with pytest.raises(ConflictError, match="has no search"):
         experiment.stop_search()

@@ -175,15 +175,15 @@ def test_dry_runs_degrade_to_critical_first_on_a_huge_board() -> None:
     assert chosen == POLICIES["lrptw"].choose(state, idle(state), random.Random(0))
 
 
-def test_pairing_serves_everybody_it_can_and_the_urgent_first() -> None:
-    """Worker 1 can only have model 0, so worker 0 gets another one: of those the most urgent that is left."""
+def test_pairing_serves_everybody_it_can_and_the_critical_first() -> None:
+    """Worker 1 can only have model 0, so worker 0 gets another one: of those the most critical that is left."""
     assert pair({0: 0b111, 1: 0b001}, [0, 1, 1]) == {0: 1, 1: 0}
     assert pair({0: 0b11}, [0, 1]) == {0: 0}
 
 
 @st.composite
 def pairings(draw: st.DrawFn) -> tuple[dict[int, int], list[int]]:
-    """Who fits whom, and how urgent models are."""
+    """Who fits whom, and how critical models are."""
     workers, models = draw(st.integers(0, 6)), draw(st.integers(1, 6))
     fits = {worker: draw(st.integers(0, 2**models - 1)) for worker in range(workers)}
     return fits, sorted(draw(st.lists(st.integers(0, 3), min_size=models, max_size=models)))
@@ -191,7 +191,7 @@ def pairings(draw: st.DrawFn) -> tuple[dict[int, int], list[int]]:
 
 @given(case=pairings())
 def test_pairing_is_the_best_there_is(case: tuple[dict[int, int], list[int]]) -> None:
-    """Of all pairings: the workers that come first, then the most urgent models; compared with trying all of them."""
+    """Of all pairings: the workers that come first, then the most critical models; compared with trying all of them."""
     fits, level = case
     found = pair(fits, level)
     assert all(fits[worker] >> place & 1 for worker, place in found.items())
@@ -206,8 +206,8 @@ def test_pairing_is_the_best_there_is(case: tuple[dict[int, int], list[int]]) ->
         ]
 
     def worth(each: dict[int, int]) -> tuple[list[bool], list[int]]:
-        urgent = [sum(level[place] == step for place in each.values()) for step in range(4)]
-        return [worker in each for worker in fits], urgent
+        critical = [sum(level[place] == step for place in each.values()) for step in range(4)]
+        return [worker in each for worker in fits], critical
 
     assert worth(found) == max(worth(each) for each in every)
 
@@ -238,26 +238,26 @@ def test_the_default_exists() -> None:
 @pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"cyclic"}))  # its circle is kept to
 @settings(deadline=None, max_examples=25)
 @given(
-    urgencies=st.lists(st.integers(-1, 1), min_size=2, max_size=6),
+    priorities=st.lists(st.integers(-1, 1), min_size=2, max_size=6),
     places=st.lists(st.integers(1, 7), min_size=3, max_size=3),
     idle=st.sets(st.integers(0, 2), min_size=1),
 )
-def test_urgent_models_go_first_wherever_they_can(
-    policy: str, urgencies: list[int], places: list[int], idle: set[int]
+def test_models_of_the_highest_priority_go_first_wherever_they_can(
+    policy: str, priorities: list[int], places: list[int], idle: set[int]
 ) -> None:
-    """The first unit that any policy begins is of one of the most urgent models that its worker could take; with one
-    partition on each worker, as many of the most urgent are begun as there are idle workers for."""
+    """The first unit that any policy begins is of a model of the highest priority that its worker could take; with one
+    partition on each worker, as many of the highest are begun as there are idle workers for."""
     for held in (places, [1, 2, 4]):
-        state = DispatchState.of_equals(models=len(urgencies), sizes=[1, 1, 1], held=held, epochs=2)
-        for model, urgency in enumerate(urgencies):
-            state.set_urgency(model, urgency)
+        state = DispatchState.of_equals(models=len(priorities), sizes=[1, 1, 1], held=held, epochs=2)
+        for model, priority in enumerate(priorities):
+            state.set_priority(model, priority)
         rng, begun = random.Random(0), list[Choice]()
         while choice := POLICIES[policy].choose(state, sorted(idle - {c.worker for c in begun}), rng):
             assert all(
-                state.urgency[choice.model] >= state.urgency[m] for m, _ in state.eligible(choice.worker)
+                state.priority[choice.model] >= state.priority[m] for m, _ in state.eligible(choice.worker)
             )
             state.start(choice)
             begun.append(choice)
         if held == [1, 2, 4] and begun:
-            expected = sorted(urgencies, reverse=True)[: len(begun)]
-            assert sorted((urgencies[choice.model] for choice in begun), reverse=True) == expected
+            expected = sorted(priorities, reverse=True)[: len(begun)]
+            assert sorted((priorities[choice.model] for choice in begun), reverse=True) == expected

@@ -69,7 +69,7 @@ class Model:
 
     hyperparams: Hyperparameters
     grant: int
-    urgency: int = 0
+    priority: int = 0
     origin: str | None = None
     is_warm: bool = False
     trained: int = 0
@@ -150,7 +150,7 @@ class Run:
             assert self.is_late, f"{order} of {model}"
             return
         assert order.epochs > model.trained, f"{order} is below what is trained, {model.trained}"
-        model.grant, model.urgency = order.epochs, order.urgency
+        model.grant, model.priority = order.epochs, order.priority
         model.grants.append(order.epochs)
 
     def _add(self, order: Add) -> None:
@@ -164,7 +164,7 @@ class Run:
             assert self.is_late
             self._reports.append(Refused(why="its origin has been trained further"))
             return
-        self.add(order.hyperparams, order.epochs, SEARCH, origin=order.origin, urgency=order.urgency)
+        self.add(order.hyperparams, order.epochs, SEARCH, origin=order.origin, priority=order.priority)
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -187,11 +187,11 @@ class Run:
         *,
         origin: str | None = None,
         is_warm: bool = False,
-        urgency: int = 0,
+        priority: int = 0,
     ) -> str:
         """A new model; reported with what comes next."""
         name = f"m{len(self.models):03}"
-        model = Model(hyperparams, epochs, urgency, origin, is_warm=is_warm or origin is not None)
+        model = Model(hyperparams, epochs, priority, origin, is_warm=is_warm or origin is not None)
         model.trained = self.models[origin].trained if origin else 0
         model.grants.append(epochs)
         self.models[name] = model

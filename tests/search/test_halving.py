@@ -155,10 +155,10 @@ def test_who_was_granted_more_by_a_user_is_not_stopped_at_a_rung() -> None:
     assert run.models["m000"].trained == 5
 
 
-def test_an_earlier_bracket_is_more_urgent() -> None:
+def test_an_earlier_bracket_has_a_higher_priority() -> None:
     """Bracket by bracket, on all rungs."""
     run = Run(search_of(asked(HyperbandProcedure(eta=3)), epochs=9)).to_the_end()
-    assert [model.urgency for model in run.models.values()] == [0] * 9 + [-1] * 5 + [-2] * 3
+    assert [model.priority for model in run.models.values()] == [0] * 9 + [-1] * 5 + [-2] * 3
 
 
 @pytest.mark.parametrize(("samples", "models"), [(None, 17), (9, 9), (16, 14), (17, 17), (26, 26), (40, 34)])

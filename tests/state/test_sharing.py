@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
-from cerebro.contract.runs import Priority
-from cerebro.state.sharing import WEIGHTS, due_shares, standing_of, standings
+from cerebro.contract.priority import HIGH, LOW, NORMAL, weight
+from cerebro.state.sharing import due_shares, standing_of, standings
 from tests.state.stories import Story, unit
 
 weighted = st.dictionaries(
     st.integers(0, 20),
-    st.tuples(st.sampled_from(["", "p", "q"]), st.sampled_from(sorted(WEIGHTS.values()))),
+    st.tuples(
+        st.sampled_from(["", "p", "q"]),
+        st.sampled_from([weight(priority) for priority in (LOW, NORMAL, HIGH)]),
+    ),
     min_size=1,
 )
 
@@ -48,9 +51,7 @@ def test_runs_of_a_project_count_as_one(runs: dict[int, tuple[str, float]], proj
         assert sorted(due, key=due.__getitem__) == sorted(due)
 
 
-def attended(
-    experiment: str, devices: int = 0, *, priority: Priority = "normal", **more: bool
-) -> AttendedRun:
+def attended(experiment: str, devices: int = 0, *, priority: int = NORMAL, **more: bool) -> AttendedRun:
     """A fit run."""
     return AttendedRun(
         experiment=experiment,
@@ -72,7 +73,7 @@ def queue(
 
 def test_a_run_says_what_it_is_due_and_has() -> None:
     """In words, with a priority that is not the usual one."""
-    found = standings(queue("one two", attended("one", 3), attended("two", 1, priority="high")))
+    found = standings(queue("one two", attended("one", 3), attended("two", 1, priority=HIGH)))
     assert [each.line for each in found] == [
         "runs now: due 20% of the cluster, has 3 of 4 devices",
         "runs now: due 80% of the cluster, priority high, has 1 of 4 devices",

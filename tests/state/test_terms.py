@@ -16,12 +16,12 @@ from cerebro.contract.events import (
     ModelExtended,
     ModelsAdded,
     ModelStopRequested,
+    PriorityChanged,
     SchedulePlanned,
     TaskAssigned,
     TaskRevoked,
     TaskStarted,
     UnitSaved,
-    UrgencyChanged,
 )
 from cerebro.contract.runs import FitPlan, NewModel, Origin
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Member, Position, Savepoint
@@ -255,7 +255,7 @@ LATE: list[tuple[str, Callable[[Story], None], Any]] = [
     ("same values", lambda _: None, changed(lr=0.1)),
     ("change of a finished model", finished, changed(lr=1.0)),
     ("stop of a finished model", finished, ModelStopRequested(run="fit-1", model="m00")),
-    ("same urgency", lambda _: None, UrgencyChanged(run="fit-1", model="m00", urgency=0)),
+    ("same priority", lambda _: None, PriorityChanged(run="fit-1", model="m00", priority=0)),
     ("same epochs", lambda _: None, extended(3)),
 ]
 
@@ -338,8 +338,8 @@ def test_what_stands_beside_a_value_is_what_it_was_trained_with() -> None:
     assert model.hyperparams_shown(2)["lr"] == 5
 
 
-def test_a_plan_ends_where_a_model_becomes_more_urgent() -> None:
-    """It was made for models of one urgency."""
+def test_a_plan_ends_where_a_model_gets_another_priority() -> None:
+    """It was made for models of one priority."""
     story = Story()
     story.fit(models=2, epochs=2)
     planned = SchedulePlanned(
@@ -347,5 +347,5 @@ def test_a_plan_ends_where_a_model_becomes_more_urgent() -> None:
     )
     story.tell(planned)
     assert story.run.planned is not None
-    story.tell(UrgencyChanged(run="fit-1", model="m00", urgency=1))
+    story.tell(PriorityChanged(run="fit-1", model="m00", priority=1))
     assert story.run.planned is None

@@ -24,7 +24,7 @@ class CriticalFirst:
     """Longest remaining processing time, of models and workers: the rule of this module."""
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """The unit of the most urgent worker and model that fit together."""
+        """The unit of the most critical worker and model that fit together."""
         return next(self.choices(state, workers), None)
 
     def choices(self, state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
@@ -52,8 +52,8 @@ def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
 
 
 def most_left(state: DispatchState, worker: int) -> int | None:
-    """The first of the eligible models with most work left; of the most urgent ones, where models differ in that."""
-    if state.has_urgency:
+    """The first of the eligible models with most work left, of the highest priority that one has."""
+    if state.has_priorities:
         found = [model for model, _ in state.eligible(worker)]
         return by_level(levels(state.model_left, found))[0] if found else None
     held, free, running, left = state.held[worker], state.free[worker], state.running, state.model_left
@@ -81,13 +81,13 @@ def levels(left: Sequence[float], subjects: Iterable[int]) -> dict[int, int]:
 
 
 def _levels_of_models(state: DispatchState, models: Sequence[int]) -> dict[int, int]:
-    """`levels`, those of the most urgent models before those of the others."""
-    if not state.has_urgency:
+    """`levels`, those of models of a higher priority before those of the others."""
+    if not state.has_priorities:
         return levels(state.model_left, models)
     found: dict[int, int] = {}
-    for urgency in sorted({state.urgency[model] for model in models}, reverse=True):
+    for priority in sorted({state.priority[model] for model in models}, reverse=True):
         first = max(found.values(), default=-1) + 1
-        alike = (model for model in models if state.urgency[model] == urgency)
+        alike = (model for model in models if state.priority[model] == priority)
         found |= {model: first + level for model, level in levels(state.model_left, alike).items()}
     return found
 
@@ -120,7 +120,7 @@ def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]
 
 
 def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> Iterator[Choice]:
-    """What each of the workers gets that get any, the most urgent first."""
+    """What each of the workers gets that get any, the most critical first."""
     level = _levels_of_models(state, models)
     models = by_level(level)
     fits = _fits(state, by_level(levels(state.worker_left, workers)), models)
@@ -177,9 +177,9 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
     """
     horizon = max(*state.model_left, *state.worker_left)
     for worker in by_level(levels(state.worker_left, workers)):
-        # However urgent: a model that leaves a unit to a faster worker is no reason to wait.
+        # Of any priority: a model that leaves a unit to a faster worker is no reason to wait.
         eligible = list(state.startable(worker))
-        eligible.sort(key=lambda found: (state.urgency[found[0]], state.model_left[found[0]]), reverse=True)
+        eligible.sort(key=lambda found: (state.priority[found[0]], state.model_left[found[0]]), reverse=True)
         for model, mask in eligible:
             partition = _least_shared(state, model, worker, mask, horizon - state.model_left[model])
             if partition is not None:

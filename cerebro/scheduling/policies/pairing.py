@@ -5,7 +5,7 @@ when the makespan waits for it alone; in a bipartite graph some matching covers 
 sides at once (Koenig 1916; Mendelsohn and Dulmage 1958), which is also why an open shop of equal times always meets its
 bound (Gonzalez and Sahni 1976). With unequal times it is a heuristic, which spares conflicts at little cost.
 
-Models are bits of masks here, the most urgent the lowest, so a step of a search takes in all models at once. What a
+Models are bits of masks here, the most critical the lowest, so a step of a search takes in all models at once. What a
 search reached in vain is searched no more: nothing that comes later can help it (Kuhn 1955). So the number of steps is
 at most that of the pairs times that of the workers or models, and for equals it is one a worker.
 """
@@ -19,8 +19,8 @@ def pair(fits: Mapping[int, int], level: Sequence[int]) -> dict[int, int]:
     """Worker -> place of its model: as many as can be, and among those the workers, then the models, that come first.
 
     Args:
-        fits: worker -> mask of the models it could take, by their places; the most urgent worker first.
-        level: of the model at each place, ascending; the same number for equally urgent ones.
+        fits: worker -> mask of the models it could take, by their places; the most critical worker first.
+        level: of the model at each place, ascending; the same number for equally critical ones.
     """
     found = _serve_workers(fits)
     _serve_models(fits, found, level)
@@ -67,8 +67,8 @@ def _move_up(
 
 
 def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequence[int]) -> None:
-    """Finds each model a worker, the most urgent first, at the expense of the least urgent one that can be displaced
-    (even alternating paths). Every worker that could have a model has one already."""
+    """Finds each model a worker, the most critical first, at the expense of the least critical one that can be
+    displaced (even alternating paths). Every worker that could have a model has one already."""
     taken = sum(1 << place for place in found.values())
     places: list[int] = []
     names = list(fits)
@@ -76,7 +76,7 @@ def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequenc
     for place in range(len(level)):
         highest = level[taken.bit_length() - 1] if taken else 0
         if level[place] >= highest:
-            return  # nobody less urgent is served
+            return  # nobody less critical is served
         if taken >> place & 1:
             continue
         places = places or _transposed(list(fits.values()), len(level))

@@ -1,7 +1,7 @@
 """Hyperband: brackets of successive halving. Li et al., *Hyperband*, JMLR 18 (2018), algorithm 1.
 
-Here brackets overlap: while an earlier one waits for the last model of a rung, models of the next one, which are less
-urgent, are trained. One bracket after the other keeps workers busy less than half of the time (docs/search.md).
+Here brackets overlap: while an earlier one waits for the last model of a rung, models of the next one, of a lower
+priority, are trained. One bracket after the other keeps workers busy less than half of the time (docs/search.md).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Bracket:
         members: who is at the present rung, or on the way to it.
     """
 
-    urgency: int
+    priority: int
     size: int
     levels: tuple[int, ...]
     members: list[SearchedModel] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Bracket:
         if self.is_over:
             return []
         orders: list[Order] = [
-            Extend(model=model.id, epochs=self.levels[self.rung], urgency=self.urgency)
+            Extend(model=model.id, epochs=self.levels[self.rung], priority=self.priority)
             for model in self.members
         ]
         orders += [
@@ -90,7 +90,7 @@ class Hyperband(Steady):
             if place == len(sizes) if left is None else size > left:
                 break
             left = None if left is None else left - size
-            bracket = Bracket(urgency=-place, size=size, levels=levels[start:])
+            bracket = Bracket(priority=-place, size=size, levels=levels[start:])
             self._brackets.append(bracket)
             self._of_draw += [bracket] * size
 
@@ -102,7 +102,7 @@ class Hyperband(Steady):
     def grant(self, number: int) -> tuple[int, int]:
         """Up to the first rung of its bracket."""
         bracket = self._of_draw[number]
-        return bracket.levels[0], bracket.urgency
+        return bracket.levels[0], bracket.priority
 
     def entered(self, model: SearchedModel, number: int | None) -> None:
         """A user's model joins the first bracket that is open, unless it began with other weights."""

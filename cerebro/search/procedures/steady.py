@@ -40,7 +40,7 @@ class Steady:
     # --- what differs ----------------------------------------------------------------------------
 
     def grant(self, number: int) -> tuple[int, int]:
-        """Epochs and urgency of the model that is made of the draw `number`."""
+        """Epochs and priority of the model that is made of the draw `number`."""
         raise NotImplementedError
 
     @property
@@ -83,8 +83,8 @@ class Steady:
             case Drawn():
                 self._draws_open -= 1
                 self._adds.append(report.number)
-                epochs, urgency = self.grant(report.number)
-                orders.append(Add(hyperparams=report.hyperparams, epochs=epochs, urgency=urgency))
+                epochs, priority = self.grant(report.number)
+                orders.append(Add(hyperparams=report.hyperparams, epochs=epochs, priority=priority))
             case Added(by="search"):
                 self.entered(self.models[report.model], self._adds.popleft())
             case Added():

@@ -6,6 +6,7 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import RunRequested, TaskCommitted
+from cerebro.contract.priority import HIGH
 from cerebro.contract.records import (
     AuditEntry,
     Device,
@@ -217,9 +218,7 @@ SHARED = api.QueueAnswer(
     open_runs=2,
     attended=api.Attended(
         runs=(
-            api.AttendedRun(
-                experiment="whales", run="fit-1", priority="high", devices=1, could_use_more=True
-            ),
+            api.AttendedRun(experiment="whales", run="fit-1", priority=HIGH, devices=1, could_use_more=True),
             api.AttendedRun(experiment="digits", run="fit-1", project="pixels", devices=3),
         ),
         devices=4,
