@@ -47,9 +47,10 @@ from dispatcher.services import Services
 from dispatcher.settings import Settings
 from dispatcher.start import page as start
 from dispatcher.tabs.tabs import Tabs
+from dispatcher.terms import page as terms
 
 _PAGES = (
-    *(experiments, commands, cluster),
+    *(experiments, commands, terms, cluster),
     *(
         overview,
         models,

@@ -1,19 +1,17 @@
 """``cerebro add``, ``clone``, ``change``, ``extend``, ``prioritize``, ``stop-search``: what a fit trains.
 
-Hyper-parameters are words such as ``lr=0.001``: a value is what JSON reads in it, or else the text itself. Each
-command tells what became of it: the ids of new models, or why it came too late.
+Hyper-parameters are words such as ``lr=0.001`` (`cerebro.commands.values`). Each command tells what became of it: the
+ids of new models, or why it came too late.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
 from typing import Any
 
 from cerebro.cli.experiment_commands import add_run, append, read
 from cerebro.cli.scale import cluster_client
-from cerebro.errors import BadRequestError
+from cerebro.commands.values import values_of
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -103,24 +101,6 @@ def _prioritize(options: argparse.Namespace) -> int:
 
 def _stop_search(options: argparse.Namespace) -> int:
     return _steer(options, "stop_search", models=())
-
-
-def values_of(words: Sequence[str]) -> dict[str, Any]:
-    """Hyper-parameters of ``NAME=VALUE`` words.
-
-    Raises:
-        BadRequestError: one of them is none, or a name is there twice.
-    """
-    found: dict[str, Any] = {}
-    for word in words:
-        name, sign, text = word.partition("=")
-        if not name or not sign or name in found:
-            raise BadRequestError(f"{word!r}: expected NAME=VALUE, such as lr=0.001, with each name once")
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
-    return found
 
 
 def _steer(options: argparse.Namespace, action: str, **fields: Any) -> int:

@@ -88,6 +88,18 @@ def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[Cli
     return tuple(_event_of(command, state, run, model, by=by) for model in command.models or ("",))
 
 
+def problems_of(command: Command, state: ExperimentState) -> list[terms.Problem]:
+    """All that stands against a command of `rules.NEW_TERMS`, each with what it is about; none if it is possible.
+
+    Raises:
+        NotFoundError: there is no such run, or it has no such model.
+    """
+    run = about(command.kind, state, command.run, is_of_models=bool(command.models))
+    assert run is not None
+    models = (find_model(run, model) if model else None for model in command.models or ("",))
+    return [problem for model in models for problem in terms.problems(command, state, run, model)]
+
+
 def outcomes(
     command: Command, state: ExperimentState, seqs: Collection[int], *, by: str
 ) -> tuple[CommandRecord, ...]:

@@ -1,4 +1,5 @@
-"""What changes which models a fit trains, and with what: the events, or why not and what to do instead. Pure.
+"""What changes which models a fit trains, and with what: the events, or all that stands against them and what to do
+instead. Pure.
 
 What the fold would find too late (`cerebro.state.commands`, `cerebro.state.additions`) is refused here first, as far as
 the log tells by now.
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cerebro.commands.rules import DOES, CommandKind, allowed, is_free, run_now
 from cerebro.contract.events import (
@@ -23,7 +25,7 @@ from cerebro.contract.events import (
 from cerebro.contract.priority import parse, shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import NewModel, Origin
-from cerebro.errors import BadRequestError, ConflictError, NotFoundError, SearchSpaceError
+from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, additions, beside, wording
 from cerebro.state.models import is_same
 
@@ -32,6 +34,21 @@ if TYPE_CHECKING:
 
 _MOST = 1_000_000
 """Epochs: what is above it is a slip of the finger."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Why a command cannot be.
+
+    Attributes:
+        part: what in it is wrong, as `Command` calls it; empty if the state does not allow it, whatever is in it.
+        name: of ``hyperparams`` and ``configurations``, the hyper-parameter; empty for all together.
+        error: to be raised, with what to do instead.
+    """
+
+    error: CerebroError
+    part: str = ""
+    name: str = ""
 
 
 def event_of(
@@ -47,159 +64,223 @@ def event_of(
         NotFoundError: the model has no such hyper-parameter.
         ConflictError: the state does not allow it.
     """
-    if command.kind not in allowed(state, run, model):
-        _refuse(command.kind, _why_not(command.kind, state, run, model))
+    for problem in problems(command, state, run, model):
+        raise problem.error
     match command.kind, model:
+        case CommandKind.CLONE_MODEL, Model():
+            return ModelsAdded(run=run.id, models=(_clone(command, model),), by=by, beside=True)
+        case CommandKind.CHANGE_MODEL, Model():
+            return ModelChanged(run=run.id, model=model.id, hyperparams=_plain(command.hyperparams), by=by)
+        case CommandKind.EXTEND_MODEL, Model():
+            epochs = command.epochs or model.epochs
+            return ModelExtended(run=run.id, model=model.id, epochs=epochs, by=by, beside=True)
+        case CommandKind.PRIORITIZE, Model():
+            return PriorityChanged(run=run.id, model=model.id, priority=parse(command.priority), by=by)
         case CommandKind.STOP_SEARCH, _:
             return SearchStopRequested(run=run.id, by=by)
+    return ModelsAdded(run=run.id, models=tuple(_added(command, run)), by=by, beside=True)
+
+
+def problems(command: Command, state: ExperimentState, run: Run, model: Model | None) -> list[Problem]:
+    """All that stands against one of `rules.NEW_TERMS`, as far as it can be told at once: without any it is possible.
+
+    Args:
+        model: see `event_of`.
+    """
+    kind = command.kind
+    if kind not in allowed(state, run, model):
+        return [_refused(kind, _why_not(kind, state, run, model))]
+    match kind, model:
+        case CommandKind.STOP_SEARCH, _:
+            return []
         case CommandKind.ADD_MODELS, _:
-            return _added(command, run, by=by)
+            return _against_added(command, run)
         case CommandKind.CLONE_MODEL, Model():
-            return _cloned(command, run, model, by=by)
+            return _against_clone(command, run, model)
         case CommandKind.CHANGE_MODEL, Model():
-            return _changed(command, run, model, by=by)
+            return _against_change(command, run, model)
         case CommandKind.EXTEND_MODEL, Model():
-            return _extended(command, state, run, model, by=by)
+            return _against_extension(command, state, run, model)
         case CommandKind.PRIORITIZE, Model():
-            return _prioritized(command, run, model, by=by)
-    raise BadRequestError(f"{command.kind} names no model: name one of {run.id}")
+            return _against_priority(command, model)
+    return [Problem(part="models", error=BadRequestError(f"{kind} names no model: name one of {run.id}"))]
 
 
 # --- new models ----------------------------------------------------------------------------------
 
 
-def _added(command: Command, run: Run, *, by: str) -> ModelsAdded:
+def _added(command: Command, run: Run) -> Iterator[NewModel]:
+    epochs = command.epochs or run.fit_request.epochs
+    for each in command.configurations:
+        yield NewModel(hyperparams=_plain(each), epochs=epochs)
+
+
+def _against_added(command: Command, run: Run) -> list[Problem]:
+    part = "configurations"
     if not command.configurations:
-        raise SearchSpaceError("no models to add: give a list of configurations, such as [{'lr': 0.01}]")
-    epochs = run.fit_request.epochs if command.epochs is None else _epochs(command.epochs)
-    return _checked(
-        command.kind,
-        run,
-        [NewModel(hyperparams=_plain(each), epochs=epochs) for each in command.configurations],
-        by,
-    )
+        error = SearchSpaceError("no models to add: give a list of configurations, such as [{'lr': 0.01}]")
+        return [Problem(part=part, error=error)]
+    wrong = [problem for each in command.configurations for problem in _unplain(part, each)]
+    wrong += _against_epochs(command.epochs) if command.epochs is not None else []
+    return wrong or [
+        problem for new in _added(command, run) for problem in _against_size(part, run, new.hyperparams)
+    ]
 
 
-def _cloned(command: Command, run: Run, model: Model, *, by: str) -> ModelsAdded:
-    changed = _known(command.hyperparams, model)
-    epochs = model.epochs if command.epochs is None else _epochs(command.epochs)
-    at = command.at
-    is_epoch = isinstance(at, int) and not isinstance(at, bool) and at >= 1
-    if not is_epoch and at not in ("last", "best"):
-        raise BadRequestError(f"at is {at!r}, expected 'last', 'best' or the number of an epoch")
-    if not command.warm and at != "last":
-        raise BadRequestError(
-            f"at={at!r} is for warm clones, which go on from a checkpoint: give warm=True as well, or leave it out"
-        )
-    new = NewModel(
-        hyperparams={**model.hyperparams, **changed},
-        epochs=epochs,
-        origin=Origin.model_validate({"model": model.id, "at": at}) if command.warm else None,
+def _clone(command: Command, model: Model) -> NewModel:
+    return NewModel(
+        hyperparams={**model.hyperparams, **_plain(command.hyperparams)},
+        epochs=command.epochs or model.epochs,
+        origin=Origin.model_validate({"model": model.id, "at": command.at}) if command.warm else None,
         parent="" if command.warm else model.id,
         priority=model.priority,
     )
-    return _checked(command.kind, run, [new], by)
 
 
-def _checked(kind: CommandKind, run: Run, models: list[NewModel], by: str) -> ModelsAdded:
-    for new in models:
-        if problem := additions.size_refusal(run, new.hyperparams):
-            raise SearchSpaceError(f"{problem}: choose another one, or preprocess more data")
-        if problem := additions.refusal(run, new):
-            _refuse(kind, problem)
-    return ModelsAdded(run=run.id, models=tuple(models), by=by, beside=True)
+def _against_clone(command: Command, run: Run, model: Model) -> list[Problem]:
+    wrong = _against_values(command, model)
+    wrong += _against_epochs(command.epochs) if command.epochs is not None else []
+    at = command.at
+    is_epoch = isinstance(at, int) and not isinstance(at, bool) and at >= 1
+    problem = ""
+    if not is_epoch and at not in ("last", "best"):
+        problem = f"at is {at!r}, expected 'last', 'best' or the number of an epoch"
+    elif not command.warm and at != "last":
+        how = "give warm=True as well, or leave it out"
+        problem = f"at={at!r} is for warm clones, which go on from a checkpoint: {how}"
+    if problem:
+        wrong.append(Problem(part="at", error=BadRequestError(problem)))
+    if wrong:
+        return wrong
+    new = _clone(command, model)
+    wrong = _against_size("hyperparams", run, new.hyperparams)
+    if problem := additions.origin_refusal(run, new):
+        wrong.append(_refused(command.kind, problem, part="at"))
+    elif problem := additions.epochs_refusal(run, new):
+        wrong.append(_refused(command.kind, problem, part="epochs"))
+    return wrong
 
 
 # --- models that there are -----------------------------------------------------------------------
 
 
-def _changed(command: Command, run: Run, model: Model, *, by: str) -> ModelChanged:
+def _against_change(command: Command, run: Run, model: Model) -> list[Problem]:
     if model.is_trained:
-        _refuse(command.kind, f"{model.id} is trained already: extend it first, or clone it")
-    changed = _known(command.hyperparams, model)
-    after = {**model.hyperparams, **changed}
+        return [_refused(command.kind, f"{model.id} is trained already: extend it first, or clone it")]
+    if wrong := _against_values(command, model):
+        return wrong
+    after = {**model.hyperparams, **_plain(command.hyperparams)}
     if is_same(after, model.hyperparams):
-        told = ", ".join(f"{name}={value!r}" for name, value in changed.items()) or "nothing else"
-        _refuse(command.kind, f"{model.id} has {told} already: give a value that differs")
-    if "batch_size" in changed and (problem := additions.size_refusal(run, after)):
-        raise SearchSpaceError(f"{problem}: choose another one, or preprocess more data")
-    return ModelChanged(run=run.id, model=model.id, hyperparams=changed, by=by)
+        told = ", ".join(f"{name}={value!r}" for name, value in command.hyperparams.items())
+        why = f"{model.id} has {told or 'nothing else'} already: give a value that differs"
+        return [_refused(command.kind, why, part="hyperparams")]
+    return _against_size("hyperparams", run, after) if "batch_size" in command.hyperparams else []
 
 
-def _extended(command: Command, state: ExperimentState, run: Run, model: Model, *, by: str) -> ModelExtended:
-    epochs = _epochs(command.epochs)
+def _against_extension(command: Command, state: ExperimentState, run: Run, model: Model) -> list[Problem]:
+    kind, epochs = command.kind, command.epochs
+    if wrong := _against_epochs(epochs):
+        return wrong
     if reader := beside.reader(state.runs, run, model.id):
-        _refuse(command.kind, f"{reader.id} reads {model.id}: wait for {reader.id}, or stop it first")
-    if epochs < model.begun_epochs:
-        _refuse(
-            command.kind,
-            f"{model.id} has begun epoch {model.begun_epochs}: give at least {model.begun_epochs}",
-        )
+        return [_refused(kind, f"{reader.id} reads {model.id}: wait for {reader.id}, or stop it first")]
+    begun = model.begun_epochs
+    if epochs is not None and epochs < begun:
+        why = f"{model.id} has begun epoch {begun}: give at least {begun}"
+        return [_refused(kind, why, part="epochs")]
     if epochs == model.epochs:
-        _refuse(command.kind, f"{model.id} is trained for {epochs} epochs already: give another number")
-    return ModelExtended(run=run.id, model=model.id, epochs=epochs, by=by, beside=True)
+        why = f"{model.id} is trained for {epochs} epochs already: give another number"
+        return [_refused(kind, why, part="epochs")]
+    return []
 
 
-def _prioritized(command: Command, run: Run, model: Model, *, by: str) -> PriorityChanged:
-    priority = parse(command.priority)
+def _against_priority(command: Command, model: Model) -> list[Problem]:
+    try:
+        priority = parse(command.priority)
+    except BadRequestError as error:
+        return [Problem(part="priority", error=error)]
     if priority == model.priority:
-        _refuse(command.kind, f"the priority of {model.id} is {shown(priority)} already: give another one")
-    return PriorityChanged(run=run.id, model=model.id, priority=priority, by=by)
+        why = f"the priority of {model.id} is {shown(priority)} already: give another one"
+        return [_refused(command.kind, why, part="priority")]
+    return []
 
 
 # --- what was given ------------------------------------------------------------------------------
 
 
-def _epochs(epochs: object) -> int:
+def _against_epochs(epochs: object) -> list[Problem]:
     if isinstance(epochs, bool) or not isinstance(epochs, int) or not 1 <= epochs <= _MOST:
-        raise BadRequestError(f"epochs is {epochs!r}, expected a whole number from 1")
-    return epochs
+        error = BadRequestError(f"epochs is {epochs!r}, expected a whole number from 1")
+        return [Problem(part="epochs", error=error)]
+    return []
 
 
-def _known(given: Mapping[str, Any], model: Model) -> Hyperparameters:
-    """Hyper-parameters that the model has, with other values."""
-    for name in given:
+def _against_size(part: str, run: Run, hyperparams: Hyperparameters) -> list[Problem]:
+    problem = additions.size_refusal(run, hyperparams)
+    error = SearchSpaceError(f"{problem}: choose another one, or preprocess more data")
+    return [Problem(part=part, name="batch_size", error=error)] if problem else []
+
+
+def _against_values(command: Command, model: Model) -> list[Problem]:
+    """Against hyper-parameters that the model is to have in the place of its own."""
+    found = []
+    for name, value in command.hyperparams.items():
         if name not in model.hyperparams:
-            similar = difflib.get_close_matches(str(name), list(model.hyperparams), n=3, cutoff=0.5)
-            there = ", ".join(similar or model.hyperparams)
-            raise NotFoundError(
-                f"model {model.id} has no hyper-parameter {name!r}; there is {there}. A model with other names can be "
-                "added by add_models"
-            )
-    found = _plain(given)
-    for name, value in found.items():
-        _check_kind(model, name, value)
+            found.append(Problem(part="hyperparams", name=name, error=_unknown(model, name)))
+        elif wrong := _unplain("hyperparams", {name: value}):
+            found += wrong
+        elif problem := _other_kind(model, name, _plain({name: value})[name]):
+            found.append(Problem(part="hyperparams", name=name, error=SearchSpaceError(problem)))
     return found
 
 
-def _check_kind(model: Model, name: str, value: object) -> None:
-    """Refuse a text where there is a number, as a slip on the command line gives it, and the like."""
+def _unknown(model: Model, name: str) -> NotFoundError:
+    similar = difflib.get_close_matches(str(name), list(model.hyperparams), n=3, cutoff=0.5)
+    there = ", ".join(similar or model.hyperparams)
+    return NotFoundError(
+        f"model {model.id} has no hyper-parameter {name!r}; there is {there}. A model with other names can be added by "
+        "add_models"
+    )
+
+
+def _other_kind(model: Model, name: str, value: object) -> str:
+    """Why a text cannot be where there is a number, as a slip on the command line gives it, and the like."""
     before = model.hyperparams[name]
     kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
     expected, found = kinds.get(type(before)), kinds.get(type(value))
     if expected and found and expected != found:
-        raise SearchSpaceError(
-            f"{name} of model {model.id} is {before!r}, and {value!r} is {found}: give {expected}"
-        )
+        return f"{name} of model {model.id} is {before!r}, and {value!r} is {found}: give {expected}"
+    return ""
+
+
+def _unplain(part: str, given: Mapping[str, Any]) -> list[Problem]:
+    """What JSON cannot say."""
+    found = []
+    for name, value in given.items():
+        try:
+            _plain({name: value})
+        except (TypeError, ValueError) as cause:
+            use = "use numbers, text, booleans, or lists and dicts of them"
+            error = SearchSpaceError(f"{name}={value!r} is no hyper-parameter ({cause}): {use}")
+            error.__cause__ = cause
+            found.append(Problem(part=part, name=str(name), error=error))
+    return found
 
 
 def _plain(given: Mapping[str, Any]) -> Hyperparameters:
-    """As user code will have them: what JSON can say."""
-    try:
-        found: Hyperparameters = json.loads(json.dumps(dict(given), allow_nan=False).encode())
-    except (TypeError, ValueError) as cause:
-        raise SearchSpaceError(
-            f"{dict(given)!r} are no hyper-parameters ({cause}): use numbers, text, booleans, or lists and dicts of "
-            "them"
-        ) from cause
+    """As user code will have them.
+
+    Raises:
+        TypeError, ValueError: JSON cannot say them.
+    """
+    found: Hyperparameters = json.loads(json.dumps(dict(given), allow_nan=False).encode())
     return found
 
 
 # --- why not -------------------------------------------------------------------------------------
 
 
-def _refuse(kind: CommandKind, why: str) -> NoReturn:
-    raise ConflictError(f"it is not possible to {DOES[kind]}: {why}")
+def _refused(kind: CommandKind, why: str, *, part: str = "") -> Problem:
+    return Problem(part=part, error=ConflictError(f"it is not possible to {DOES[kind]}: {why}"))
 
 
 def _why_not(kind: CommandKind, state: ExperimentState, run: Run, model: Model | None) -> str:

@@ -16,21 +16,35 @@ from cerebro.state.runs import Run
 
 def refusal(run: Run, new: NewModel) -> str:
     """Why the model cannot be added as things are, in a sentence; empty if it can."""
-    problem = size_refusal(run, new.hyperparams)
-    if problem or new.origin is None:
-        return problem
+    return size_refusal(run, new.hyperparams) or origin_refusal(run, new) or epochs_refusal(run, new)
+
+
+def origin_refusal(run: Run, new: NewModel) -> str:
+    """Why the model cannot go on from where it is to, in a sentence; empty if it can, or begins anew."""
     origin = new.origin
+    if origin is None:
+        return ""
     parent = run.models.get(origin.model)
     if parent is None:
         return f"there is no model {origin.model} in {run.id}"
     if not parent.visits:
         return f"model {parent.id} was never trained: wait for its first unit, or clone it cold (warm=False)"
-    unit = _unit(run, parent, origin)
+    unit = units_at(run, parent, origin)
     if not unit:
         at = "its best epoch is not known" if origin.at == "best" else f"epoch {origin.at} is not complete"
         return f"{at}: model {parent.id} has trained {parent.completed_epochs} epochs; clone it at its last checkpoint"
     if parent.visits[unit - 1].file not in run.kept_checkpoints(parent):
         return f"the checkpoint of epoch {origin.at} of {parent.id} is gone: {_kept(run, parent)}"
+    return ""
+
+
+def epochs_refusal(run: Run, new: NewModel) -> str:
+    """Why nothing would be left to train of the model, in a sentence; empty if something is. It can go on from where it
+    is to."""
+    if new.origin is None:
+        return ""
+    parent = run.models[new.origin.model]
+    unit = units_at(run, parent, new.origin)
     begun = sum(len(visit.partitions) for visit in parent.visits[:unit])
     if begun >= new.epochs * len(parent.partitions):
         epochs = begun // len(parent.partitions)
@@ -74,7 +88,7 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
     )
     if new.origin is not None:
         parent = run.models[new.origin.model]
-        unit = _unit(run, parent, new.origin)
+        unit = units_at(run, parent, new.origin)
         model.inherit(parent, unit)
         model.validations.update(
             {epoch: found for epoch, found in parent.validations.items() if epoch <= model.completed_epochs}
@@ -127,7 +141,7 @@ def decide(run: Run, event: SearchDecided) -> None:
             run.search.see_added(add(run, new, horizon=run.fit_request.epochs), by=SEARCH)
 
 
-def _unit(run: Run, parent: Model, origin: Origin) -> int:
+def units_at(run: Run, parent: Model, origin: Origin) -> int:
     """Number of the parent's units up to its state there; 0 if there is no such state."""
     if origin.at == "last":
         return len(parent.visits)

@@ -36,7 +36,7 @@ VIEWS = f"{PREFIX}/views/"
 
 _PROBES = frozenset({"health", "live"})
 _OPEN = frozenset({"sign_in", "static"}) | _PROBES
-_HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start"})
+_HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start", "pages.terms"})
 """Endpoints that look at `g.is_form_ours` themselves, to show the form again with what was typed."""
 _TAKES_UPLOADS = frozenset({"start", "start_check"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})

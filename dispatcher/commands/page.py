@@ -30,7 +30,7 @@ _OFFERED = tuple(
     for kind in CommandKind
     if kind not in NEW_TERMS or kind in (CommandKind.STOP_SEARCH, CommandKind.PRIORITIZE)
 )
-"""What a page can ask for: of new terms of models it cannot tell which they are."""
+"""What a button can ask for: new terms of models have forms (`dispatcher.terms`)."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -83,8 +83,8 @@ def parsed(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
     )
 
 
-def carry_out(services: Services, name: str, command: Command, by: str) -> None:
-    """Append the events of a command, all or, where the state does not allow one of them, none.
+def carry_out(services: Services, name: str, command: Command, by: str) -> tuple[int, ...]:
+    """Append the events of a command, all or, where the state does not allow one of them, none; their numbers.
 
     Raises:
         ConflictError: the state does not allow it; says why.
@@ -107,10 +107,12 @@ def carry_out(services: Services, name: str, command: Command, by: str) -> None:
         events = (event_of_experiment(command, name, by=by),)
         append = partial(services.store.append, name, is_unread=True)
     assert isinstance(events, tuple)
+    seqs = []
     for event in events:
-        reader.ask(partial(append, event), is_command=True)
+        seqs.append(reader.ask(partial(append, event), is_command=True))
         _log.info("command experiment=%s event=%s by=%s", name, event.type, by)
     reader.expect_news(name)
+    return tuple(seqs)
 
 
 def _deletion(services: Services, name: str, problem: str, status: int) -> ResponseReturnValue:

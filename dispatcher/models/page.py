@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response, request
 
-from cerebro.commands.rules import OF_MODEL, allowed
+from cerebro.commands.rules import OF_MODEL, CommandKind, allowed
 from cerebro.errors import BadRequestError
 from dispatcher.models.comparison import MOST, comparison
 from dispatcher.models.query import ModelQuery
@@ -49,7 +49,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     picked = picked_models()
     run = read_model.fit(query.fit)
     compared = comparison(read_model.table(run), picked) if run and picked else None
-    may: dict[str, list[str]] = {action.value: [] for action in OF_MODEL}
+    may: dict[str, list[str]] = {action.value: [] for action in (*OF_MODEL, CommandKind.PRIORITIZE)}
     if run and compared:
         for model in compared.models:
             for action in allowed(read_model.state, run, run.models[model.id]):

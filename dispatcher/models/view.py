@@ -8,10 +8,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from cerebro.commands.rules import allowed
+from cerebro.contract.priority import shown
+from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run, ways
+from dispatcher.models.changes import ChangeRow, changes
 from dispatcher.models.query import ModelQuery, chosen, matching
 from dispatcher.pages.tables import Cell, Paged, csv_text, page_of
 from dispatcher.reading.columns import FIXED, Column, Columns, hyperparameter
@@ -35,7 +38,8 @@ class ColumnHead:
 @dataclass(frozen=True, kw_only=True)
 class ModelRow:
     """One model: what every row has, and `cells` in the order of the columns that were asked for. `failed_at`: the
-    attempt at which it failed, if that is known."""
+    attempt at which it failed, if that is known; `changed`: in words, the values that it is trained with now and was
+    not from its first unit on."""
 
     id: str
     index: int
@@ -46,11 +50,13 @@ class ModelRow:
     failure: Failure | None
     failed_at: FailedAttempt | None
     may: tuple[str, ...]
+    changed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsView(Paged):
-    """A page of the models of a fit run; `counts` are by state, of those that fit the filter."""
+    """A page of the models of a fit run; `counts` are by state, of those that fit the filter; `may` is what may be
+    asked of the run."""
 
     run: str
     metric: str
@@ -62,6 +68,7 @@ class ModelsView(Paged):
     query: ModelQuery
     counts: tuple[tuple[str, int], ...]
     best: Best | None
+    may: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +107,8 @@ class ModelView:
     """One model of a fit run and the epochs that it completed itself; `previous` and `next` are its neighbours' ids,
     `failed_at` is the attempt at which it failed, if that is known. `ways`: those first that are tried first; none
     where it is trained on one device, as user code is written, and nothing else was tried. `verdict`: why a search has
-    stopped it; empty if none has."""
+    stopped it; empty if none has. `hyperparams`: with which its next unit is trained; `changes`: those of them that it
+    did not have from its first unit on, newest first; `priority`: of its units."""
 
     run: str
     metric: str
@@ -113,6 +121,9 @@ class ModelView:
     failed_at: FailedAttempt | None
     may: tuple[str, ...]
     ways: tuple[WayRow, ...]
+    hyperparams: Hyperparameters
+    changes: tuple[ChangeRow, ...]
+    priority: str
     verdict: str = ""
 
 
@@ -144,6 +155,7 @@ def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
         query=asked,
         counts=tuple(Counter(row.state for row in found).most_common()),
         best=best(run, table),
+        may=tuple(sorted(allowed(read_model.state, run))),
         **page.of(len(rows)),
     )
 
@@ -188,6 +200,9 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         failed_at=failed_attempts(run, [name]).get(name),
         may=tuple(sorted(allowed(read_model.state, run, found))),
         ways=tuple(_ways(run, found)),
+        hyperparams=found.hyperparams,
+        changes=changes(found),
+        priority=shown(found.priority),
         verdict=run.search.verdicts.get(name, "") if run.search is not None else "",
     )
 
@@ -233,6 +248,9 @@ def _row(
         failure=row.failure,
         failed_at=failed_at,
         may=tuple(sorted(allowed(read_model.state, run, run.models[row.id]))),
+        changed="; ".join(
+            f"{each.name} is {each.after!r} since {each.since}" for each in changes(run.models[row.id])
+        ),
     )
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
+from cerebro.commands.rules import allowed
 from cerebro.contract.base import Contract
 from cerebro.errors import NotFoundError
-from cerebro.state import Run, rungs
+from cerebro.state import ExperimentState, Run, rungs
 from cerebro.state.rungs import AtRung, Fate, Rung
 from dispatcher.reading.model_table import ModelTable
 from dispatcher.reading.read_model import ReadModel
@@ -37,7 +38,7 @@ class RungsQuery(Contract):
 class RungRow:
     """A model at a rung. `index`: its place in the run; `fate`: what became of it there; `to`: epochs of the next rung
     that it was granted, 0 without one; `state`: a word for it, empty if it went on from here; `told`: the same in a
-    sentence, with the reason."""
+    sentence, with the reason; `may`: what may be asked of it."""
 
     model: str
     index: int
@@ -46,6 +47,12 @@ class RungRow:
     to: int
     state: str
     told: str
+    may: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """The model, as rows of other tables call it."""
+        return self.model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +69,7 @@ class RungTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchView:
-    """A search; `standing` says how far it is."""
+    """A search; `standing` says how far it is, and `may` what may be asked of its run."""
 
     run: str
     method: str
@@ -72,6 +79,7 @@ class SearchView:
     epochs: int
     stop: tuple[str, ...]
     rungs: tuple[RungTable, ...]
+    may: tuple[str, ...]
 
 
 def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchView | None:
@@ -88,7 +96,8 @@ def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchV
         mode=request.mode,
         epochs=request.epochs,
         stop=_stop_rules(run),
-        rungs=tuple(_table(table, rung, size) for rung in rungs.rungs(run)),
+        rungs=tuple(_table(read_model.state, run, table, rung, size) for rung in rungs.rungs(run)),
+        may=tuple(sorted(allowed(read_model.state, run))),
     )
 
 
@@ -115,24 +124,33 @@ def _stop_rules(run: Run) -> tuple[str, ...]:
     return (*(rule.kind for rule in asked.stop), *hours)
 
 
-def _table(table: ModelTable, rung: Rung, size: int) -> RungTable:
+def _table(state: ExperimentState, run: Run, table: ModelTable, rung: Rung, size: int) -> RungTable:
     return RungTable(
         epochs=rung.epochs,
         name=rung.name,
         counts=rungs.counts(rung),
         last_on=rung.last_on,
         total=len(rung.models),
-        rows=tuple(_row(table, each) for each in rung.models[:size]),
+        rows=tuple(_row(state, run, table, each) for each in rung.models[:size]),
     )
 
 
-def _row(table: ModelTable, each: AtRung) -> RungRow:
+def _row(state: ExperimentState, run: Run, table: ModelTable, each: AtRung) -> RungRow:
     known = table.row(each.model)
-    state = _WORDS.get(each.fate, known.state if known and each.fate == "on the way" else "")
+    word = _WORDS.get(each.fate, known.state if known and each.fate == "on the way" else "")
     is_said = each.fate in ("on the way", "trained") or (each.fate == "stopped" and not each.why)
     on = f"to epoch {each.to}" if each.fate == "goes on" else ""
     told = "" if is_said else on or each.why or each.words
     index = known.index if known else 0
+    # Who went on from here is a row of a higher rung, too: there is what may be done.
+    may = allowed(state, run, run.models[each.model]) if each.fate != "goes on" else frozenset[str]()
     return RungRow(
-        model=each.model, index=index, value=each.value, fate=each.fate, to=each.to, state=state, told=told
+        model=each.model,
+        index=index,
+        value=each.value,
+        fate=each.fate,
+        to=each.to,
+        state=word,
+        told=told,
+        may=tuple(sorted(may)),
     )

@@ -93,11 +93,12 @@ class Tabs:
 
 
 def newest_command(state: ExperimentState, run: str, model: str = "") -> CommandRecord | None:
-    """The newest command with an effect on a run, or on one of its models."""
+    """The newest command with an effect on a run, or on one of its models: that which made it, too."""
     found = (
         command
         for command in reversed(state.commands)
-        if (command.run, command.model, command.is_late) == (run, model, False)
+        if (command.run, command.is_late) == (run, False)
+        and (command.model == model or model in command.added)
     )
     return next(found, None)
 

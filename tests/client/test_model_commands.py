@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.commands.command import Command, events_of, outcomes
+from cerebro.commands.command import Command, events_of, outcomes, problems_of
 from cerebro.commands.rules import NEW_TERMS, CommandKind, allowed
 from cerebro.contract.events import (
     ModelChanged,
@@ -204,6 +204,38 @@ def test_what_cannot_be_is_refused_with_what_to_do(story: Story, case: Any) -> N
         before(story)
     with pytest.raises(error, match=message):
         events_of(Command(kind=kind, models=(model,) if model else (), **fields), story.state, by=BY)
+
+
+@pytest.mark.parametrize("case", BAD, ids=[f"{n}-{case[1]}" for n, case in enumerate(BAD)])
+def test_what_a_form_says_is_what_is_refused(story: Story, case: Any) -> None:
+    """The first problem is the error that a notebook gets, and names what in the command it is about."""
+    before, kind, model, fields, error, message = case
+    if before is not None:
+        before(story)
+    command = Command(kind=kind, models=(model,) if model else (), **fields)
+    if model == "m09":
+        with pytest.raises(error, match=message):
+            problems_of(command, story.state)
+        return
+    first = problems_of(command, story.state)[0]
+    with pytest.raises(error, match=message):
+        raise first.error
+    assert not first.part or hasattr(command, first.part)
+    given = {
+        "batch_size",
+        *fields.get("hyperparams", ()),
+        *(n for each in fields.get("configurations", ()) for n in each),
+    }
+    assert not first.name or first.name in given
+
+
+def test_all_that_is_wrong_is_said_at_once(story: Story) -> None:
+    """Each with the field that it is about."""
+    given = {"lr": "fast", "batch_size": True, "width": 3}
+    command = Command(kind=CLONE, models=("m00",), hyperparams=given, epochs=0, at="worst", warm=True)
+    found = [(problem.part, problem.name) for problem in problems_of(command, story.state)]
+    assert found == [*(("hyperparams", name) for name in given), ("epochs", ""), ("at", "")]
+    assert problems_of(Command(kind=CLONE, models=("m00",), hyperparams={"lr": 3}), story.state) == []
 
 
 def test_what_came_too_late_is_told(story: Story) -> None:

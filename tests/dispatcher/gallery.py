@@ -40,6 +40,14 @@ from tests.dispatcher.stories import CODE, NOW, Story, running_story, status
 TABS = tuple("" if tab == "overview" else f"/{tab}" for tab, _, _ in rendering.TABS)
 """An experiment's pages, below its address."""
 
+FORMS = (
+    "/add",
+    "/clone?model=m00&start=best&hp.layers=x",
+    "/change?model=m01&hp.layers=3",
+    "/extend?model=m00,m01",
+)
+"""Those about the terms of models, below its address."""
+
 STATES = ("digits", "new", "preparing", "broken", "done", "steered", "old", "gone")
 """Names of the experiments: each is in another state."""
 
@@ -100,7 +108,7 @@ def gallery(folder: Path) -> Bench:
 
 def tabs() -> list[str]:
     """Every page once: the list, the cluster, and all of a run in progress."""
-    own = [f"/experiments/digits{tab}" for tab in (*TABS, "/models/m00", "/models/m07", "/delete")]
+    own = [f"/experiments/digits{tab}" for tab in (*TABS, "/models/m00", "/models/m07", "/delete", *FORMS)]
     return ["/experiments", "/start", "/cluster", *own]
 
 
@@ -118,7 +126,7 @@ def paths() -> list[str]:
     more = [
         "/models?pick=m00,m01&sort=best", "/models?filter=lr+%3E%3E", "/models?filter=state+%3D+nothing",
         "/models/m00", "/models/m07", "/models/nobody", "/logs?task=fit-1/train/m07/e1/p0", "/logs?q=Error",
-        "/logs?q=[&regex=1", "/delete",
+        "/logs?q=[&regex=1", "/delete", *FORMS, "/change?model=m07", "/prioritize?model=m01&priority=1",
     ]  # fmt: skip
     others = [f"/experiments/{name}{tab}" for name in STATES[1:] for tab in ("", "/models", "/logs")]
     some = [

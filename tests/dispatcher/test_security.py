@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 EVIL = (
-    *TABS, f"/models/{quote(IMAGE)}", f"/models?pick={quote(IMAGE)},m03", f"/models?filter={quote(SCRIPT)}",
+    *TABS, "/add", f"/clone?model={quote(IMAGE)}&hp.{quote(SCRIPT)}={quote(SCRIPT)}",
+    f"/change?model={quote(IMAGE)}", f"/models/{quote(IMAGE)}", f"/models?pick={quote(IMAGE)},m03",
+    f"/models?filter={quote(SCRIPT)}",
     f"/curves?pick={quote(IMAGE)}&axis=rows", f"/logs?q={quote(SCRIPT)}", f"/logs?task={quote(SCRIPT)}", "/delete",
     f"/logs?task={quote(f'fit-1/train/{IMAGE}/e1/p0')}", f"/code?spec={quote(SCRIPT)}",
     f"/schedule?model={quote(IMAGE)}",

@@ -21,6 +21,7 @@ _EXAMPLES = {
     "volume": "logs",
     "figure": "curves",
     "filename": "style.css",
+    "what": "change",
 }
 
 

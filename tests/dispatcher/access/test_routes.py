@@ -22,7 +22,8 @@ def test_only_few_routes_are_open(bench: Bench) -> None:
 def test_what_changes_anything_is_known_here(bench: Bench) -> None:
     """The whole surface that a form can reach."""
     assert changing(bench) == [
-        "/experiments/actions", "/experiments/digits/actions", "/experiments/digits/restore",
+        "/experiments/actions", "/experiments/digits/actions", "/experiments/digits/change",
+        "/experiments/digits/restore",
         "/sign-out", "/start", "/start/check",
     ]  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""Forms by which models are added, cloned, changed, extended and given a priority: the difference is shown first."""

@@ -1,0 +1,130 @@
+"""What was typed into a form about the terms of models, and the command that it is. Pure.
+
+A field that nobody has touched asks for nothing: what the form showed in it comes back beside it (``was.NAME``), so
+that a value which somebody else has changed meanwhile is not changed back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cerebro.commands.command import Command
+from cerebro.commands.rules import CommandKind
+from cerebro.commands.values import value_of, values_of
+
+KINDS = {
+    "add": CommandKind.ADD_MODELS,
+    "clone": CommandKind.CLONE_MODEL,
+    "change": CommandKind.CHANGE_MODEL,
+    "extend": CommandKind.EXTEND_MODEL,
+    "prioritize": CommandKind.PRIORITIZE,
+}
+"""The last part of a form's address, which is also the word on the command line, and what it asks for."""
+
+OF_SEVERAL = frozenset({CommandKind.EXTEND_MODEL, CommandKind.PRIORITIZE})
+"""What can be asked for several models at once; the others are about the values of one."""
+
+COLD = "new weights"
+"""Where a clone may begin, beside ``last``, ``best`` and the number of an epoch."""
+
+_LONGEST, _MOST_FIELDS = 4_000, 500
+_VALUE, _WAS = "hp.", "was."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermsForm:
+    """A form as it was sent, or as its address fills it in.
+
+    Attributes:
+        run: of the models; empty for the newest fit.
+        values: text of each hyper-parameter that was typed; of models that are added, of all that were sent.
+        more: further hyper-parameters of a model that is added, a ``NAME=VALUE`` on each line.
+        epochs, priority: as typed; empty if they were not.
+        start: `COLD`, ``last``, ``best`` or the number of an epoch.
+        seen: `dispatcher.terms.view.TermsView.seen` of the page that it was sent from.
+    """
+
+    kind: CommandKind
+    run: str = ""
+    models: tuple[str, ...] = ()
+    values: Mapping[str, str]
+    more: str = ""
+    epochs: str = ""
+    priority: str = ""
+    start: str = COLD
+    seen: str = ""
+
+    @classmethod
+    def parse(cls, kind: CommandKind, sent: Mapping[str, str], models: Sequence[str] = ()) -> TermsForm:
+        """Take what a browser sent; anything may be missing. `models`: all values of that field."""
+        names = [name for text in models for name in text[:_LONGEST].split(",") if name]
+        found = tuple(dict.fromkeys(name[:60] for name in names))
+        return cls(
+            kind=kind,
+            run=(sent.get("run") or sent.get("fit") or "")[:60],
+            models=found[:50]
+            if kind in OF_SEVERAL
+            else found[:1]
+            if kind is not CommandKind.ADD_MODELS
+            else (),
+            values=_typed(sent, keeps_all=kind is CommandKind.ADD_MODELS),
+            more=sent.get("more", "").replace("\r\n", "\n")[:_LONGEST],
+            epochs=_text(sent, "epochs"),
+            priority=_text(sent, "priority"),
+            start=sent.get("start", "").strip()[:60] or COLD,
+            seen=sent.get("seen", "")[:60],
+        )
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether it asks for anything yet."""
+        return bool(self.values or self.more or self.epochs or self.priority or self.start != COLD)
+
+    def command(self, shown: Mapping[str, str]) -> Command:
+        """What it asks for.
+
+        Args:
+            shown: hyper-parameters of a model that is added, as the form shows them.
+
+        Raises:
+            BadRequestError: `more` cannot be read.
+        """
+        is_new = self.kind is CommandKind.ADD_MODELS
+        given = shown if is_new else self.values
+        values = {name: value_of(text) for name, text in given.items() if text or not is_new}
+        return Command(
+            kind=self.kind,
+            run=self.run or None,
+            models=self.models,
+            configurations=({**values, **self.further()},) if is_new else (),
+            hyperparams={} if is_new else values,
+            epochs=value_of(self.epochs) if self.epochs else None,
+            priority=self.priority,
+            warm=self.start != COLD,
+            at="last" if self.start == COLD else int(self.start) if self.start.isdecimal() else self.start,
+        )
+
+    def further(self) -> dict[str, Any]:
+        """Hyper-parameters that are named in `more`.
+
+        Raises:
+            BadRequestError: a line of it is none.
+        """
+        return values_of(line.strip() for line in self.more.splitlines() if line.strip())
+
+
+def _typed(sent: Mapping[str, str], *, keeps_all: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, text in sent.items():
+        name = key.removeprefix(_VALUE)
+        is_as_shown = text == sent.get(f"{_WAS}{name}")
+        if key.startswith(_VALUE) and name and len(found) < _MOST_FIELDS and (keeps_all or not is_as_shown):
+            found[name] = text[:_LONGEST]
+    return found
+
+
+def _text(sent: Mapping[str, str], name: str) -> str:
+    text = sent.get(name, "").strip()[:60]
+    return "" if text == sent.get(f"{_WAS}{name}") else text

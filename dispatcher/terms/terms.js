@@ -1,0 +1,67 @@
+// Shows the difference while somebody types: the same page is asked for, and its difference and mistakes are put in
+// place; fields are never touched. Nothing can be sent until what is typed was shown. Without this script a button
+// does the same.
+"use strict";
+(() => {
+  const form = document.getElementById("terms");
+  const AFTER_MS = 350;
+  let waiting = 0, newest = 0;
+  const difference = document.getElementById("difference");
+  const body = () => document.getElementById("difference-body");
+
+  const tell = (page) => {
+    for (const field of form.querySelectorAll("[data-field]")) {
+      const told = page.querySelector(`[data-field="${CSS.escape(field.dataset.field)}"]`);
+      if (!told) continue;
+      field.querySelector(".said").innerHTML = told.querySelector(".said").innerHTML;
+      const inputs = [field, told].map((each) => (each.matches("fieldset") ? each : each.querySelector("input, textarea")));
+      for (const name of ["aria-invalid", "aria-describedby"]) {
+        const value = inputs[1].getAttribute(name);
+        if (value === null) inputs[0].removeAttribute(name);
+        else inputs[0].setAttribute(name, value);
+      }
+    }
+    // What a screen reader listens to is given another text, and stays the same element.
+    const [status, said] = [document, page].map((each) => each.querySelector("#difference [role=status]"));
+    if (status.textContent !== said.textContent) status.textContent = said.textContent;
+    status.className = said.className;
+    body().innerHTML = page.getElementById("difference-body").innerHTML;
+    body().querySelectorAll("button[data-plain]").forEach((each) => (each.hidden = true));
+  };
+
+  const show = async () => {
+    const number = ++newest;
+    const fields = new URLSearchParams(new FormData(form));
+    fields.set("step", "review");
+    try {
+      const answer = await fetch(form.getAttribute("action"), { method: "POST", body: fields, headers: { Accept: "text/html" } });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (number !== newest) return; // typed on meanwhile
+      if (!page.getElementById("difference-body")) throw new Error(page.querySelector("main p")?.textContent || `The server answered ${answer.status}.`);
+      tell(page);
+    } catch (error) {
+      if (number !== newest) return;
+      const status = difference.querySelector("[role=status]");
+      status.className = "mistake";
+      status.textContent = `The difference is not known. ${error.message}`;
+      difference.querySelector("button[data-plain]").hidden = false; // by hand, then
+    }
+    difference.classList.remove("waits");
+  };
+
+  const later = (after) => {
+    clearTimeout(waiting);
+    newest += 1;
+    difference.classList.add("waits");
+    difference.querySelectorAll("button[value=send]").forEach((each) => (each.disabled = true));
+    waiting = setTimeout(show, after);
+  };
+  form.addEventListener("input", ({ target }) => later(target.type === "radio" ? 0 : AFTER_MS));
+  form.addEventListener("submit", (event) => {
+    if (event.submitter?.value === "send") return;
+    event.preventDefault(); // the Enter key: what it would show is there already, or comes
+    const send = difference.querySelector("button[value=send]:enabled");
+    if (send) send.focus();
+    else later(0);
+  });
+})();

@@ -1,0 +1,85 @@
+"""Forms about the terms of models in a browser: the difference appears while somebody types; by keyboard; without
+scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cerebro.contract.events import ModelChanged, ModelsAdded
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.e2e.browser import sign_in, window
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.slow
+
+AT = "/experiments/digits"
+
+
+def test_a_difference_is_shown_while_somebody_types(page: Page, address: str, bench: Bench) -> None:
+    """It can be sent once it is there; a mistake is said beside its field, which keeps its text and the keyboard."""
+    sign_in(page, address, TOKEN, f"{AT}/models/m01")
+    page.click("text=Change…")
+    page.wait_for_url("**/change?**")
+    send = "button[value=send]"
+    assert page.locator(send).count() == 0
+    page.fill("[name='hp.learning_rate']", "fast")
+    page.wait_for_selector("#value-0-mistake >> text=is a text: give a number")
+    assert page.get_attribute("#value-0", "aria-describedby") == "value-0-mistake"
+    assert page.evaluate("document.activeElement.id") == "value-0"
+    assert page.locator(send).count() == 0
+    page.fill("[name='hp.learning_rate']", "0.5")
+    page.wait_for_selector("#difference ins >> text=0.5")
+    assert page.locator("#value-0-mistake").count() == 0
+    assert page.inner_text("#difference [role=status]") == "1 value is changed."
+    page.click(send)
+    page.wait_for_selector("text=Changed values")
+    event = bench.store.logs["digits"][-1]
+    assert isinstance(event, ModelChanged)
+    assert event.hyperparams == {"learning_rate": 0.5}
+
+
+def test_a_clone_is_made_by_keyboard(page: Page, address: str, bench: Bench) -> None:
+    """From the parent's page to the new model's."""
+    sign_in(page, address, TOKEN, f"{AT}/models/m00")
+    page.focus("text=Clone…")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/clone?**")
+    page.focus("[name='hp.layers']")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("3")
+    page.wait_for_selector("#difference ins >> text=3")
+    page.focus("[name=start]")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector("#difference >> text=It goes on from m00 at epoch 2")
+    page.focus("[name=epochs]")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.value") == "send"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Goes on from m00 at epoch 2")
+    event = bench.store.logs["digits"][-1]
+    assert isinstance(event, ModelsAdded)
+    assert event.models[0].hyperparams["layers"] == 3
+
+
+def test_a_model_is_changed_without_scripts(browser: Browser, address: str, bench: Bench) -> None:
+    """One button shows the difference, another one sends what was shown."""
+    with window(browser, java_script_enabled=False) as context:
+        page = context.new_page()
+        sign_in(page, address, TOKEN, f"{AT}/models/m01")
+        page.click("text=Change…")
+        page.fill("[name='hp.layers']", "x")
+        page.click("text=Show the difference")
+        assert page.input_value("[name='hp.layers']") == "x"
+        assert page.is_visible("#value-1-mistake")
+        page.fill("[name='hp.layers']", "3")
+        page.click("text=Show the difference")
+        assert page.inner_text("#difference ins") == "3"
+        page.click("button[value=send]")
+        page.wait_for_selector("text=Changed values")
+    event = bench.store.logs["digits"][-1]
+    assert isinstance(event, ModelChanged)
+    assert event.hyperparams == {"layers": 3}
