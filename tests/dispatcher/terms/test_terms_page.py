@@ -150,7 +150,7 @@ def test_several_models_are_extended_and_given_a_priority(bench: Bench, browser:
         ("clone", "m00", {"start": "last", "epochs": "2"}, "epochs", "give epochs of 3 or more."),
         ("clone", "m00", {"epochs": "few"}, "epochs", "epochs is &#39;few&#39;, expected a whole number from 1."),
         ("extend", "m00", {"epochs": "1"}, "epochs", "m00 has begun epoch 3: give at least 3."),
-        ("prioritize", "m00", {"priority": "soon"}, "priority", "No priority &#39;soon&#39;: choose one of low, normal, high"),
+        ("prioritize", "m00", {"priority": "soon"}, "priority", "No priority &#39;soon&#39;: choose one of low"),
         ("add", "", {"more": "dropout"}, "more", "expected NAME=VALUE, such as lr=0.001"),
         ("add", "", {"more": "layers=2", "hp.layers": "1"}, "more", "layers has a field above: give it once."),
         ("add", "", {"hp.batch_size": ""}, "value-2", "batch_size is None, expected a whole number from 1"),
