@@ -28,6 +28,7 @@ NAMES = (
     *(
         "loader",
         "etl",
+        "vectorised",
         "hop",
         "gap",
         "devices",

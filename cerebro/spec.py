@@ -5,7 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 Mode = Literal["train", "valid", "test", "predict"]
 
@@ -122,14 +125,16 @@ class Checkpoint(MutableMapping[str, Any]):
 
 
 class ETLSpec:
-    """How a row of metadata becomes tensors.
+    """How a row of metadata becomes tensors: `row_preprocessor`, or `batch_preprocessor` for many rows in one call.
 
     Attributes:
         is_feature_download: metadata columns whose values name objects that must lie in `object_dir` before
             `row_preprocessor` sees the row. Columns not named here are values only.
+        batch_rows: most rows that `batch_preprocessor` is given in one call.
         misc_dir: folder with the miscellaneous files of the dataset locators; set before `initialize_worker`.
     """
 
+    batch_rows: int = 4096
     is_feature_download: list[str] = []  # noqa: RUF012 - a default that users replace in __init__, as the thesis has it
     misc_dir: str = ""
 
@@ -147,6 +152,28 @@ class ETLSpec:
         Returns:
             Input and output; each a tensor, an array, a number, or a dict or tuple of them, with the same shapes and
             dtypes for every row. In mode ``predict`` the output may be `None`.
+        """
+        raise NotImplementedError
+
+    def batch_preprocessor(self, batch: RecordBatch, mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        """Many rows as ``(inputs, outputs)``, for tables, whose columns NumPy and Arrow compute on as a whole.
+
+        Where a spec has this method, `row_preprocessor` is not called. What a row becomes must not depend on the rows
+        beside it: where the method raises, it is called again with halves of the batch, until the rows that it fails
+        for stand alone::
+
+            def batch_preprocessor(self, batch, mode, object_dir):
+                numbers = np.stack([batch["age"].to_numpy(), batch["hours"].to_numpy()], axis=1)
+                return numbers.astype(np.float32), batch["label"].to_numpy()
+
+        Args:
+            batch: up to `batch_rows` metadata rows; column ``id`` is unique. Not to be changed.
+            mode: the split the rows belong to.
+            object_dir: folder that holds the rows' objects.
+
+        Returns:
+            Inputs and outputs; each a tensor, an array, or a dict or tuple of them, with one entry for each row of the
+            batch on the first axis. In mode ``predict`` the outputs may be `None`.
         """
         raise NotImplementedError
 

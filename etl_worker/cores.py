@@ -36,7 +36,7 @@ from cerebro.runtime.parent_death import end_with
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory
 from cerebro.worker.preprocessing.metadata import Metadata
-from cerebro.worker.preprocessing.shard import Bench, Preprocessor
+from cerebro.worker.preprocessing.shard import Bench, Preprocessor, RowsCallback
 from etl_worker.errors import CoreDiedError
 from etl_worker.shard_counts import REPORT_S, ShardCounts
 
@@ -136,16 +136,16 @@ class Cores:
 def _make_here(parts: Sequence[ShardRange], preprocessor: Preprocessor, shard_counts: ShardCounts) -> None:
     done = failures = 0
 
-    def on_row(position: int, failed: FailedRow | None) -> None:
+    def on_rows(position: int, count: int, failed: FailedRow | None) -> None:
         nonlocal done, failures
-        done += 1
+        done += count
         if failed is not None:
             failures += 1
             shard_counts.saw_failure(position, failed)
         shard_counts.update(done, failures)
 
     for part in parts:
-        shard_counts.add(preprocessor.shard(part, on_row))
+        shard_counts.add(preprocessor.shard(part, on_rows))
 
 
 def _serve(
@@ -213,7 +213,7 @@ def _exit_reason(core: _Core, counts: NDArray[np.int64]) -> CoreDiedError:
     where = "before its first row" if at < 0 else f"at row {at} of the partition (counted from 0)"
     return CoreDiedError(
         f"preprocessing process {core.number} ended by itself with {how} {where}: "
-        "look for what row_preprocessor does there, or whether memory ran out"
+        "look for what the preprocessor does there, or whether memory ran out"
     )
 
 
@@ -275,22 +275,20 @@ def _core(
             pipe.send(("error", _sendable(error)))
 
 
-def _observer(
-    number: int, pipe: Connection, counts: NDArray[np.int64]
-) -> Callable[[int, FailedRow | None], None]:
+def _observer(number: int, pipe: Connection, counts: NDArray[np.int64]) -> RowsCallback:
     mine = memoryview(counts[number])  # several times as fast as the array itself
 
-    def on_row(position: int, failed: FailedRow | None) -> None:
+    def on_rows(position: int, count: int, failed: FailedRow | None) -> None:
         if failed is not None:
             if mine[_FAILED] < NAMED_ROWS:  # told before it is counted: who sees the count can name rows
                 pipe.send(("failed", (position, failed)))
             mine[_FAILED] += 1
-        mine[_DONE] += 1
-        mine[_AT] = position + 1
+        mine[_DONE] += count
+        mine[_AT] = position + count
         if mine[_LEAVE]:
             raise PreemptedError
 
-    return on_row
+    return on_rows
 
 
 def _redirect(pipe: Connection) -> None:

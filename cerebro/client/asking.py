@@ -16,7 +16,7 @@ from cerebro.data.locators import known_columns
 from cerebro.errors import DataError, MetricError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.usercode.checks import check_features, check_spec, returned_names
+from cerebro.usercode.checks import check_etl_spec, check_features, check_spec, returned_names
 
 
 def check_etl(
@@ -31,7 +31,7 @@ def check_etl(
         SpecError: the spec lacks something, or names columns that the metadata has not.
         DataError: a number is out of range.
     """
-    check_spec(spec, ETLSpec, "run_etl", {"row_preprocessor"})
+    check_etl_spec(spec, "run_etl")
     if not 0 < fraction <= 1:
         raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
     if not 0 <= max_failed <= 1:
@@ -106,7 +106,7 @@ def check_dry_run(
     Raises:
         SpecError, DataError, SearchSpaceError: what is wrong.
     """
-    check_spec(etl, ETLSpec, "try_out", {"row_preprocessor"})
+    check_etl_spec(etl, "try_out")
     if rows < 1:
         raise DataError(f"rows is {rows}, expected at least 1")
     if spec is None:

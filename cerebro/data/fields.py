@@ -165,13 +165,13 @@ class Layout:
         )
 
 
-_SAME_FIELDS = "row_preprocessor must return the same fields for every row of a split"
+_SAME_FIELDS = "the preprocessor must return the same fields for every row of a split"
 _SAME_SHAPE = (
-    "all rows of a split need one shape. Pad (np.pad), crop or resize in row_preprocessor to a common shape, "
+    "all rows of a split need one shape. Pad (np.pad), crop or resize in the preprocessor to a common shape, "
     "such as the largest"
 )
 _SAME_DTYPE = (
-    "all rows of a split need one dtype. Convert in row_preprocessor, such as value.astype(np.float32)"
+    "all rows of a split need one dtype. Convert in the preprocessor, such as value.astype(np.float32)"
 )
 
 _LOWEST: Mapping[type, float] = {int: -(2**63), float: -float(np.finfo(np.float32).max)}

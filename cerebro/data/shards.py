@@ -20,7 +20,7 @@ from cerebro.data.durable import DurableFile
 from cerebro.data.fields import Field, Layout
 from cerebro.data.manifests import SCHEMA_VERSION, FailedRow, PartitionManifest, ShardManifest, Source
 from cerebro.data.partitions import write_manifest, write_shard_manifest
-from cerebro.data.trees import Array, RowId, flatten
+from cerebro.data.trees import Array, RowId, flatten, flatten_batch
 
 BATCH_BYTES = 64 << 20
 """Rows are kept in memory up to this size, then written as one record batch."""
@@ -76,6 +76,19 @@ class ShardWriter:
             leaves = [row.values[field.name] for field in self._rows.layout.fields]
         assert self._rows is not None
         self._rows.append(row_id, leaves)
+
+    def add_batch(self, ids: Sequence[RowId], input_tree: object, output_tree: object) -> None:
+        """Append rows, at least one: leaves of the trees have an entry for each of them; values are copied.
+
+        Raises:
+            RowError: as `add`; or a leaf has more or fewer entries.
+            StorageFullError: the volume is full.
+        """
+        leaves, row = flatten_batch(ids, input_tree, output_tree)
+        if self._rows is None:
+            self._rows = _Rows(Layout.of(row), self._stop - self._start, self._file, self._id_type)
+        self._rows.layout.check(row)
+        self._rows.extend(ids, [leaves[field.name] for field in self._rows.layout.fields])
 
     def fail(self, row: FailedRow) -> None:
         """Record a row of the range that is not in the file."""
@@ -139,6 +152,20 @@ class _Rows:
             column[at] = leaf
         self._ids.append(row_id)
         self.num_rows += 1
+
+    def extend(self, ids: Sequence[RowId], leaves: Sequence[Array]) -> None:
+        """Copy rows, which must have the layout, behind the others; one leaf per field, rows first."""
+        done = 0
+        while done < len(ids):
+            if len(self._ids) == self._capacity:
+                self._flush()
+            at = len(self._ids)
+            count = min(len(ids) - done, self._capacity - at)
+            for column, leaf in zip(self._columns, leaves, strict=True):
+                column[at : at + count] = leaf[done : done + count]
+            self._ids.extend(ids[done : done + count])
+            done += count
+        self.num_rows += len(ids)
 
     def close(self) -> None:
         """Write what is left and the file's footer."""

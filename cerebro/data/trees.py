@@ -10,7 +10,7 @@ Torch tensors are recognised by their class's ancestry: this module runs where t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -62,8 +62,31 @@ def flatten(row_id: RowId, input_tree: object, output_tree: object) -> FlatRow:
         "output": None if output_tree is None else _flatten(row_id, "output", output_tree, values, 0),
     }
     if not any(name.startswith("input") for name in values):
-        raise RowError(f"row {row_id!r}: the input is empty; row_preprocessor must return (input, output)")
+        raise RowError(f"row {row_id!r}: the input is empty; the preprocessor must return (input, output)")
     return FlatRow(id=row_id, values=values, structure=structure)
+
+
+def flatten_batch(
+    ids: Sequence[RowId], input_tree: object, output_tree: object
+) -> tuple[Mapping[str, Array], FlatRow]:
+    """Flatten what a batch function returned for rows of these ids, at least one.
+
+    Returns:
+        The leaves by field name, with an entry for each row on the first axis; and the first row by itself. Arrays are
+        not copied.
+
+    Raises:
+        RowError: as `flatten`; or a leaf has more or fewer entries than there are rows.
+    """
+    found = flatten(ids[0], input_tree, output_tree)
+    for name, value in found.values.items():
+        if value.shape[:1] != (len(ids),):
+            raise RowError(
+                f"batch of {len(ids)} rows that begins with row {ids[0]!r}: field {name!r} has shape {value.shape}; "
+                f"batch_preprocessor must return one entry for each row, {len(ids)} on the first axis"
+            )
+    first = {name: value[0] for name, value in found.values.items()}
+    return found.values, FlatRow(id=ids[0], values=first, structure=found.structure)
 
 
 def rebuild(node: Node, columns: Mapping[str, Any]) -> Any:
@@ -106,7 +129,7 @@ def _leaf(row_id: RowId, name: str, value: object) -> Array:
     if array is None:
         raise RowError(
             f"row {row_id!r}: field {name!r} is a {type(value).__module__}.{type(value).__qualname__}; "
-            "row_preprocessor must return tensors, arrays, numbers, bools, or dicts or tuples of them"
+            "the preprocessor must return tensors, arrays, numbers, bools, or dicts or tuples of them"
             + _HINTS.get(type(value), "")
         )
     if not array.dtype.isnative:

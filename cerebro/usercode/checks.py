@@ -26,7 +26,7 @@ class _Naming(Protocol):
         """The columns that name objects."""
 
 
-_RETURNING = frozenset({"row_preprocessor", "create_models", "train", "test"})
+_RETURNING = frozenset({"row_preprocessor", "batch_preprocessor", "create_models", "train", "test"})
 """Methods whose result is used as a whole: one that yields would hand over a generator, and run nothing."""
 
 
@@ -57,6 +57,24 @@ def check_spec(spec: object, template: type, method: str, needed: Collection[str
             raise SpecError(_missing(spec, template, name, promised))
     if isinstance(spec, ETLSpec):
         named_columns(spec.is_feature_download)
+        rows: Any = spec.batch_rows
+        if type(rows) is not int or rows < 1:
+            raise SpecError(f"ETLSpec.batch_rows is {rows!r}, expected a whole number from 1")
+
+
+def check_etl_spec(spec: object, method: str) -> None:
+    """As `check_spec`, for what preprocesses rows, by itself or in batches.
+
+    Raises:
+        SpecError: as `check_spec`.
+    """
+    is_by_batches = isinstance(spec, ETLSpec) and prepares_batches(spec)
+    check_spec(spec, ETLSpec, method, {"batch_preprocessor" if is_by_batches else "row_preprocessor"})
+
+
+def prepares_batches(spec: object) -> bool:
+    """Whether an `ETLSpec` preprocesses rows in batches."""
+    return has_method(spec, ETLSpec, "batch_preprocessor")
 
 
 def has_method(spec: object, template: type, name: str) -> bool:

@@ -43,11 +43,13 @@ def try_rows(spec: Spec, locators: Locators, most: int, folder: Path) -> Iterato
         rows, began = preprocessor.metadata.num_rows, time.monotonic()
         failed: list[FailedRow] = []
 
-        def on_row(position: int, row: FailedRow | None, failed: list[FailedRow] = failed) -> None:
+        def on_rows(
+            position: int, count: int, row: FailedRow | None, failed: list[FailedRow] = failed
+        ) -> None:
             if row is not None:
                 failed.append(row)
 
-        shard = preprocessor.shard(ShardRange(index=0, start=0, stop=rows), on_row)
+        shard = preprocessor.shard(ShardRange(index=0, start=0, stop=rows), on_rows)
         if failed:
             raise RowError(
                 f"{len(failed)} of the first {rows} rows of split {split!r} failed{named_rows(failed)}\n"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import pyarrow as pa
+
 from cerebro.spec import Mode
 
 
@@ -62,11 +64,18 @@ class Spec(Protocol):
     def is_feature_download(self) -> Sequence[str]:
         """Metadata columns that name objects."""
 
+    @property
+    def batch_rows(self) -> int:
+        """Most rows of a batch."""
+
     def initialize_worker(self) -> None:
         """Called once per process."""
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
         """A row as (input, output)."""
+
+    def batch_preprocessor(self, batch: pa.RecordBatch, mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        """Rows as (inputs, outputs)."""
 
 
 SpecFactory: TypeAlias = Callable[[], Spec]

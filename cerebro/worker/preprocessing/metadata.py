@@ -51,10 +51,16 @@ class Metadata:
         names: list[str] = self._table.column_names
         return names
 
-    def rows(self, start: int, stop: int) -> list[dict[str, Any]]:
-        """Rows ``start`` to ``stop`` (exclusive) as plain Python values."""
-        rows: list[dict[str, Any]] = self._table.slice(start, stop - start).to_pylist()
+    def rows(self, start: int, stop: int, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Rows ``start`` to ``stop`` (exclusive) as plain Python values; of these columns alone, if given."""
+        table = self._table if columns is None else self._table.select(list(columns))
+        rows: list[dict[str, Any]] = table.slice(start, stop - start).to_pylist()
         return rows
+
+    def batch(self, start: int, stop: int) -> pa.RecordBatch:
+        """Rows ``start`` to ``stop`` (exclusive), at least one, as Arrow columns over the file's own memory."""
+        (batch,) = self._table.slice(start, stop - start).combine_chunks().to_batches()
+        return batch
 
 
 def _is_string(kind: pa.DataType) -> bool:

@@ -1,21 +1,24 @@
-"""One shard: its rows through the user's row function into a file.
+"""One shard: its rows through the user's function, of a row or of a batch, into a file.
 
 A row whose function raises is recorded and left out; a row that cannot be stored, or differs from the others,
-ends the job. The global random generators are seeded for each row from the fingerprint and the row's id: a
-row that draws random numbers becomes the same tensors on whatever core, and in whichever attempt, it is made.
+ends the job. The global random generators are seeded for each call from the fingerprint and the id of its (first) row:
+a row that draws random numbers becomes the same tensors on whatever core, and in whichever attempt, it is made. Batches
+are cut from the shard's begin on, and halved where the function raises.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
 from cerebro.contract.texts import cleaned
 from cerebro.data.manifests import FailedRow, ShardManifest, Source
@@ -24,7 +27,8 @@ from cerebro.data.shards import ShardWriter
 from cerebro.data.trees import RowId
 from cerebro.errors import LocatorError, PermanentError, RowError, SpecError
 from cerebro.runtime.tracebacks import line_of, text_of
-from cerebro.usercode.checks import check_features
+from cerebro.spec import Mode
+from cerebro.usercode.checks import check_features, prepares_batches
 from cerebro.worker.preprocessing.downloads import ShardObjects
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, Spec, SpecFactory
 from cerebro.worker.preprocessing.metadata import Metadata
@@ -32,8 +36,9 @@ from cerebro.worker.preprocessing.metadata import Metadata
 _MAX_TRACEBACK = 4_000  # characters; a partition may have many failed rows
 _MAX_ERROR = 500
 
-RowCallback = Callable[[int, FailedRow | None], None]
-"""Told after each row: its position in the partition, and how it failed if it did."""
+RowsCallback = Callable[[int, int, FailedRow | None], None]
+"""Told after each call: position of its first row in the partition, how many rows it took, and how it failed, if it
+did: that is told of one row at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +55,19 @@ class Preprocessor:
     downloads: int
     """Objects this process may fetch at a time."""
 
-    def shard(self, part: ShardRange, on_row: RowCallback) -> ShardManifest:
+    def shard(self, part: ShardRange, on_rows: RowsCallback) -> ShardManifest:
         """Make one shard.
 
         Raises:
             RowError: a row cannot be stored or differs from the shard's first.
             ObjectStoreError, StorageFullError: see `ShardObjects`, `ShardWriter`.
-            Whatever ``on_row`` raises.
+            Whatever ``on_rows`` raises.
         """
-        rows = self.metadata.rows(part.start, part.stop)
         columns = tuple(self.spec.is_feature_download)
+        is_by_batches = prepares_batches(self.spec)
+        rows: list[dict[str, Any]] = []
+        if columns or not is_by_batches:
+            rows = self.metadata.rows(part.start, part.stop, columns if is_by_batches else None)
         writer = ShardWriter(
             self.job.output_folder,
             part.index,
@@ -69,36 +77,79 @@ class Preprocessor:
             id_type=self.metadata.id_type,
         )
         with ShardObjects(self.store, rows, columns, self.scratch, self.downloads) as objects, writer:
-            for position, row in enumerate(rows):
-                row_id = row["id"]
-                made = self._row(row, position, objects)
+            calls = self._batches(part, objects) if is_by_batches else self._rows(rows, objects)
+            for position, ids, made in calls:
                 if isinstance(made, FailedRow):
                     writer.fail(made)
-                    on_row(part.start + position, made)
+                elif is_by_batches:
+                    writer.add_batch(ids, *made)
                 else:
-                    writer.add(row_id, *made)
-                    on_row(part.start + position, None)
+                    writer.add(ids[0], *made)
+                on_rows(part.start + position, len(ids), made if isinstance(made, FailedRow) else None)
             return writer.close()
 
-    def _row(
-        self, row: dict[str, Any], position: int, objects: ShardObjects
-    ) -> tuple[object, object] | FailedRow:
-        row_id: RowId = row["id"]  # before the row function, which may change the dict
-        try:
-            objects.wait(position)
-        except LocatorError as error:
-            return _failed(row_id, error)
+    def _rows(self, rows: Sequence[dict[str, Any]], objects: ShardObjects) -> Iterator[_Call]:
+        for position, row in enumerate(rows):
+            row_id: RowId = row["id"]  # before the row function, which may change the dict
+            made: _Made = _missing(objects, position, row_id) or self._made(
+                self.spec.row_preprocessor, row, row_id, objects
+            )
+            yield position, [row_id], made
+
+    def _batches(self, part: ShardRange, objects: ShardObjects) -> Iterator[_Call]:
+        size = self.spec.batch_rows
+        for begin in range(part.start, part.stop, size):
+            batch = self.metadata.batch(begin, min(begin + size, part.stop))
+            ids: list[RowId] = batch["id"].to_pylist()
+            places = np.arange(len(ids)) + (begin - part.start)
+            if self.spec.is_feature_download:
+                lacking = [_missing(objects, int(at), row_id) for at, row_id in zip(places, ids, strict=True)]
+                yield from (
+                    (int(at), [gone.id], gone) for at, gone in zip(places, lacking, strict=True) if gone
+                )
+                there = np.flatnonzero([gone is None for gone in lacking])
+                batch, places, ids = batch.take(there), places[there], [ids[at] for at in there]
+            yield from self._halved(batch, ids, places, objects)
+
+    def _halved(
+        self, batch: pa.RecordBatch, ids: list[RowId], places: NDArray[np.int64], objects: ShardObjects
+    ) -> Iterator[_Call]:
+        """Calls for all rows, in their order: one, unless it raises."""
+        left = [slice(0, len(ids))] if ids else []
+        while left:
+            rows = left.pop()
+            part = batch.slice(rows.start, rows.stop - rows.start)
+            made = self._made(self.spec.batch_preprocessor, part, ids[rows.start], objects)
+            if isinstance(made, FailedRow) and part.num_rows > 1:
+                middle = (rows.start + rows.stop) // 2
+                left += [slice(middle, rows.stop), slice(rows.start, middle)]
+            else:
+                yield int(places[rows.start]), ids[rows], made
+
+    def _made(
+        self,
+        function: Callable[[Any, Mode, str], object],
+        given: object,
+        row_id: RowId,
+        objects: ShardObjects,
+    ) -> _Made:
+        """What the user's function makes of a row, or of a batch that begins with the row."""
         seed_generators(f"{self.job.fingerprint}/{self.job.split}/{row_id}")
         try:
-            made: object = self.spec.row_preprocessor(row, self.job.split, objects.folder)
+            made = function(given, self.job.split, objects.folder)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is the row's failure
             return _failed(row_id, error)
         if not isinstance(made, tuple) or len(made) != 2:
             raise RowError(
-                f"row {row_id!r}: row_preprocessor returned a {type(made).__name__}, "
+                f"row {row_id!r}: {function.__name__} returned a {type(made).__name__}, "
                 "expected (input, output). To leave a row out, raise an exception"
             )
         return made
+
+
+_Made: TypeAlias = "tuple[object, object] | FailedRow"
+_Call: TypeAlias = "tuple[int, Sequence[RowId], _Made]"
+"""Position of the first row in the shard, ids of the rows, and what was made of them."""
 
 
 class Bench:
@@ -174,6 +225,15 @@ def _user_code(what: str, call: Callable[[], Any]) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise SpecError(f"{what}: {line_of(error)}") from error
+
+
+def _missing(objects: ShardObjects, position: int, row_id: RowId) -> FailedRow | None:
+    """How a row fails whose objects cannot be had."""
+    try:
+        objects.wait(position)
+    except LocatorError as error:
+        return _failed(row_id, error)
+    return None
 
 
 def _failed(row_id: RowId, error: BaseException) -> FailedRow:
