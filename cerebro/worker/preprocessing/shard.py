@@ -13,10 +13,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
@@ -32,6 +31,9 @@ from cerebro.usercode.checks import check_features, prepares_batches
 from cerebro.worker.preprocessing.downloads import ShardObjects
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, Spec, SpecFactory
 from cerebro.worker.preprocessing.metadata import Metadata
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MAX_TRACEBACK = 4_000  # characters; a partition may have many failed rows
 _MAX_ERROR = 500
