@@ -29,12 +29,13 @@ from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.scheduling.policies.following import Following
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, TaskState, Worker
-from controller import gangs, measuring, replication
+from controller import gangs, measuring, replication, search_tasks
 from controller.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.device_ends import due_s, end_of
 from controller.fit_dispatch import FitDispatch
 from controller.memory_retries import allowed
+from controller.searching import Searching
 from controller.ways import as_sent
 
 
@@ -44,9 +45,11 @@ def assign(
     run: Run,
     fit: FitDispatch | None,
     snapshot: ClusterSnapshot,
+    *,
+    search: Searching | None = None,
 ) -> list[api.Assign | api.Revoke]:
     """Assignments, and queued units to take back. `fit`, of `run` or of another run of the experiment, is left as it
-    was."""
+    was. `search` is that of `run`, if it has one."""
     draft = AssignmentDraft(record, state, run, fit, snapshot.now)
     if fit is not None and fit.run != run.id:
         fit = None
@@ -56,6 +59,8 @@ def assign(
         state, run, fit, draft.places, draft.barred, is_filling=snapshot.is_filling
     ):
         draft.give(worker, key, ())
+    if search is not None and run.state is RunState.RUNNING:
+        search_tasks.give(record, run, search, draft, depth=snapshot.depth)
     if run.kind != "fit" or fit is None:
         for depth in range(1, snapshot.depth + 1):
             draft.give_ready(depth)
@@ -316,7 +321,7 @@ class _Units:
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
         if key.kind != "train":
-            return key.kind in worker.kinds and key.kind != "etl" and key.kind not in MEASURING
+            return key.kind in worker.kinds and key.kind not in ("etl", "search", *MEASURING)
         dispatch_state, index = self._fit.dispatch_state, self._fit.worker(worker.name)
         model = self._fit.model(key.model or "")
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:

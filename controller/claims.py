@@ -130,7 +130,7 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
     if run.kind == "etl":
         return frozenset(_lane(worker) for worker in alive if "etl" in worker.kinds), len(waiting)
     queued = [task.key for task in _queued(state, run)]
-    waiting += [key for key in queued if key.kind not in ("train", "etl", *MEASURING)]
+    waiting += [key for key in queued if key.kind not in ("train", "etl", "search", *MEASURING)]
     kinds = {key.kind for key in waiting}
     able = {worker.name for worker in alive if not kinds.isdisjoint(worker.kinds)}
     count = len(waiting)

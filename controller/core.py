@@ -18,7 +18,7 @@ from controller.cluster_snapshot import ClusterSnapshot
 from controller.decide import Step, decide
 from controller.device_ends import due_s
 from controller.fit_dispatch import FitDispatch
-from controller.searching import Searching
+from controller.searching import EVERYWHERE, Searching
 from controller.unit_times import UnitTimes
 
 _SOON_S = 0.001
@@ -32,10 +32,13 @@ class Core:
         record: what the experiment is.
         state: the fold of its log.
         attended: ids of the runs that may be worked on; `None`: all.
+
+    Args:
+        drawable: kinds of samplers that can draw beside the loop; workers draw by others.
     """
 
-    def __init__(self, record: ExperimentRecord) -> None:
-        self.record = record
+    def __init__(self, record: ExperimentRecord, *, drawable: Collection[str] = EVERYWHERE) -> None:
+        self.record, self._drawable = record, drawable
         self.state = ExperimentState(name=record.name)
         self.attended: Collection[str] | None = None
         self._times: UnitTimes | None = None
@@ -137,7 +140,7 @@ class Core:
         if run.search is None:
             return None
         if self._searching is None or self._searching.run != run.id:
-            self._searching = Searching(run)
+            self._searching = Searching(run, self._drawable)
         return self._searching
 
     def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:

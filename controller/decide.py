@@ -27,6 +27,7 @@ from cerebro.search.procedure import Refused
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.report import epoch_report
 from cerebro.state.waiting import KIND, needed_partitions
+from controller import search_tasks
 from controller.assignment import assign, revoke_task
 from controller.cluster_decision import ENDING, REMOVED
 from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
@@ -105,7 +106,7 @@ def _go_on(
         return [_note(RunResumed(run=run.id))] if has_free_space else []
     if fit is not None and fit.run == run.id and (hopeless := _out_of_reach(state, run, fit)):
         return [_note(event) for event in hopeless]
-    return [*assign(record, state, run, fit, snapshot)]
+    return [*assign(record, state, run, fit, snapshot, search=search)]
 
 
 def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequence[WaysStruckOff]:
@@ -302,6 +303,8 @@ def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
     for task in run.open.values():
         if is_pointless(run, task.key):
             yield revoke_task(task, "nothing is left to be chosen", force=True)
+        elif search_tasks.is_pointless(run, task.key):
+            yield revoke_task(task, "the search is over", force=True)
     making = [task for task in run.open.values() if task.key.kind == "etl"] if run.kind != "etl" else []
     needed = needed_partitions(state, run) if making else set()
     for task in making:

@@ -6,8 +6,11 @@ number of events, some 300 bytes each; an experiment whose fold was given up is 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cerebro.contract.records import ExperimentRecord
 from controller.core import Core
+from controller.searching import EVERYWHERE
 
 MOST_EVENTS = 600_000
 """Of all experiments together that nobody works on: less than 200 MB."""
@@ -18,10 +21,11 @@ class FoldCache:
 
     Args:
         most_events: of all logs together.
+        drawable: as `Core` has it.
     """
 
-    def __init__(self, most_events: int = MOST_EVENTS) -> None:
-        self._most = most_events
+    def __init__(self, most_events: int = MOST_EVENTS, *, drawable: Collection[str] = EVERYWHERE) -> None:
+        self._most, self._drawable = most_events, drawable
         self._cores: dict[str, Core] = {}
 
     def take(self, record: ExperimentRecord) -> Core:
@@ -31,7 +35,7 @@ class FoldCache:
         if core is None or core.record.created != record.created:
             # An experiment that was deleted may have left its name to another one. (Its locators may change: the log
             # tells.)
-            core = Core(record)
+            core = Core(record, drawable=self._drawable)
         return core
 
     def keep(self, core: Core) -> None:

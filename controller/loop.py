@@ -21,6 +21,7 @@ from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunPaused
 from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
 from cerebro.runtime.kvs import KvsClient
+from cerebro.search.questions import drawable
 from cerebro.state import RunState
 from controller.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
@@ -78,7 +79,7 @@ class Controller:
         self._kvs, self._settings = kvs, settings
         self._advisor = Advisor(helper)
         self._experiments = Experiments(settings.open_runs)
-        self._cores = FoldCache()
+        self._cores = FoldCache(drawable=drawable())
         self._sharing, self._taken = Sharing(), TakenTime()
         self._plans, self._draws = PlanMaker(settings.volumes), Draws()
         self._trials = TrialCache(kvs)

@@ -244,7 +244,7 @@ def _said_to_run(experiment: str, worker: str, seen: WorkerView) -> set[Place]:
     for name, _, key in (task.partition("/") for task in seen.tasks):
         if name == experiment:
             # It is text of the worker's, perhaps of another version.
-            takes_none = key.split("/")[1:2] == ["etl"]
+            takes_none = key.split("/")[1:2] in (["etl"], ["search"])
             lanes = (NO_DEVICE,) if takes_none else range(seen.devices)
             found.update(Place(worker, lane) for lane in lanes)
     return found

@@ -3,42 +3,57 @@
 The search is told all reports of the log, from the first one on, by whoever leads. Its orders must equal those that
 are logged, as far as they go; what is more is written. Where they differ its code has changed, and the run is paused
 instead of going on as if it had been another search from the beginning.
+
+A procedure of the user's own is run by workers. Here its answers stand for it, which are in the log as well: it is told
+a report once its answer to that is known, and all else is as with any procedure.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from cerebro.contract.events import ControllerEvent, Extension, RunPaused, SearchDecided, ValuesDrawn
 from cerebro.contract.runs import FitRequest, NewModel, Origin
+from cerebro.contract.search import OwnProcedure
+from cerebro.contract.search_questions import DrawQuestion, OrdersQuestion
 from cerebro.errors import CerebroError
 from cerebro.search.history import Past
+from cerebro.search.own import Answered
 from cerebro.search.procedure import Add, Draw, Extend, Finish, Order, Stop
+from cerebro.search.questions import draw_question, values_for
+from cerebro.search.told import orders_line, packed, report_line
 from cerebro.search.transducer import Search
 from cerebro.state import Run
-from controller.drawing.questions import Question
+from cerebro.state.search import SearchLog
 
 _AT_ONCE = 2000
 """So many reports are told at most before others have their turn."""
 
 
+EVERYWHERE = frozenset({"random", "tpe", "gp", "cma"})
+"""Kinds of all samplers."""
+
+
 class Searching:
     """The search of one run. Asked often; each report is told once.
+
+    Args:
+        drawable: kinds of samplers that can draw beside the loop; workers draw by others.
 
     Attributes:
         run: its id.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, drawable: Collection[str] = EVERYWHERE) -> None:
         request = run.request
         assert isinstance(request, FitRequest)
         assert request.search is not None
         assert run.search is not None
         self.run = run.id
         self._problem = ""
-        self._told = -1
-        """Number of the newest report that it was told; -1: it has begun."""
+        self._told = -2
+        """Number of the newest report that it was told; -1: it has begun, -2: not yet."""
         self._decisions: deque[SearchDecided] = deque()
         """What it has ordered and the log was not seen to have; the oldest first."""
         self._made = 0
@@ -46,6 +61,15 @@ class Searching:
         self._ordered = 0
         self._wanted: deque[tuple[range, tuple[Past, ...]]] = deque()
         """Values that were ordered and may not be drawn: their numbers, and what the sampler is to know for them."""
+        self._request, self._first_workers = request, run.search.first_workers
+        self._largest_batch = min(run.fit_rows.values())
+        self._own = Answered() if isinstance(request.search.procedure, OwnProcedure) else None
+        self._lines: tuple[list[str], list[str]] = [], []
+        """Reports and answers as they travel, as far as they were made so."""
+        sampler = request.search.sampler.kind
+        self.is_drawn_here = sampler == "random"
+        """Whether its values are drawn in no time, and so by whoever decides."""
+        self.is_drawn_by_workers = not self.is_drawn_here and sampler not in drawable
         try:
             self._search = Search(
                 request.search,
@@ -54,16 +78,11 @@ class Searching:
                 mode=request.mode,
                 seed=request.seed,
                 workers=run.search.first_workers,
+                largest_batch=self._largest_batch,
+                own=self._own,
             )
-            self._keep(self._search.begin())
-            self._want(run.search.drawn)
         except CerebroError as error:
             self._problem = str(error)
-
-    @property
-    def is_drawn_here(self) -> bool:
-        """Whether its values are drawn in no time, and so by whoever decides."""
-        return self._search.request.sampler.kind == "random"
 
     def steps(self, run: Run) -> list[ControllerEvent]:
         """What is to be written now; nothing while the run is to wait for what was ordered."""
@@ -79,27 +98,60 @@ class Searching:
             return [self._decisions[0]]
         if self.is_drawn_here and (drawn := self.drawn(run)) is not None:
             return [drawn]
+        if self.is_drawn_by_workers and (drawn := self._drawn_by_worker(run, log)) is not None:
+            return [drawn]
+        if log.failures:
+            return self._given_up(run, "; ".join(failure.text for failure in log.failures.values()))
+        if self._told < len(log.reports) - 1:
+            return []  # a worker is asked
         if log.finish is None and not log.open_draws and not run.counts.active and self._search.is_stuck:
-            kind = self._search.request.procedure.kind
             reason = (
-                f"the search procedure {kind!r} waits for nothing and has not finished: nothing is trained and nothing "
-                "is drawn. Add models, or stop the run"
+                f"the search procedure {self._search.procedure_name!r} waits for nothing and has not finished: nothing "
+                "is trained and nothing is drawn. Add models, or stop the run"
             )
             return [RunPaused(run=run.id, reason=reason)]
         return []
 
-    def question(self, run: Run) -> Question | None:
-        """What the sampler is to be asked for the values that are wanted next, if it draws beside the loop."""
+    def question(self, run: Run) -> DrawQuestion | None:
+        """What the sampler is to be asked for the values that are wanted next, if it draws beside the loop or at
+        workers."""
         return None if self.is_drawn_here or self._problem else self._question(run)
+
+    def orders_question(self, run: Run) -> OrdersQuestion | None:
+        """What a worker is to be asked, if the procedure is the user's own and has not answered all reports."""
+        log = run.search
+        assert log is not None
+        if self._own is None or self._problem or self._told >= len(log.reports) - 1 or self._may_be_told(log):
+            return None
+        assert self._request.search is not None
+        reports, orders = self._lines
+        reports += map(report_line, log.reports[len(reports) :])
+        orders += map(orders_line, log.answers[len(orders) :])
+        return OrdersQuestion(
+            request=self._request.search,
+            epochs=self._request.epochs,
+            metric=self._request.metric,
+            mode=self._request.mode,
+            seed=self._request.seed,
+            workers=self._first_workers,
+            largest_batch=self._largest_batch,
+            told=packed(reports, orders),
+        )
 
     def drawn(self, run: Run) -> ValuesDrawn | None:
         """The values that are wanted next; `None`: none are."""
         question = self._question(run)
         if question is None:
             return None
-        return ValuesDrawn(run=run.id, first=question.numbers[0], values=tuple(question.answer()))
+        return ValuesDrawn(run=run.id, first=question.numbers[0], values=tuple(values_for(question)))
 
-    def _question(self, run: Run) -> Question | None:
+    def _drawn_by_worker(self, run: Run, log: SearchLog) -> ValuesDrawn | None:
+        values, question = log.values.get(log.drawn), self._question(run)
+        if values is None or question is None:
+            return None
+        return ValuesDrawn(run=run.id, first=log.drawn, values=values[: len(question.numbers)])
+
+    def _question(self, run: Run) -> DrawQuestion | None:
         log, request, seed = run.search, self._search.request, self._search.facts.seed
         assert log is not None
         while self._wanted and self._wanted[0][0].stop <= log.drawn:
@@ -108,11 +160,19 @@ class Searching:
             return None  # it has been ended since
         numbers, history = self._wanted[0]
         wanted = range(max(numbers.start, log.drawn), min(numbers.stop, log.asked))
-        return Question.of(request.sampler, request.space, history, wanted, seed) if wanted else None
+        return draw_question(request.sampler, request.space, history, wanted, seed) if wanted else None
 
     def is_behind(self, run: Run) -> bool:
-        """Whether it has not been told all reports: they are many where a controller has just begun to lead."""
-        return run.search is not None and not self._problem and self._told + 1 < len(run.search.reports)
+        """Whether there is more that it can be told now: it is much where a controller has just begun to lead."""
+        log = run.search
+        if log is None or self._problem or self._told + 1 >= len(log.reports):
+            return False
+        return self._may_be_told(log)
+
+    def _may_be_told(self, log: SearchLog) -> bool:
+        """Whether what the procedure orders at what comes next is known, or is known to be nothing."""
+        is_over = self._told >= -1 and self._search.is_finished
+        return self._own is None or is_over or self._told + 2 < len(log.answers)
 
     def _given_up(self, run: Run, problem: str) -> list[ControllerEvent]:
         """What is to be written of a search that cannot go on: where a user has ended it, it need not."""
@@ -133,9 +193,11 @@ class Searching:
         for _ in range(_AT_ONCE):
             if not self.is_behind(run):
                 return
-            report = log.reports[self._told + 1]
+            if self._own is not None and self._told + 2 < len(log.answers):
+                self._own.give(log.answers[self._told + 2])
             try:
-                orders = self._search.told(report)
+                report = self._told + 1
+                orders = self._search.begin() if report < 0 else self._search.told(log.reports[report])
             except CerebroError as error:
                 self._problem = str(error)
                 return

@@ -203,7 +203,8 @@ class Experiment(CommandsMixin):
             seed: of weights, shuffles and the schedule.
             samples: configurations to draw where the search space has distributions; of a search: at most.
             search: which models are drawn and how far each is trained: ``ASHA()``, ``Hyperband()``, ``PBT()`` or
-            ``Random()``, with a ``sampler=``; see docs/search.md. Left out: the whole search space, to the end.
+            ``Random()``, with a ``sampler=``, or a `cerebro.search.Procedure` of your own; see docs/search.md. Left
+            out: the whole search space, to the end.
             stop: rules by which models are stopped early, such as ``Plateau(epochs=3)``.
             hours: after so long all models are stopped where they are.
             scheduler: dispatch policy: ``lrptw`` (critical first), ``random`` (the seed paper's), ``fifo``, ``cyclic``
@@ -244,7 +245,14 @@ class Experiment(CommandsMixin):
         }
         check_fit(spec, settings, is_validated=is_validated)
         searched = search_request(
-            search_space, search=search, stop=stop, samples=samples, hours=hours, epochs=epochs
+            search_space,
+            search=search,
+            stop=stop,
+            samples=samples,
+            hours=hours,
+            epochs=epochs,
+            put_code=self.connection.kvs.put_code,
+            author=author(),
         )
         check_rules(spec, searched.stop if searched else (), is_validated=is_validated)
         models = [] if search is not None else configurations(search_space, samples=samples, seed=seed)

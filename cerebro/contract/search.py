@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, JsonValue
 
-from cerebro.contract.base import Contract
+from cerebro.contract.base import Contract, Sha256
 
 # --- the space ----------------------------------------------------------------------------------
 
@@ -169,8 +169,21 @@ class PbtProcedure(_Procedure):
     perturb: dict[str, tuple[float, ...]] = Field(default_factory=dict)
 
 
+class OwnProcedure(_Procedure):
+    """A class of the user's own (`cerebro.search.Procedure`), which workers run.
+
+    Attributes:
+        code: hash of the encoded object.
+        name: of its class, for people.
+    """
+
+    kind: Literal["own"] = "own"
+    code: Sha256
+    name: str = Field(min_length=1)
+
+
 ProcedureChoice = Annotated[
-    FixedProcedure | RandomProcedure | HyperbandProcedure | AshaProcedure | PbtProcedure,
+    FixedProcedure | RandomProcedure | HyperbandProcedure | AshaProcedure | PbtProcedure | OwnProcedure,
     Field(discriminator="kind"),
 ]
 

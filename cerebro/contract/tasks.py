@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from cerebro.contract.base import Contract, Devices, Name, Sha256, Split, dropped
 from cerebro.contract.records import Hyperparameters, Locators
+from cerebro.contract.search_questions import SearchAnswer, SearchQuestion
 from cerebro.contract.texts import cleaned, first_line
 from cerebro.contract.trials import DeviceKind, DevicePlace, GroupId, Inspection, TrialOutcome, WayId
 from cerebro.contract.ways import MemoryPlace, TechniqueChoice, Way
@@ -235,6 +236,8 @@ class TaskResult(Contract):
     curve: Curve | None = Field(None, exclude_if=lambda curve: curve is None)
     """Of a unit that was to tell it, and reported something. Absent of all others, so that older versions can read
     them."""
+    answer: SearchAnswer | None = Field(None, exclude_if=lambda value: value is None)
+    """Of `search` alone."""
 
 
 class EtlTask(Contract):
@@ -385,11 +388,30 @@ class TrialTask(ModelTask):
     """Of the training data, held by the worker."""
 
 
+class SearchTask(Contract):
+    """Answer a question of a search: what its procedure orders, or which values its sampler draws. Takes no device.
+
+    `hang_timeout_s` is for the answer as a whole: it tells of no progress.
+    """
+
+    kind: Literal["search"] = "search"
+    key: str
+    experiment: str
+    run: str
+    dataset: str
+    code: Sha256 | Literal[""] = ""
+    """Of the procedure; empty for a draw, which runs no user code."""
+    archive: Sha256 | None = None
+    hang_timeout_s: float
+    question: SearchQuestion
+
+
 TaskBody = Annotated[
-    EtlTask | TrainTask | EvaluateTask | PredictTask | InspectTask | TrialTask, Field(discriminator="kind")
+    EtlTask | TrainTask | EvaluateTask | PredictTask | InspectTask | TrialTask | SearchTask,
+    Field(discriminator="kind"),
 ]
 
-KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial")
+KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search")
 
 MEASURING = frozenset({"inspect", "trial"})
 """Kinds of tasks that only tell something: what becomes of them ends neither a model nor a run."""

@@ -44,6 +44,9 @@ from cerebro.runtime.usage import cores
 _DATABASE, _STORE, _REST = range(3)
 _TENSORBOARD = 5
 """Its niceness, a third of an ordinary process's share of a busy core: with less it would take minutes to start."""
+_HANDLERS = ("etl_worker", "cerebro.worker.searches", "model_hopper", "trial_runner")
+"""Of a worker: all that there are."""
+
 _WITH_PAGE = ("dispatcher", "kvs_api")
 
 
@@ -183,7 +186,7 @@ def services(
         }
         return ours(
             name,
-            *("cerebro.worker.agent", "--handlers", "etl_worker", "model_hopper", "trial_runner"),
+            *("cerebro.worker.agent", "--handlers", *_HANDLERS),
             own=environment.worker(inherited, threads) | client | settings,
             # More workers are a smaller share of the cores: one that kept its old share would slow down all. It gives
             # back the unit in hand, which counts no attempt, and starts again.

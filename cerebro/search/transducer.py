@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal
 
-from cerebro.contract.search import SearchRequest
+from cerebro.contract.search import OwnProcedure, SearchRequest
 from cerebro.errors import SearchError
 from cerebro.search.history import Past
 from cerebro.search.procedure import (
@@ -22,14 +22,17 @@ from cerebro.search.procedure import (
     Draw,
     Drawn,
     Extend,
+    Extended,
     Facts,
     Failed,
     Finish,
     Measured,
     Order,
+    Procedure,
     Reached,
     Refused,
     Report,
+    Resumed,
     Stop,
     Stopped,
 )
@@ -50,6 +53,9 @@ class Search:
         metric, mode: by which models are compared.
         seed: of the run.
         workers: at the beginning of the run.
+        largest_batch: that a model can have, if orders of a user's own procedure are to be checked for it.
+        own: the procedure, of a request for a user's own one. Of these orders nothing is passed over that cannot be:
+            who wrote it is to know.
 
     Raises:
         SearchError: the request names a procedure or a version that is not known here.
@@ -64,6 +70,8 @@ class Search:
         mode: Literal["min", "max"],
         seed: int,
         workers: int,
+        largest_batch: int | None = None,
+        own: Procedure | None = None,
     ) -> None:
         self.request = request
         self.facts = Facts(
@@ -78,7 +86,11 @@ class Search:
         self.models = SearchedModels()
         self.is_finished = False
         """Nothing more will be ordered but stops; the run ends when no model has a grant left."""
-        self._procedure = procedure_of(request.procedure)
+        self._procedure = procedure_of(request.procedure, own)
+        self._is_own, self._largest_batch = own is not None, largest_batch
+        self._drawn_batches: set[str] = set()
+        self._its_own: set[str] = set()
+        """Models whose grants are all the procedure's."""
         self._rules = StopRules(request.stop, self.facts)
         self._asked = self._answered = 0
         self._adds: deque[Add] = deque()
@@ -153,8 +165,13 @@ class Search:
         match report:
             case Drawn():
                 self._answered = report.number + 1
+                if self._is_own:
+                    self._drawn_batches.add(repr(report.hyperparams.get("batch_size")))
             case Added(by="search"):
+                self._its_own.add(report.model)
                 self._answer_add()
+            case Extended() | Resumed():
+                self._its_own.discard(report.model)
             case Refused():
                 self._answer_add()
                 self._came_to_nothing(f"the last one could not be made: {report.why}")
@@ -209,6 +226,8 @@ class Search:
     def _passed(self, orders: Iterable[Order]) -> Iterable[Order]:
         """Those of the procedure's orders that nobody else's word is against."""
         for order in orders:
+            if self._is_own:
+                self._check(order)
             match order:
                 case Finish():
                     self.is_finished = True
@@ -238,6 +257,38 @@ class Search:
                         self.models.extend(order.model, order.epochs)
                         yield order
 
+    def _check(self, order: Order) -> None:
+        """Whether an order of a user's own procedure can be, as far as it knows what happened.
+
+        Raises:
+            SearchError: no.
+        """
+        name, most = self.procedure_name, self.facts.epochs
+        if isinstance(order, Add | Extend) and order.epochs > most:
+            what = "a model" if isinstance(order, Add) else order.model
+            raise SearchError(
+                f"{name} ordered {order.epochs} epochs for {what}, but the run has epochs={most}: order at most "
+                "that many"
+            )
+        if isinstance(order, Extend):
+            model = self._known(order.model)
+            if order.epochs < model.granted and order.model in self._its_own:
+                raise SearchError(
+                    f"{name} ordered a grant of {order.epochs} epochs for {order.model}, which has one of "
+                    f"{model.granted}: a grant only grows; use Stop to train a model no further"
+                )
+        if isinstance(order, Add) and self._largest_batch is not None:
+            size = order.hyperparams.get("batch_size")
+            is_size = (
+                isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= self._largest_batch
+            )
+            # What a sampler drew is refused as of any procedure, and the search goes on.
+            if not is_size and repr(size) not in self._drawn_batches:
+                raise SearchError(
+                    f"{name} ordered a model with batch_size {size!r}, expected a whole number from 1 to "
+                    f"{self._largest_batch} (the smallest partition)"
+                )
+
     def _within_samples(self, count: int) -> int:
         most = self.facts.samples
         return count if most is None else min(count, most - self._asked)
@@ -245,7 +296,13 @@ class Search:
     def _known(self, name: str) -> SearchedModel:
         if name not in self.models:
             raise SearchError(
-                f"the procedure {self.request.procedure.kind!r} ordered something for the model {name!r}, which the "
+                f"the procedure {self.procedure_name!r} ordered something for the model {name!r}, which the "
                 "run does not have: order only what `Added` has told of"
             )
         return self.models[name]
+
+    @property
+    def procedure_name(self) -> str:
+        """Of the procedure, for people."""
+        choice = self.request.procedure
+        return choice.name if isinstance(choice, OwnProcedure) else choice.kind

@@ -193,7 +193,16 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
     elif run.pauses and run.pauses[-1][1] == math.inf:
         run.pauses[-1] = run.pauses[-1][0], event.time
     run.reason, run.needs_bytes, run.storage_full = "", 0, None
+    _ask_again(run)
     return True
+
+
+def _ask_again(run: Run) -> None:
+    """What no worker could answer for the search is asked again once the run goes on."""
+    for key in run.search.failures if run.search is not None else ():
+        run.tasks[key].retry()
+    if run.search is not None:
+        run.search.failures.clear()
 
 
 def _stop(run: Run, model: Model) -> bool:

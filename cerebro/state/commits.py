@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.search_questions import SearchAnswer
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.state import measured
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
+from cerebro.state.search import SearchLog
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.visits import Visit
 from cerebro.state.workers import Worker
@@ -34,6 +36,8 @@ def commit(
             _make(result, run, task, worker, datasets)
         case "inspect" | "trial":
             measured.commit(result, run, task)
+        case "search" if run.search:
+            _answer(result, run, run.search, task)
         case _:
             task.result = result
     if model:
@@ -61,6 +65,15 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model) -> None:
     if len(task.attempts) == 1:
         # The visit says it all.
         del run.tasks[event.task]
+
+
+def _answer(result: TaskResult, run: Run, search: SearchLog, task: Task) -> None:
+    if not search.answer(task.key.question or "", result.answer or SearchAnswer()):
+        task.reopen()
+        message = (
+            f"{task.attempts[-1].worker} answered something else than it was asked: is it of another version?"
+        )
+        search.failures[str(task.key)] = Failure(kind=FailureKind.USER_ERROR, message=message)
 
 
 def _make(result: TaskResult, run: Run, task: Task, worker: Worker, datasets: Mapping[str, Dataset]) -> None:

@@ -47,6 +47,9 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     """An attempt of `task` has failed, as the task knows already; `model` is the one it trains or validates, if any."""
     if task.key.kind in MEASURING and failure.kind is not FailureKind.STORAGE_FULL:
         measured.fail(failure, run, task)
+    elif task.key.kind == "search" and failure.kind is not FailureKind.STORAGE_FULL:
+        if task.state is TaskState.FAILED and run.search is not None:
+            run.search.failures[str(task.key)] = failure
     elif task.key.kind == "etl" and run.kind != "etl":
         _fail_making(failure, run, task)
     elif failure.kind is FailureKind.STORAGE_FULL:

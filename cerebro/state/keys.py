@@ -13,7 +13,8 @@ class TaskKey(NamedTuple):
 
     ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1`` (on a set of partitions,
     ``fit-1/train/m03/e2/p1+p4``), ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of one partition,
-    ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``, ``fit-1/trial/g03/fsdp-2``.
+    ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``, ``fit-1/trial/g03/fsdp-2``,
+    ``fit-1/search/orders-17``, ``fit-1/search/draw-5``.
     """
 
     run: str
@@ -29,6 +30,9 @@ class TaskKey(NamedTuple):
     """Of a trial: id of a way in its group."""
     others: tuple[int, ...] = ()
     """Of a unit on a set of partitions: those beside `partition`, ascending."""
+    question: str | None = None
+    """Of a search: ``orders-N``, what its procedure orders from the N-th thing on that it is told (0: that it begins);
+    ``draw-N``, the values of the draws from number N on."""
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -47,6 +51,8 @@ class TaskKey(NamedTuple):
             parts.append("+".join(f"p{partition}" for partition in self.partitions))
         if self.group is not None and self.way is not None:
             parts += [self.group, self.way]
+        if self.question is not None:
+            parts.append(self.question)
         return "/".join(parts)
 
     @classmethod
@@ -81,6 +87,12 @@ class TaskKey(NamedTuple):
         if kind == "trial":
             group, way = rest
             return cls(run=run, kind=kind, group=group, way=way)
+        if kind == "search":
+            (question,) = rest
+            _, _, number = question.partition("-")
+            if question not in (f"orders-{int(number)}", f"draw-{int(number)}"):
+                raise ValueError(f"{text!r} asks nothing of a search")
+            return cls(run=run, kind=kind, question=question)
         raise ValueError(f"{text!r} is no task key")
 
 

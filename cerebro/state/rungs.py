@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cerebro.contract.runs import FitRequest
+from cerebro.contract.search import OwnProcedure
 from cerebro.search.procedure import SEARCH, Measured, Reached, Stopped
 from cerebro.state import wording
 from cerebro.state.models import Model
@@ -157,6 +158,8 @@ def procedure(run: Run) -> str:
     if request is None:
         return ""
     kind = request.procedure.kind
+    if isinstance(request.procedure, OwnProcedure):
+        return request.procedure.name
     rule = f" ({request.procedure.rule})" if request.procedure.kind == "asha" else ""
     return f"{_PROCEDURES.get(kind, kind)}{rule}"
 

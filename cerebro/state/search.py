@@ -22,6 +22,9 @@ from cerebro.contract.events import (
     SearchStopRequested,
     ValuesDrawn,
 )
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search_questions import Orders, SearchAnswer
+from cerebro.contract.tasks import Failure
 from cerebro.errors import IllegalEventError
 from cerebro.search.procedure import (
     SEARCH,
@@ -68,6 +71,9 @@ class SearchLog:
         prioritized: models whose priority a user has chosen: the search changes it no more.
         is_closed: a user has ended it: no new models and no larger grants.
         finish: it orders nothing more, and why; `None` before.
+        answers: what a user's own procedure has ordered, as workers told: first when it began, then at each report.
+        values: number of a draw -> the values from there on, as a worker drew them, until they are recorded as drawn.
+        failures: key of a question's task -> why no worker could answer it, until the run is paused for it.
     """
 
     first_workers: int
@@ -81,6 +87,9 @@ class SearchLog:
     prioritized: set[str] = field(default_factory=set)
     is_closed: bool = False
     finish: str | None = None
+    answers: list[Orders] = field(default_factory=list)
+    values: dict[int, tuple[Hyperparameters, ...]] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
     _seen: dict[str, _Seen] = field(default_factory=dict, repr=False)
 
     # --- what it is told -------------------------------------------------------------------------
@@ -218,6 +227,18 @@ class SearchLog:
         self.verdicts |= {model: why for model, why in event.stop.items() if model not in self.kept}
         self.finish = event.finish if self.finish is None else self.finish
 
+    def answer(self, question: str, answer: SearchAnswer) -> bool:
+        """A worker has answered `TaskKey.question`; whether it is an answer to that."""
+        what, _, number = question.partition("-")
+        if what == "draw":
+            self.values[int(number)] = answer.values
+            return bool(answer.values)
+        asked = len(self.reports) + 1 - len(self.answers)
+        if int(number) != len(self.answers) or not 0 < len(answer.orders) <= asked:
+            return False
+        self.answers += answer.orders
+        return True
+
     def draw(self, event: ValuesDrawn, *, since_s: float) -> None:
         """Take drawn values in, so many seconds after the run began.
 
@@ -232,6 +253,7 @@ class SearchLog:
             )
         for number, hyperparams in enumerate(event.values, start=event.first):
             self.reports.append(Drawn(number=number, hyperparams=hyperparams, time=since_s))
+        self.values.pop(event.first, None)
         self.drawn += len(event.values)
 
 

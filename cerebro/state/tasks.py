@@ -249,7 +249,7 @@ class Task:
             # That it came to nothing is what there was to find out.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
-        if failure.kind is FailureKind.OUT_OF_MEMORY:
+        if failure.kind is FailureKind.OUT_OF_MEMORY and self.key.kind != "search":
             self.exhausted |= {self.attempts[-1].worker}
         if failure.kind in UNCOUNTED:
             self.state = TaskState.PENDING

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.runs import EtlPlan, EvaluatePlan, EvaluateRequest, FitPlan
+from cerebro.contract.search import OwnProcedure
 from cerebro.state.beside import obstacle
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import ModelState
@@ -13,7 +14,7 @@ from cerebro.state.runs import Run, RunState
 from cerebro.state.sharing import Standing
 from cerebro.state.tasks import TaskState
 from cerebro.state.ways import left
-from cerebro.state.workers import Worker, knows_ways
+from cerebro.state.workers import Worker, answers_searches, knows_ways
 
 KIND = {"etl": "etl", "fit": "train", "test": "test", "predict": "predict"}
 """Kind of run -> kind of task that does its work."""
@@ -28,7 +29,19 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     if run.state is RunState.QUEUED:
         found = obstacle(state.runs, run)
         return found.reason if found else ""
-    return _missing_worker(state, run) or _missing_draws(run)
+    return _missing_worker(state, run) or _missing_orders(state, run) or _missing_draws(run)
+
+
+def _missing_orders(state: ExperimentState, run: Run) -> str:
+    """What a search with a procedure of the user's own waits for."""
+    searched = run.fit_request.search if run.search is not None else None
+    if run.search is None or searched is None or not isinstance(searched.procedure, OwnProcedure):
+        return ""
+    if run.search.finish is not None or len(run.search.answers) > len(run.search.reports):
+        return ""
+    if any(worker.is_alive and answers_searches(worker) for worker in state.workers.values()):
+        return f"{_WAITING}the orders of {searched.procedure.name}"
+    return f"{_WAITING}a worker that runs search procedures: upgrade the workers, of a version that does not"
 
 
 def _missing_draws(run: Run) -> str:

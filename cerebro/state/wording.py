@@ -116,4 +116,7 @@ def task(key: TaskKey) -> str:
         return "inspects the models"
     if key.kind == "trial":
         return f"tries {key.way} with the models of {key.group}"
+    if key.kind == "search":
+        draws = (key.question or "").startswith("draw")
+        return "draws values for the search" if draws else "asks the search procedure what it orders"
     return f"predicts with {key.model}, {where}"

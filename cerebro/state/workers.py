@@ -110,6 +110,11 @@ def tells_curves(worker: Worker) -> bool:
     return TELLS_CURVES in worker.kinds
 
 
+def answers_searches(worker: Worker) -> bool:
+    """Whether it can be asked what a user's own procedure orders, or to draw; older versions know no such task."""
+    return "search" in worker.kinds
+
+
 def apply(workers: dict[str, Worker], event: ClusterEvent) -> None:
     """Take in what a log tells of workers.
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import CodeType
 from typing import Any, Protocol, cast
 
-from cerebro.errors import SpecError
+from cerebro.errors import SearchError, SpecError
+from cerebro.search.procedure import Procedure
 from cerebro.spec import ETLSpec
 
 
@@ -26,7 +27,9 @@ class _Naming(Protocol):
         """The columns that name objects."""
 
 
-_RETURNING = frozenset({"row_preprocessor", "batch_preprocessor", "create_models", "train", "test"})
+_RETURNING = frozenset(
+    {"row_preprocessor", "batch_preprocessor", "create_models", "train", "test", "begin", "told"}
+)
 """Methods whose result is used as a whole: one that yields would hand over a generator, and run nothing."""
 
 
@@ -75,6 +78,36 @@ def check_etl_spec(spec: object, method: str) -> None:
 def prepares_batches(spec: object) -> bool:
     """Whether an `ETLSpec` preprocesses rows in batches."""
     return has_method(spec, ETLSpec, "batch_preprocessor")
+
+
+def check_procedure(procedure: object) -> None:
+    """Say what is wrong with a search procedure of a user's own, as far as its looks tell.
+
+    Raises:
+        SearchError: it is a class, or has not both methods of `Procedure`, or they cannot be called as workers do.
+    """
+    name = type(procedure).__name__
+    if isinstance(procedure, type):
+        has_both = all(hasattr(procedure, method) for method in ("begin", "told"))
+        hint = f"pass {procedure.__name__}() instead of {procedure.__name__}" if has_both else _PROCEDURES
+        raise SearchError(f"search={procedure.__name__} is a class, expected an object: {hint}")
+    methods = dict(inspect.getmembers(Procedure, inspect.isfunction))
+    if not any(hasattr(procedure, method) for method in ("begin", "told")):
+        raise SearchError(f"search={procedure!r}: {_PROCEDURES}")
+    for method in ("begin", "told"):
+        promised = methods[method]
+        if not hasattr(procedure, method) or not has_method(procedure, Procedure, method):
+            raise SearchError(_missing(procedure, Procedure, method, promised))
+        try:
+            _check_method(name, method, getattr(procedure, method), promised)
+        except SpecError as error:
+            raise SearchError(str(error)) from error
+
+
+_PROCEDURES = (
+    "expected one of cerebro's procedures, as in search=ASHA(), or an object with the methods begin(facts) and "
+    "told(report) of cerebro.search.Procedure"
+)
 
 
 def has_method(spec: object, template: type, name: str) -> bool:

@@ -26,8 +26,14 @@ from cerebro.usercode.fingerprint import fingerprint, globals_of, is_local
 MAX_ENCODED_BYTES = 32 * 2**20
 
 
-def encode(spec: object, *, author: str = "") -> CodeRecord:
+_INITIALIZE = "Make such objects in initialize_worker(), which runs on the worker"
+
+
+def encode(spec: object, *, author: str = "", hint: str = _INITIALIZE) -> CodeRecord:
     """Encode a spec object.
+
+    Args:
+        hint: what to do about an object in it that cannot be serialised.
 
     Raises:
         SpecError: `spec` is a class, or something it refers to cannot be serialised (the message says what),
@@ -41,11 +47,7 @@ def encode(spec: object, *, author: str = "") -> CodeRecord:
             content = cloudpickle.dumps(spec)
     except Exception as cause:  # pickling runs arbitrary __reduce__ methods, which may raise anything
         culprit = _culprit(spec) or f"{type(cause).__name__}: {cause}"
-        raise SpecError(
-            f"{type(spec).__name__} cannot be sent to the workers: {culprit}. Make such objects in "
-            "initialize_worker(), "
-            "which runs on the worker"
-        ) from cause
+        raise SpecError(f"{type(spec).__name__} cannot be sent to the workers: {culprit}. {hint}") from cause
     encoded = base64.b64encode(content).decode()
     if len(encoded) > MAX_ENCODED_BYTES:
         raise SpecError(

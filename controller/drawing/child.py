@@ -10,18 +10,17 @@ import json
 import sys
 from typing import Any
 
-from controller.drawing.questions import Question
+from cerebro.contract.search_questions import DrawQuestion
+from cerebro.errors import SearchError
+from cerebro.search.questions import values_for
 
 
 def reply(question: str) -> dict[str, Any]:
-    """To a `Question` in JSON: the values, or why there are none."""
+    """To a `DrawQuestion` in JSON: the values, or why there are none."""
     try:
-        return {"values": Question.model_validate_json(question).answer()}
-    except ImportError as error:
-        return {
-            "error": f"this sampler needs a library that is not installed where the controller runs ({error}): "
-            "install the group 'search', as in pip install 'cerebro-platform[search]', or take sampler=Random()"
-        }
+        return {"values": values_for(DrawQuestion.model_validate_json(question))}
+    except SearchError as error:
+        return {"error": str(error)}
     except Exception as error:  # noqa: BLE001 - of a library: told, and the run waits for a user
         return {"error": f"{type(error).__name__}: {error}"}
 

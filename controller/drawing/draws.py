@@ -44,7 +44,8 @@ class Draws:
     def steps(self, core: Core, run: Run) -> list[Step]:
         """That values are drawn, once they are; none while they are being drawn, or nobody wants any."""
         search = core.search_of(run)
-        question = search.question(run) if search is not None and run.state is RunState.RUNNING else None
+        is_asked = search is not None and not search.is_drawn_by_workers and run.state is RunState.RUNNING
+        question = search.question(run) if search is not None and is_asked else None
         if question is None:
             return []
         asked = _Asked(core.state.name, run.id, question.numbers[0])

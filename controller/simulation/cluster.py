@@ -145,7 +145,8 @@ class Simulation:
 
     def _start_controller(self) -> None:
         """A controller that knows nothing: it will read the logs."""
-        self.cores = {name: Core(record) for name, record in self._records.items()}
+        drawable = self._scenario.drawable
+        self.cores = {name: Core(record, drawable=drawable) for name, record in self._records.items()}
         self.experiments = Experiments(self._most_open)
         self.ledger = Ledger(_Mortal(self))
         self.sharing, self.taken = self._new_sharing(), TakenTime()

@@ -10,6 +10,8 @@ from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import Inspection, TrialOutcome
+from cerebro.search.procedure import Procedure
+from controller.searching import EVERYWHERE
 
 EXPERIMENT = "simulated"
 DATASET = "simulated"
@@ -92,5 +94,11 @@ class Scenario:
     """Workers of a version that knows no ways, until they come back for the first time."""
     trial: Callable[[TrialTask], TrialOutcome] = lambda body: TrialOutcome(batch_s=1.0, is_verified=True)
     """What a trial shows."""
+    procedure: Callable[[], Procedure] | None = None
+    """Makes a search's own procedure at the worker that is asked; `None`: no worker runs one."""
+    search_s: float = 0.5
+    """How long an answer takes."""
+    drawable: frozenset[str] = EVERYWHERE
+    """Kinds of samplers by which the controller has values drawn. Workers draw by others."""
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()

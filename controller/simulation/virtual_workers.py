@@ -12,6 +12,7 @@ from functools import partial
 from cerebro.contract import api
 from cerebro.contract.events import RunStarted
 from cerebro.contract.records import READS_BASES, TELLS_CURVES, Device, Holding, PodRef, WorkerRecord
+from cerebro.contract.search_questions import SearchAnswer
 from cerebro.contract.tasks import (
     CheckpointRef,
     EtlTask,
@@ -20,14 +21,18 @@ from cerebro.contract.tasks import (
     InboxItem,
     InspectTask,
     Savepoint,
+    SearchTask,
     TaskBody,
     TaskResult,
     Timings,
     TrainTask,
     TrialTask,
 )
+from cerebro.search import own
+from cerebro.search.questions import values_for
 from cerebro.state.workers import lanes_of
 from controller.orchestrator import Exit, Fleet, Pod
+from controller.searching import EVERYWHERE
 from controller.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
 from controller.simulation.store import VirtualStore
 
@@ -97,13 +102,20 @@ class VirtualWorkers:
             kinds = _KINDS if name in scenario.without_ways else self._kinds
             self._workers[name] = _Worker(name=name, kinds=kinds, pod=pod)
             if scenario.has_pods:
-                self._workers[f"{name}-etl"] = _Worker(name=f"{name}-etl", kinds=("etl",), pod=pod)
+                kinds = ("etl", *self._searches)
+                self._workers[f"{name}-etl"] = _Worker(name=f"{name}-etl", kinds=kinds, pod=pod)
 
     @property
     def _kinds(self) -> tuple[str, ...]:
         """Of tasks that workers of this version do, if they are not for ETL."""
         inspects = ["inspect"] if self._scenario.inspection is not None else []
-        return (*_KINDS, *inspects, "trial", READS_BASES, TELLS_CURVES)
+        searches = () if self._scenario.has_pods else self._searches
+        return (*_KINDS, *inspects, *searches, "trial", READS_BASES, TELLS_CURVES)
+
+    @property
+    def _searches(self) -> tuple[str, ...]:
+        is_asked = self._scenario.procedure is not None or self._scenario.drawable != EVERYWHERE
+        return ("search",) if is_asked else ()
 
     def begin(self) -> None:
         """Register who is there from the beginning; have happen to them what the scenario says."""
@@ -279,7 +291,10 @@ class VirtualWorkers:
             outcomes = self._report(worker, [start])
             if outcomes and outcomes[0].outcome != "refused" and item.body is not None:
                 worker.running.append(item)
-                seconds = self._scenario.unit_time(item.body, worker.name)
+                is_search = isinstance(item.body, SearchTask)
+                seconds = (
+                    self._scenario.search_s if is_search else self._scenario.unit_time(item.body, worker.name)
+                )
                 if isinstance(item.body, TrainTask):
                     seconds *= 1 - _resumed(item.body) / self._rows(item)
                 self._paces[_name_of(item)] = self._now(), seconds
@@ -299,9 +314,25 @@ class VirtualWorkers:
 
     def _ending(self, item: InboxItem, body: TaskBody, worker: str, failure: Failure | None) -> api.Report:
         named = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
+        if failure is None and isinstance(body, SearchTask):
+            try:
+                answer = self._answer(body)
+                return api.Commit.model_validate({**named, "result": TaskResult(answer=answer)})
+            except Exception as error:  # noqa: BLE001 - of a procedure under test, as a worker's child has it
+                failure = Failure(kind=FailureKind.USER_ERROR, message=str(error))
         if failure is not None:
             return api.Fail.model_validate({**named, "failure": failure})
         return api.Commit.model_validate({**named, "result": self._result(item, body, worker)})
+
+    def _answer(self, body: SearchTask) -> SearchAnswer:
+        """As it comes back from a worker, through JSON."""
+        body = SearchTask.model_validate_json(body.model_dump_json())
+        if body.question.ask == "draw":
+            answer = SearchAnswer(values=tuple(values_for(body.question)))
+        else:
+            assert self._scenario.procedure is not None
+            answer = SearchAnswer(orders=own.answer(body.question, self._scenario.procedure))
+        return SearchAnswer.model_validate_json(answer.model_dump_json())
 
     def _result(self, item: InboxItem, body: TaskBody, worker: str) -> TaskResult:
         if isinstance(body, InspectTask):

@@ -117,7 +117,7 @@ class Platform:
 
     def _start_worker(self, pod: str, client: Mapping[str, str]) -> None:
         for name, container, handlers in (
-            (f"{pod}-etl", "etl", ["etl_worker"]),
+            (f"{pod}-etl", "etl", ["etl_worker", "cerebro.worker.searches"]),
             (pod, "worker", ["model_hopper", "trial_runner"]),
         ):
             own = {

@@ -249,6 +249,12 @@ def test_samplers_draw_in_the_control_image(tmp_path: Path) -> None:
     assert done.stdout.count("'x'") == 4, done.stderr
 
 
+def test_worker_images_can_draw_for_searches() -> None:
+    """What samplers need is in them: SciPy too, which the control image does without."""
+    assert {"cmaes", "optuna", "scipy"} <= required("worker")
+    assert "scipy" not in required("control")
+
+
 def test_equal_libraries_become_one(tmp_path: Path) -> None:
     """Copies under several names become links, others stay as they are."""
     folder = tmp_path / "pyarrow"

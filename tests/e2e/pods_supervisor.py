@@ -39,7 +39,7 @@ def _pair(worker: Service, ports: Mapping[str, int]) -> Iterator[Service]:
     at = worker.command.index("--handlers")
     for name, container, handlers in (
         (worker.name, "worker", ["model_hopper", "trial_runner"]),
-        (f"{worker.name}-etl", "etl", ["etl_worker"]),
+        (f"{worker.name}-etl", "etl", ["etl_worker", "cerebro.worker.searches"]),
     ):
         pod = {
             "CEREBRO_POD": worker.name,

@@ -8,8 +8,12 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskAsked, TaskAssigned, TaskRevoked
+from cerebro.contract.events import TaskAsked, TaskAssigned, TaskCommitted, TaskRevoked
+from cerebro.contract.search import OwnProcedure, SearchRequest
+from cerebro.contract.search_questions import DrawOrder, OrdersQuestion, SearchAnswer
+from cerebro.contract.tasks import SearchTask, TaskResult
 from cerebro.errors import ConflictError
+from cerebro.search.told import packed
 from tests.kvs_api.bench import JOINED, LONG_S, OTHER, SHORT_S, TASK, Bench, body, note, requested, worker
 
 
@@ -27,6 +31,33 @@ class DecisionContract:
         (item,) = bench.store.inbox("worker-0", "a", 0, wait_s=0)
         assert (item.experiment, item.task, item.attempt, item.cancel) == ("one", TASK, 1, False)
         assert item.body == body()
+
+    def test_a_question_of_a_search_is_in_the_inbox_and_its_answer_in_the_log(self, bench: Bench) -> None:
+        """In the lane without a device, beside a task that takes one."""
+        bench.run_until("running")
+        question = OrdersQuestion(
+            request=SearchRequest(procedure=OwnProcedure(code="1" * 64, name="Mine")),
+            epochs=9,
+            metric="loss",
+            mode="min",
+            seed=7,
+            workers=1,
+            largest_batch=8,
+            told=packed([], []),
+        )
+        key = "fit-1/search/orders-0"
+        given = SearchTask(
+            key=key, experiment="one", run="fit-1", dataset="d", hang_timeout_s=9.0, question=question
+        )
+        assert bench.assign(task=key, devices=(), given=given) == "done"
+        assert bench.store.inbox("worker-0", "a", 0, wait_s=0)[-1].body == given
+        assert bench.step("start", task=key) == "done"
+        answer = SearchAnswer(orders=((DrawOrder(count=3),), ()))
+        commit = api.Commit(experiment="one", task=key, attempt=1, result=TaskResult(answer=answer))
+        assert bench.report(commit).outcomes[0].outcome == "done"
+        committed = bench.log()[-1]
+        assert isinstance(committed, TaskCommitted)
+        assert committed.result.answer == answer
 
     def test_an_assignment_that_is_sent_twice_counts_once(self, bench: Bench) -> None:
         """The second says so and posts nothing."""

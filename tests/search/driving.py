@@ -14,6 +14,7 @@ from typing import Any, Literal
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import (
     LogUniform,
+    OwnProcedure,
     ProcedureChoice,
     RandInt,
     SearchRequest,
@@ -43,6 +44,7 @@ from cerebro.search.procedure import (
     Stopped,
 )
 from cerebro.search.transducer import Search
+from tests.search.own_procedures import Halving
 
 SPACE: Space = {
     "lr": LogUniform(low=1e-4, high=1e-1),
@@ -60,7 +62,8 @@ def search_of(
     request: SearchRequest, *, epochs: int = 27, mode: Literal["min", "max"] = "max", workers: int = 2
 ) -> Search:
     """A search that has not begun."""
-    return Search(request, epochs=epochs, metric="score", mode=mode, seed=7, workers=workers)
+    own = Halving() if isinstance(request.procedure, OwnProcedure) else None
+    return Search(request, epochs=epochs, metric="score", mode=mode, seed=7, workers=workers, own=own)
 
 
 @dataclass

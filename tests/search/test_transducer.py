@@ -15,6 +15,7 @@ from cerebro.contract.search import (
     FixedProcedure,
     HyperbandProcedure,
     MedianRule,
+    OwnProcedure,
     PbtProcedure,
     PlateauRule,
     ProcedureChoice,
@@ -57,6 +58,7 @@ PROCEDURES: tuple[ProcedureChoice, ...] = (
     HyperbandProcedure(eta=2, first=2, brackets=2),
     PbtProcedure(population=6, perturb={"lr": (0.8, 1.25), "width": (0.5, 2.0)}),
     PbtProcedure(population=4, every=4, quantile=0.5),
+    OwnProcedure(code="1" * 64, name="Halving"),
 )
 VALUES: Hyperparameters = {"lr": 0.1, "width": 3, "drop": 0.0}
 
@@ -181,7 +183,7 @@ def test_a_search_lets_through_only_what_can_be(monkeypatch: pytest.MonkeyPatch)
     """No more draws than samples, nothing for who has ended, no smaller grant, and no model that there is not."""
     orders = (Draw(count=4), Extend(model="m0", epochs=9), Extend(model="m1", epochs=3))
     scripted = Scripted()
-    monkeypatch.setattr(transducer, "procedure_of", lambda choice: scripted)
+    monkeypatch.setattr(transducer, "procedure_of", lambda _choice, _own: scripted)
     search = search_of(asked(RandomProcedure(), samples=6), epochs=9)
     assert search.begin() == [Draw(count=4)]
     search.told(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from cerebro.contract.search import (
     AboveRule,
@@ -22,6 +22,7 @@ from cerebro.contract.search import (
     TpeSampler,
 )
 from cerebro.errors import SearchError
+from cerebro.search.procedure import Procedure
 
 # --- samplers -----------------------------------------------------------------------------------
 
@@ -194,7 +195,8 @@ class PBT:
                 )
 
 
-ProcedureOfUser = Random | Hyperband | ASHA | PBT
+BuiltIn = Random | Hyperband | ASHA | PBT
+ProcedureOfUser = BuiltIn | Procedure
 
 # --- stop rules ---------------------------------------------------------------------------------
 
@@ -291,6 +293,17 @@ def _number(owner: str, name: str, value: float, *, above: float, most: float) -
 def _rungs(owner: str, first: int, eta: int) -> None:
     _whole(owner, "first", first)
     _whole(owner, "eta", eta, least=2)
+
+
+def sampler_of(procedure: Procedure) -> Sampler:
+    """What a procedure of the user's own names as its `sampler`, if it does.
+
+    Raises:
+        SearchError: it is none.
+    """
+    found = getattr(procedure, "sampler", None) or Random()
+    _sampler(type(procedure).__name__, found)
+    return cast(Sampler, found)
 
 
 def _sampler(owner: str, value: object) -> None:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cerebro.client.search.choices import ASHA, PBT, Above, Below, Hyperband, Median, Plateau, Random
+from cerebro.client.search.choices import (
+    ASHA,
+    PBT,
+    Above,
+    Below,
+    BuiltIn,
+    Hyperband,
+    Median,
+    Plateau,
+    ProcedureOfUser,
+    Random,
+    sampler_of,
+)
 from cerebro.client.search.space import SearchSpace, is_drawn, space_data
+from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import (
     AshaProcedure,
     ChoiceOf,
@@ -14,6 +27,7 @@ from cerebro.contract.search import (
     FixedProcedure,
     HyperbandProcedure,
     LogUniform,
+    OwnProcedure,
     PbtProcedure,
     ProcedureChoice,
     RandomProcedure,
@@ -24,8 +38,10 @@ from cerebro.contract.search import (
     StopRule,
     Uniform,
 )
-from cerebro.errors import SearchError
+from cerebro.errors import SearchError, SpecError
 from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
+from cerebro.usercode.checks import check_procedure
+from cerebro.usercode.encoding import encode
 
 PERTURBED_BY: tuple[float, ...] = (0.8, 1.25)
 """Factors of what `PBT` changes if it is not told."""
@@ -34,11 +50,13 @@ PERTURBED_BY: tuple[float, ...] = (0.8, 1.25)
 def search_request(
     space: SearchSpace,
     *,
-    search: Random | Hyperband | ASHA | PBT | None = None,
+    search: ProcedureOfUser | None = None,
     stop: Any = (),
     samples: int | None = None,
     hours: float | None = None,
     epochs: int,
+    put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
+    author: str = "",
 ) -> SearchRequest | None:
     """What a fit asks of the search; `None`: its models are listed and trained to the end.
 
@@ -49,6 +67,8 @@ def search_request(
         samples: draws at most.
         hours: after which models are stopped where they are.
         epochs: the most that a model is trained for.
+        put_code: stores a procedure of the user's own; called once all is found to be right.
+        author: of it.
 
     Raises:
         SearchError: what is wrong with the arguments, or does not go together.
@@ -59,18 +79,30 @@ def search_request(
         if not rules and hours is None:
             return None
         return SearchRequest(procedure=FixedProcedure(), stop=rules, hours=hours)
-    if not isinstance(search, Random | Hyperband | ASHA | PBT):
-        raise SearchError(f"search={search!r}: expected one of cerebro's procedures, as in search=ASHA()")
+    if not isinstance(search, BuiltIn):
+        check_procedure(search)
     data = _space(search, space)
     _check_samples(samples)
     return SearchRequest(
-        procedure=_procedure(search, data, samples, hours, epochs),
+        procedure=_procedure(search, data, samples, hours, epochs)
+        if isinstance(search, BuiltIn)
+        else _own(search, author, put_code),
         sampler=_sampler(search, data),
         space=data,
         samples=samples,
         stop=rules,
         hours=hours,
     )
+
+
+def _own(search: object, author: str, put_code: Callable[[CodeRecord], CodeRecord]) -> OwnProcedure:
+    """A procedure of the user's own, sent."""
+    hint = "A procedure has numbers, texts and collections of them; make what else it needs in begin()"
+    try:
+        code = encode(search, author=author, hint=hint)
+    except SpecError as error:
+        raise SearchError(str(error)) from error
+    return OwnProcedure(code=put_code(code).sha256, name=code.class_name)
 
 
 def _name(search: object) -> str:
@@ -83,7 +115,7 @@ def _space(search: object, space: SearchSpace) -> Space:
             f"{_name(search)}() draws its models and the search space is no dict: give a dict with uniform(), "
             "loguniform(), randint() or choice(), or leave `search` out to train a list"
         )
-    if not is_drawn(space):
+    if not is_drawn(space) and isinstance(search, BuiltIn):
         raise SearchError(
             f"{_name(search)}() draws its models and the search space is a grid: use uniform(), loguniform(), "
             "randint() or choice() for a value, or leave `search` out to train the grid"
@@ -95,7 +127,7 @@ def _space(search: object, space: SearchSpace) -> Space:
 
 
 def _procedure(
-    search: Random | Hyperband | ASHA | PBT,
+    search: BuiltIn,
     space: Space,
     samples: int | None,
     hours: float | None,
@@ -206,15 +238,19 @@ def _perturb(search: PBT, space: Space) -> dict[str, tuple[float, ...]]:
 # --- samplers, rules, limits --------------------------------------------------------------------
 
 
-def _sampler(search: Random | Hyperband | ASHA | PBT, space: Space) -> SamplerChoice:
-    sampler = RandomSampler() if isinstance(search, PBT) else _data_of(search)
+def _sampler(search: ProcedureOfUser, space: Space) -> SamplerChoice:
+    match search:
+        case PBT():
+            sampler: SamplerChoice = RandomSampler()
+        case Random():
+            sampler = search.data()
+        case Hyperband() | ASHA():
+            sampler = search.sampler.data()
+        case _:
+            sampler = sampler_of(search).data()
     if isinstance(sampler, CmaSampler):
         _check_cma(space)
     return sampler
-
-
-def _data_of(search: Random | Hyperband | ASHA) -> SamplerChoice:
-    return search.data() if isinstance(search, Random) else search.sampler.data()
 
 
 def _check_cma(space: Space) -> None:

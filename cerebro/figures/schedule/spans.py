@@ -177,9 +177,10 @@ def spans(run: Run, now: float) -> list[Span]:
 
 
 def beside_units(run: Run, now: float) -> list[Span]:
-    """The same of partitions that were made again for `run`, and of inspections and trials of its models. Until its
+    """The same of partitions that were made again for `run`, of inspections and trials of its models, and of questions
+    of its search. Until its
     first unit starts they are before 0."""
-    return _spans(run, now, {"etl", *MEASURING}) if run.kind == "fit" else []
+    return _spans(run, now, {"etl", "search", *MEASURING}) if run.kind == "fit" else []
 
 
 def _spans(run: Run, now: float, kinds: Collection[str]) -> list[Span]:

@@ -16,6 +16,7 @@ _BESIDE = {
     "etl": ("making a partition", ""),
     "inspect": ("inspecting models", "."),
     "trial": ("trying a way", "+"),
+    "search": ("answering for the search", "/"),
 }
 """Kind of task -> its name in the legend, and the pattern of its bars."""
 
@@ -67,7 +68,12 @@ def _news(span: Span) -> str:
 def beside_words(spans: Sequence[Span]) -> str:
     """How much was done beside units, and for how long; empty if nothing was."""
     counts = Counter(span.kind for span in spans)
-    nouns = {"etl": "partition made again", "inspect": "inspection", "trial": "trial"}
+    nouns = {
+        "etl": "partition made again",
+        "inspect": "inspection",
+        "trial": "trial",
+        "search": "question of the search",
+    }
     told = [_counted(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
     if not told:
         return ""

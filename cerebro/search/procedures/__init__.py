@@ -1,4 +1,4 @@
-"""The built-in procedures, by the names that requests give them."""
+"""The procedures, by the names that requests give them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from cerebro.contract.search import (
     AshaProcedure,
     FixedProcedure,
     HyperbandProcedure,
+    OwnProcedure,
     PbtProcedure,
     ProcedureChoice,
     RandomProcedure,
@@ -21,11 +22,14 @@ VERSION = 1
 """Of all that they decide: whoever changes what a procedure orders gives it a new version."""
 
 
-def procedure_of(choice: ProcedureChoice) -> Procedure:
+def procedure_of(choice: ProcedureChoice, own: Procedure | None = None) -> Procedure:
     """A procedure as a request asks for it, which has not begun.
 
+    Args:
+        own: the user's, or what stands for it, where one is asked for.
+
     Raises:
-        SearchError: its version is not the one that is here.
+        SearchError: its version is not the one that is here; or it is the user's own, and not given.
     """
     if choice.version != VERSION:
         raise SearchError(
@@ -43,3 +47,7 @@ def procedure_of(choice: ProcedureChoice) -> Procedure:
             return Asha(choice)
         case PbtProcedure():
             return Pbt(choice)
+        case OwnProcedure():
+            if own is None:
+                raise SearchError(f"the procedure {choice.name!r} is user code, which only workers open")
+            return own

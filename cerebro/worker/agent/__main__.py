@@ -1,7 +1,7 @@
 """Start a worker: wiring only.
 
-``python -m cerebro.worker.agent --handlers etl_worker model_hopper trial_runner`` hosts all kinds in one process, as
-on one machine; in a cluster one container hosts the first, another one the others.
+``python -m cerebro.worker.agent --handlers etl_worker cerebro.worker.searches model_hopper trial_runner`` hosts all
+kinds in one process, as on one machine; in a cluster one container hosts the first two, another one the others.
 """
 
 from __future__ import annotations

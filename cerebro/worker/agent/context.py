@@ -104,10 +104,18 @@ class Context:
             SpecError: it is not here.
         """
         if sha256 not in self._opened:
-            if sha256 not in self._codes:
-                raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
-            self._opened[sha256] = decode(self._codes[sha256])
+            self._opened[sha256] = self.decoded(sha256)
         return self._opened[sha256]
+
+    def decoded(self, sha256: str) -> Any:
+        """The same, decoded anew: an object that has met no task before.
+
+        Raises:
+            SpecError: it is not here.
+        """
+        if sha256 not in self._codes:
+            raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
+        return decode(self._codes[sha256])
 
     def spec(self, sha256: str, misc: tuple[str, ...]) -> Any:
         """The user's spec, decoded and initialised once per child."""

@@ -21,6 +21,7 @@ from cerebro.contract.tasks import (
     InboxItem,
     InspectTask,
     ModelTask,
+    SearchTask,
     TaskBody,
     TaskResult,
     TrainTask,
@@ -261,7 +262,9 @@ class Execution:
             except OSError:
                 return child.reap()
         self._hint(child)
-        limit_s = body.hang_timeout_s if isinstance(body, ModelTask) else self._settings.etl_hang_timeout_s
+        limit_s = self._settings.etl_hang_timeout_s
+        if isinstance(body, ModelTask | SearchTask):
+            limit_s = body.hang_timeout_s
         answer = AttemptRunner(
             child,
             item,
@@ -373,4 +376,5 @@ def _codes(body: TaskBody) -> frozenset[str]:
     """Hashes of the user code that a task needs: its spec, and techniques of the user's own."""
     way = _way(body)
     techniques = (body.techniques or ()) if isinstance(body, InspectTask) else () if way is None else (way,)
-    return frozenset({body.code, *(each.code for each in techniques if each.code is not None)})
+    own = {body.code} if body.code else set()
+    return frozenset(own | {each.code for each in techniques if each.code is not None})

@@ -253,7 +253,10 @@ def test_each_container_of_a_worker_registers_under_a_name_of_its_own() -> None:
     containers = _worker("defaults")
     assert plain(containers["worker"])["CEREBRO_WORKER"] == "$(CEREBRO_POD)"
     assert plain(containers["etl"])["CEREBRO_WORKER"] == "$(CEREBRO_POD)-etl"
-    for container, handlers in (("worker", ["model_hopper", "trial_runner"]), ("etl", ["etl_worker"])):
+    for container, handlers in (
+        ("worker", ["model_hopper", "trial_runner"]),
+        ("etl", ["etl_worker", "cerebro.worker.searches"]),
+    ):
         command = containers[container]["command"]
         assert command[command.index("--handlers") + 1 :] == handlers
         names = [entry["name"] for entry in containers[container]["env"]]

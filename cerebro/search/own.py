@@ -1,0 +1,160 @@
+"""A user's own procedure: run where user code may run, and stood for by its answers in the controller.
+
+Where it runs, the whole search is told again from its beginning, so nothing is kept from one question to the next. What
+it has ordered before must come out again: a procedure that depends on anything but reports could not be gone on with
+after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from cerebro.contract.search import OwnProcedure
+from cerebro.contract.search_questions import Orders, OrdersQuestion
+from cerebro.errors import SearchError
+from cerebro.search.procedure import Add, Draw, Extend, Facts, Finish, Order, Procedure, Report, Stop
+from cerebro.search.told import order_data, order_of, orders_line, unpacked
+from cerebro.search.transducer import Search
+
+_KINDS = (Draw, Add, Extend, Stop, Finish)
+
+
+class Answered:
+    """Stands for a procedure that runs elsewhere: orders what it is given for the next thing that it is told."""
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+
+    def begin(self, facts: Facts) -> list[Order]:
+        """What it was given."""
+        return self._taken()
+
+    def told(self, report: Report) -> list[Order]:
+        """What it was given, once: one report may be told as several."""
+        return self._taken()
+
+    def give(self, orders: Orders) -> None:
+        """What the procedure orders at the next report."""
+        self.orders = [order_of(each) for each in orders]
+
+    def _taken(self) -> list[Order]:
+        orders, self.orders = self.orders, []
+        return orders
+
+
+class _Recorder:
+    """Asks a user's procedure, checks its orders one by one, and keeps them."""
+
+    def __init__(self, procedure: Procedure, name: str) -> None:
+        self._procedure, self._name = procedure, name
+        self.orders: list[Any] = []
+
+    def begin(self, facts: Facts) -> list[Order]:
+        """As the procedure does."""
+        return self._kept("begin", self._procedure.begin(facts))
+
+    def told(self, report: Report) -> list[Order]:
+        """As the procedure does."""
+        return self._kept("told", self._procedure.told(report))
+
+    def take(self) -> Orders:
+        """What it has ordered since this was asked last."""
+        orders, self.orders = tuple(self.orders), []
+        return orders
+
+    def _kept(self, method: str, given: object) -> list[Order]:
+        call = f"{self._name}.{method}()"
+        expected = "expected a list of orders (Draw, Add, Extend, Stop, Finish of cerebro.search)"
+        if not isinstance(given, list | tuple):
+            raise SearchError(f"{call} returned {_short(given)}, {expected}; return [] for none")
+        data = []
+        for order in given:
+            if type(order) not in _KINDS:
+                raise SearchError(f"{call} returned {_short(order)} among its orders, {expected}")
+            try:
+                data.append(order_data(order))
+            except ValidationError as cause:
+                first = cause.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                raise SearchError(
+                    f"{call} ordered {_short(order)}: {where} is {_short(first['input'])}, {first['msg']}"
+                ) from None
+        self.orders += data
+        return [order_of(each) for each in data]
+
+
+def search_of(question: OrdersQuestion, procedure: Procedure) -> Search:
+    """The search that is asked about, which has not begun."""
+    return Search(
+        question.request,
+        epochs=question.epochs,
+        metric=question.metric,
+        mode=question.mode,
+        seed=question.seed,
+        workers=question.workers,
+        largest_batch=question.largest_batch,
+        own=procedure,
+    )
+
+
+def answer(question: OrdersQuestion, make: Callable[[], Any]) -> tuple[Orders, ...]:
+    """What a procedure orders at all that it has not answered yet.
+
+    Args:
+        make: the procedure, which has not begun. Runs user code.
+
+    Raises:
+        SearchError: it is no procedure; it ordered what cannot be, or something else than it did before.
+        Exception: whatever user code raises.
+    """
+    choice = question.request.procedure
+    assert isinstance(choice, OwnProcedure)
+    reports, known = unpacked(question.told)
+    recorder = _Recorder(make(), choice.name)
+    search = search_of(question, recorder)
+    made: list[Orders] = []
+    for number in range(len(reports) + 1):
+        try:
+            _tell(search, reports, number)
+        except SearchError as error:
+            raise SearchError(f"{error} ({_what(reports, number)})") from None
+        orders = recorder.take()
+        if number < len(known) and orders_line(orders) != orders_line(known[number]):
+            raise SearchError(_difference(choice.name, _what(reports, number), known[number], orders))
+        made.append(orders)
+    return tuple(made[len(known) :])
+
+
+def _tell(search: Search, reports: Sequence[Report], number: int) -> None:
+    if number:
+        search.told(reports[number - 1])
+    else:
+        search.begin()
+
+
+def _what(reports: Sequence[Report], number: int) -> str:
+    return f"when it was told {_short(reports[number - 1])}" if number else "when it began"
+
+
+def _difference(name: str, when: str, before: Orders, now: Orders) -> str:
+    place = next(
+        (n for n, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now))
+    )
+    was = _short(order_of(before[place])) if place < len(before) else "nothing more"
+    is_now = _short(order_of(now[place])) if place < len(now) else "nothing more"
+    return (
+        f"{name} has ordered {was} {when}, and now it orders {is_now}: a procedure's orders may depend on what it is "
+        "told and on nothing else (random numbers come from facts.rng(number); the order of a set is another one in "
+        "each process). End the search with stop_search(), or start a new run"
+    )
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - of user code, which is to be told of another mistake
+        text = f"a {type(value).__name__} (its repr raised {type(error).__name__})"
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,65 @@
+"""What samplers are asked, by whoever draws beside the controller's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from importlib.util import find_spec
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import SamplerChoice, Space
+from cerebro.contract.search_questions import DrawQuestion, KnownModel
+from cerebro.errors import SearchError
+from cerebro.search.history import Past
+from cerebro.search.samplers import draw
+
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "random": (),
+    "tpe": ("optuna",),
+    "gp": ("optuna", "scipy", "torch"),
+    "cma": ("cmaes",),
+}
+"""Kind of sampler -> modules that it imports."""
+
+
+def drawable() -> frozenset[str]:
+    """Kinds of samplers whose libraries are installed here. Imports none of them."""
+    return frozenset(kind for kind, needed in _NEEDS.items() if not missing(needed))
+
+
+def missing(modules: Collection[str]) -> list[str]:
+    """Those that are not installed here."""
+    return [name for name in modules if find_spec(name) is None]
+
+
+def draw_question(
+    sampler: SamplerChoice, space: Space, history: Sequence[Past], numbers: range, seed: int
+) -> DrawQuestion:
+    """As `draw` has them."""
+    known = (
+        KnownModel(
+            hyperparams=past.hyperparams,
+            scores=dict(past.scores),
+            is_failed=past.is_failed,
+            is_running=past.is_running,
+        )
+        for past in history
+    )
+    return DrawQuestion(sampler=sampler, space=space, history=tuple(known), numbers=tuple(numbers), seed=seed)
+
+
+def values_for(question: DrawQuestion) -> list[Hyperparameters]:
+    """Values for each of the question's numbers.
+
+    Raises:
+        SearchError: a library of the sampler is not installed here.
+    """
+    history = [Past(**known.model_dump()) for known in question.history]
+    try:
+        return draw(question.sampler, question.space, history, question.numbers, question.seed)
+    except ImportError as error:
+        kind = question.sampler.kind
+        raise SearchError(
+            f"the sampler {kind!r} needs {', '.join(_NEEDS[kind])}, and a library is missing where it draws ({error}): "
+            "install the groups 'search' and 'worker' on the workers, as in pip install "
+            "'cerebro-platform[search,worker]', and resume the run; or take sampler=Random()"
+        ) from error

@@ -1,0 +1,45 @@
+"""The handler of a search's questions. Runs in a worker's child process; keeps nothing between tasks."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from cerebro.contract.search_questions import DrawQuestion, SearchAnswer
+from cerebro.contract.tasks import SearchTask, TaskBody, TaskResult, Timings
+from cerebro.errors import SpecError
+from cerebro.search.own import answer
+from cerebro.search.questions import values_for
+from cerebro.worker.agent.context import Context
+
+_NICE = 15
+"""Units train beside it, and nobody waits for an answer as they do."""
+
+
+class Handler:
+    """Answers questions; see `cerebro.worker.agent.context.Handler`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        with suppress(OSError):
+            os.nice(_NICE)
+
+    def preload(self, body: TaskBody) -> None:
+        """Nothing is worth it."""
+
+    def rest(self) -> None:
+        """Nothing is kept."""
+
+    def handle(self, body: TaskBody, attempt: int) -> TaskResult:
+        """Answer one question."""
+        if not isinstance(body, SearchTask):
+            raise SpecError(f"cerebro.worker.searches does no task of kind {body.kind}")
+        start_s, began = self._context.work_begins(), time.monotonic()
+        question = body.question
+        if isinstance(question, DrawQuestion):
+            found = SearchAnswer(values=tuple(values_for(question)))
+        else:
+            found = SearchAnswer(orders=answer(question, lambda: self._context.decoded(body.code)))
+        timings = Timings(start_s=start_s, compute_s=time.monotonic() - began)
+        return TaskResult(answer=found, timings=timings)

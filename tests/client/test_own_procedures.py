@@ -1,0 +1,147 @@
+"""Procedures of users' own as they are asked for: sent as code, and checked by their looks before that."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from cerebro import ASHA, TPE, loguniform
+from cerebro.client.search.requests import search_request
+from cerebro.contract.records import CodeRecord
+from cerebro.contract.search import OwnProcedure, RandomSampler, TpeSampler
+from cerebro.errors import SearchError
+from cerebro.search import Facts, Order, Procedure, Report
+from cerebro.usercode.encoding import decode
+from tests.search.own_procedures import Halving
+
+SPACE = {"lr": loguniform(1e-4, 1e-1), "batch_size": 32}
+
+
+class Plain:
+    """No subclass of anything."""
+
+    def begin(self, facts: Facts) -> list[Order]:
+        """Nothing."""
+        return []
+
+    def told(self, report: Report) -> list[Order]:
+        """Nothing."""
+        return []
+
+
+@pytest.mark.parametrize("own", [Plain(), Halving(models=5)])
+def test_an_own_procedure_is_sent_as_code(own: Any) -> None:
+    """The request names it by its hash; what was stored is the object, with its fields."""
+    stored: list[CodeRecord] = []
+
+    def put_code(code: CodeRecord) -> CodeRecord:
+        stored.append(code)
+        return code
+
+    request = search_request(SPACE, search=own, epochs=9, put_code=put_code, author="ada")
+    assert request is not None
+    (code,) = stored
+    assert request.procedure == OwnProcedure(code=code.sha256, name=type(own).__name__)
+    assert request.sampler == RandomSampler()
+    assert code.author == "ada"
+    assert vars(decode(code.encoded)) == vars(own)
+
+
+def test_an_own_procedure_may_name_a_sampler_and_a_space_without_draws() -> None:
+    """Draws are its sampler's; who adds models of its own making needs no distributions."""
+    own = Halving()
+    own.sampler = TPE(startup=3)
+    request = search_request({"lr": 0.1, "batch_size": 32}, search=own, epochs=9)
+    assert request is not None
+    assert request.sampler == TpeSampler(startup=3)
+    own.sampler = "tpe"
+    with pytest.raises(SearchError, match=r"Halving\(sampler='tpe'\): expected one of cerebro's samplers"):
+        search_request(SPACE, search=own, epochs=9)
+
+
+class NoTold:
+    """Half a procedure, with a method of a similar name."""
+
+    def begin(self, facts: Facts) -> list[Order]:
+        """Nothing."""
+        return []
+
+    def tell(self, report: Report) -> list[Order]:
+        """Nothing."""
+        return []
+
+
+class Forgot(Procedure):
+    """Has not its own `told`."""
+
+    def begin(self, facts: Facts) -> list[Order]:
+        """Nothing."""
+        return []
+
+
+class Short(Plain):
+    """Of another signature."""
+
+    def told(self) -> list[Order]:  # type: ignore[override]
+        """Nothing."""
+        return []
+
+
+class Yielding(Plain):
+    """A generator runs nothing."""
+
+    def told(self, report: Report) -> Any:
+        """Nothing."""
+        yield from ()
+
+
+class Locked(Plain):
+    """Holds what cannot be sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (
+            3,
+            r"search=3: expected one of cerebro's procedures, as in search=ASHA\(\), or an object with the methods ",
+        ),
+        (Plain, r"search=Plain is a class, expected an object: pass Plain\(\) instead of Plain"),
+        (
+            ASHA,
+            r"search=ASHA is a class, expected an object: expected one of cerebro's procedures, as in search=ASHA",
+        ),
+        (NoTold(), r"NoTold has no method 'told': define told\(self, report\)"),
+        (
+            Short(),
+            r"Short.told cannot be called as workers call it .*: expected told\(self, report\), found",
+        ),
+        (
+            Yielding(),
+            r"Yielding.told has a `yield`, so a call runs none of it: expected told\(self, report\) that returns",
+        ),
+        (
+            Locked(),
+            r"Locked cannot be sent to the workers: attribute 'lock' .*make what else it needs in begin\(\)",
+        ),
+    ],
+)
+def test_what_is_no_procedure_is_told_before_anything_is_sent(wrong: Any, sentence: str) -> None:
+    """Each in a sentence, with what to do."""
+
+    def put_code(code: CodeRecord) -> CodeRecord:
+        raise AssertionError(f"{code.class_name} was sent")
+
+    with pytest.raises(SearchError, match=sentence):
+        search_request(SPACE, search=wrong, epochs=9, put_code=put_code)
+
+
+def test_a_method_that_was_not_written_is_missed() -> None:
+    """`Procedure`'s own would order nothing, for ever."""
+    with pytest.raises(SearchError, match=r"Forgot has no method 'told': define told\(self, report\)"):
+        search_request(SPACE, search=Forgot(), epochs=9)  # type: ignore[abstract]

@@ -1,0 +1,333 @@
+"""Procedures of users' own in the controller: workers answer for them, and what becomes of it is in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    ModelStopRequested,
+    RunPaused,
+    RunResumed,
+    SearchDecided,
+    SearchStopRequested,
+    TaskAssigned,
+    TaskCommitted,
+)
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import AshaProcedure, ChoiceOf, OwnProcedure, RandomProcedure, TpeSampler
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.search import Add, Draw, Extend, Order, Procedure, Reached, Report
+from cerebro.state import ModelState, RunState, TaskKey
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, WorkerOutage
+from tests.controller.searches import WORKERS, ask, fit_of, search_of, simulation, story
+from tests.search.own_procedures import Clones, Halving, Scripted
+
+OWN = OwnProcedure(code="1" * 64, name="Mine")
+
+
+def searched(procedure: Callable[[], Procedure] = Halving, *, epochs: int = 4, **more: Any) -> Simulation:
+    """A fit with a procedure of a user's own."""
+    scenario = {"procedure": procedure, **more.pop("scenario", {})}
+    return simulation(search_of(OWN, **more), epochs=epochs, **scenario)
+
+
+@pytest.mark.parametrize("procedure", [Halving, Clones])
+@pytest.mark.parametrize("has_pods", [False, True])
+def test_an_own_procedure_decides(procedure: Callable[[], Procedure], has_pods: bool) -> None:
+    """Its orders become decisions as any procedure's; the run ends with them."""
+    run = fit_of(searched(procedure, scenario={"has_pods": has_pods}))
+    assert run.state is RunState.FINISHED
+    assert run.search is not None
+    assert run.search.finish in ("the best is trained to the end", "the clone is trained")
+    assert max(model.completed_epochs for model in run.models.values()) == 4
+    assert len(run.search.answers) >= run.search.decisions[-1].report + 2
+
+
+def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
+    """In a pod to the container for ETL; without pods into the lane of a worker, beside its units."""
+    for has_pods in (False, True):
+        made = searched(scenario={"has_pods": has_pods})
+        fit_of(made)
+        asked = [each for each in made.log if isinstance(each, TaskAssigned) and "/search/" in each.task]
+        assert asked
+        assert all(each.devices == () for each in asked)
+        assert {each.worker.endswith("-etl") for each in asked} == {has_pods}
+
+
+def check_deaths(procedure: Callable[[], Procedure], *, every: int) -> None:
+    """The controller dies before and after writes, `every` apart: the search is the same each time, and no question is
+    answered twice."""
+    undisturbed = searched(procedure)
+    expected = story(fit_of(undisturbed))
+    for write in range(0, undisturbed.writes, every):
+        died = searched(procedure, scenario={"crash_before": frozenset({write, write + 2})})
+        run = fit_of(died)
+        assert story(run) == expected
+        answered = [
+            each.task for each in died.log if isinstance(each, TaskCommitted) and "/search/" in each.task
+        ]
+        assert len(answered) == len(set(answered))
+
+
+@pytest.mark.parametrize("procedure", [Halving, Clones])
+def test_a_controller_that_dies_asks_again_only_what_is_unanswered(
+    procedure: Callable[[], Procedure],
+) -> None:
+    """The orders, ids and values are those of an undisturbed search."""
+    check_deaths(procedure, every=17)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("procedure", [Halving, Clones])
+def test_a_controller_that_dies_at_any_write_leaves_an_own_search_as_it_is(
+    procedure: Callable[[], Procedure],
+) -> None:
+    """The same, at every write."""
+    check_deaths(procedure, every=1)
+
+
+# --- what a user may get wrong --------------------------------------------------------------------
+
+VALUES: Hyperparameters = {"lr": 0.01, "batch_size": 1}
+
+
+def at_rung(*orders: object) -> Any:
+    """Orders at the first end of a grant."""
+    one = Add(hyperparams=VALUES, epochs=2)
+    return lambda: Scripted([one], lambda report: [*orders] if isinstance(report, Reached) else [])
+
+
+def raising() -> Procedure:
+    """Whose code has a mistake."""
+
+    def then(_report: Report) -> object:
+        return dict[str, object]()["nothing"]
+
+    return Scripted([Draw(count=1)], then)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "raises": (raising, "'nothing'"),
+    "orders nothing at all": (
+        lambda: Scripted(None),
+        "Mine.begin() returned None, expected a list of orders (Draw, Add, Extend, Stop, Finish of cerebro.search); "
+        "return [] for none (when it began)",
+    ),
+    "no order": (
+        lambda: Scripted(["stop"]),
+        "Mine.begin() returned 'stop' among its orders, expected a list of orders",
+    ),
+    "a wrong field": (
+        lambda: Scripted([Draw(count=0)]),
+        "Mine.begin() ordered Draw(count=0): count is 0, Input should be greater than or equal to 1",
+    ),
+    "unknown model": (
+        at_rung(Extend(model="m07", epochs=4)),
+        "the procedure 'Mine' ordered something for the model 'm07', which the run does not have: order only what "
+        "`Added` has told of (when it was told Reached(model='m00', epochs=2,",
+    ),
+    "lower grant": (
+        at_rung(Extend(model="m00", epochs=1)),
+        "Mine ordered a grant of 1 epochs for m00, which has one of 2: a grant only grows; use Stop",
+    ),
+    "above the run's epochs": (
+        at_rung(Extend(model="m00", epochs=9)),
+        "Mine ordered 9 epochs for m00, but the run has epochs=4: order at most that many",
+    ),
+    "batch above a partition": (
+        lambda: Scripted([Add(hyperparams={"lr": 0.1, "batch_size": 11}, epochs=1)]),
+        "Mine ordered a model with batch_size 11, expected a whole number from 1 to 10 (the smallest partition)",
+    ),
+    "no batch": (
+        lambda: Scripted([Add(hyperparams={"lr": 0.1}, epochs=1)]),
+        "Mine ordered a model with batch_size None, expected a whole number",
+    ),
+}
+
+
+def paused(made: Simulation) -> RunPaused:
+    """The first pause, of a run that a user then stops searching."""
+    ask(made, 60.0, SearchStopRequested(run="fit-1", by="ada"))
+    ask(made, 61.0, RunResumed(run="fit-1", by="ada"))
+    run = fit_of(made)
+    assert not run.is_open
+    return next(each for each in made.log if isinstance(each, RunPaused))
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_an_own_procedure_gets_wrong_pauses_the_run_with_a_sentence(what: str) -> None:
+    """A user can then end the search; models that were granted epochs are trained, and the run ends."""
+    procedure, sentence = BAD[what]
+    made = simulation(search_of(OWN), epochs=4, procedure=procedure)
+    assert sentence in paused(made).reason
+
+
+def test_a_question_that_failed_is_asked_again_when_the_run_goes_on() -> None:
+    """What was wrong was mended meanwhile: the search is the one that it would have been."""
+    is_broken = [True]
+
+    class Moody(Halving):
+        def told(self, report: Report) -> list[Order]:
+            if isinstance(report, Reached) and is_broken[0]:
+                raise OSError("the licence server does not answer")
+            return super().told(report)
+
+    def mend() -> None:
+        is_broken[0] = False
+
+    made = searched(Moody)
+    made._at(59.0, mend)
+    ask(made, 60.0, RunResumed(run="fit-1", by="ada"))
+    run = fit_of(made)
+    assert run.state is RunState.FINISHED
+    (pause,) = (each for each in made.log if isinstance(each, RunPaused))
+    assert "the licence server does not answer" in pause.reason
+    assert story(run) == story(fit_of(searched(Halving)))
+
+
+def test_a_procedure_that_orders_something_else_when_it_is_told_again_pauses_the_run() -> None:
+    """The order is named; what is in the log stays."""
+    begun = [0]
+
+    class Fickle(Halving):
+        def __init__(self) -> None:
+            begun[0] += 1
+            super().__init__(models=8 if begun[0] < 3 else 4)
+
+    made = searched(Fickle)
+    reason = paused(made).reason
+    assert (
+        "Mine has ordered Draw(count=8) when it began, and now it orders Draw(count=4): a procedure's orders"
+        in reason
+    )
+    assert next(each.draw for each in made.log if isinstance(each, SearchDecided)) == 8
+
+
+def test_what_a_sampler_drew_too_large_is_refused_as_of_any_procedure() -> None:
+    """The procedure is told, and goes on with the others."""
+    search = search_of(OWN)
+    space = {**search.space, "batch_size": ChoiceOf(values=(1, 1000))}
+    run = fit_of(simulation(search.model_copy(update={"space": space}), epochs=4, procedure=Halving))
+    assert run.state is RunState.FINISHED
+    assert {model.hyperparams["batch_size"] for model in run.models.values()} == {1}
+    assert 0 < len(run.models) < 8
+
+
+def test_an_unknown_version_pauses_the_run() -> None:
+    """It might be told of other things than what it was written for."""
+    made = simulation(search_of(OWN.model_copy(update={"version": 2})), epochs=2, procedure=Halving)
+    assert "version 2 of the procedure 'own', here is version 1" in paused(made).reason
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def test_workers_of_versions_that_know_no_searches_are_not_asked() -> None:
+    """They train; who knows the kind of task answers."""
+    made = searched(scenario={"without_ways": frozenset({"worker-0", "worker-1"})})
+    assert fit_of(made).state is RunState.FINISHED
+    asked = {e.worker for e in made.log if isinstance(e, TaskAssigned) and "/search/" in e.task}
+    assert asked == {"worker-2"}
+
+
+def test_a_worker_that_dies_is_asked_again_elsewhere() -> None:
+    """Whatever the number of the attempt, the answer is the same."""
+    outages = [WorkerOutage(worker=f"worker-{n}", start=2.0 + 9 * n, length=20) for n in range(3)]
+    made = searched(scenario={"outages": outages, "search_s": 3.0})
+    run = fit_of(made)
+    attempts = [len(task.attempts) for key, task in run.tasks.items() if TaskKey.parse(key).kind == "search"]
+    assert max(attempts) > 1
+    assert run.state is RunState.FINISHED
+    assert run.search is not None
+    assert run.search.finish == "the best is trained to the end"
+
+
+def test_values_are_drawn_by_workers_where_the_controller_lacks_the_library() -> None:
+    """They are those that the controller would have had drawn; none is drawn twice, also if it dies."""
+    draws: dict[str, Any] = {"drawable": frozenset({"random"})}
+    search = search_of(AshaProcedure(eta=2), samples=8, sampler=TpeSampler(startup=3))
+    undisturbed = simulation(search, epochs=4, **draws)
+    expected = story(fit_of(undisturbed))
+    asked = [e for e in undisturbed.log if isinstance(e, TaskCommitted) and "/search/draw-" in e.task]
+    assert sum(len(each.result.answer.values) for each in asked if each.result.answer) == 8
+    for write in range(0, undisturbed.writes, 23):
+        died = simulation(search, epochs=4, crash_before=frozenset({write, write + 2}), **draws)
+        assert story(fit_of(died)) == expected
+
+
+def busy(draw_s: float) -> float:
+    """Share of the workers' time, until the last new model, in which they train; a unit takes a second."""
+    search = search_of(RandomProcedure(), samples=16, sampler=TpeSampler())
+    made = simulation(search, epochs=8, drawable=frozenset({"random"}), search_s=draw_s)
+    run = fit_of(made)
+    until = max(each.time for each in made.log if isinstance(each, SearchDecided) and each.add)
+    visits = [visit for model in run.models.values() for visit in model.visits if visit.started < until]
+    return sum(min(visit.ended, until) - visit.started for visit in visits) / (until - run.zero) / WORKERS
+
+
+def test_no_worker_waits_for_a_draw_that_takes_as_long_as_a_unit() -> None:
+    """Devices are as busy as with draws that take no time, but for 3 %: the worker that draws trains meanwhile."""
+    assert busy(0.0) == pytest.approx(1.0)
+    assert busy(1.0) >= 0.97
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_user_prevails_over_an_own_procedure(seed: int) -> None:
+    """What a user stops stays stopped, and the run ends."""
+    made = searched()
+    ask(made, 3.0 + seed, ModelStopRequested(run="fit-1", model="m01", by="ada"))
+    run = fit_of(made)
+    assert run.state is RunState.FINISHED
+    assert run.models["m01"].state is ModelState.STOPPED
+
+
+def test_failures_of_a_worker_are_tried_again_before_the_run_pauses() -> None:
+    """A process that crashed is no mistake of the procedure's."""
+    crash = Failure(kind=FailureKind.CRASH, message="killed")
+
+    def outcome(body: Any, attempt: int, _worker: str) -> Failure | None:
+        return crash if body.kind == "search" and attempt == 1 else None
+
+    made = searched(scenario={"outcome": outcome})
+    assert fit_of(made).state is RunState.FINISHED
+    assert not any(isinstance(each, RunPaused) for each in made.log)
+    assert fold(EXPERIMENT, made.log).runs["fit-1"].state is RunState.FINISHED
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_an_own_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
+    """Workers go and come, models fail, the controller dies, a user stops models: the run ends, and no model has
+    trained more than it was granted."""
+    failing = {f"m{n:02}" for n in data.draw(st.sets(st.integers(0, 9), max_size=3))}
+    failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")
+    starts = data.draw(st.dictionaries(st.integers(0, 2), st.floats(0.5, 20), max_size=3))
+    outages = [
+        WorkerOutage(worker=f"worker-{worker}", start=start, length=data.draw(st.floats(1, 30)))
+        for worker, start in starts.items()
+    ]
+    made = searched(
+        data.draw(st.sampled_from([Halving, Clones])),
+        scenario={
+            "outages": outages,
+            "search_s": data.draw(st.sampled_from([0.0, 0.5, 7.0])),
+            "crash_before": data.draw(st.frozensets(st.integers(0, 80), max_size=4)),
+            "outcome": lambda body, _attempt, _worker: (
+                failure if getattr(body, "model", "") in failing else None
+            ),
+        },
+    )
+    for at, number in data.draw(st.lists(st.tuples(st.floats(1, 25), st.integers(0, 5)), max_size=3)):
+        ask(made, at, ModelStopRequested(run="fit-1", model=f"m{number:02}", by="ada"))
+    run = fit_of(made)
+    assert not run.is_open
+    assert not any(isinstance(each, RunPaused) for each in made.log)
+    for model in run.models.values():
+        assert model.completed_epochs <= model.epochs

@@ -1,0 +1,95 @@
+"""Search procedures of users' own in a real cluster: workers run them, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro import TPE
+from cerebro.contract.events import SearchDecided, TaskAssigned, TaskCommitted
+from cerebro.search import Order, Reached, Report
+from cerebro.state import RunState
+from tests.e2e.conftest import MakeLab
+from tests.e2e.harness import Lab
+from tests.e2e.specs import TinyTraining
+from tests.e2e.test_search import SETTINGS, SPACE, check_complete, run_of
+from tests.search.own_procedures import Halving
+
+pytestmark = pytest.mark.slow
+
+
+class Licensed(Halving):
+    """Needs a file once a model has come to its end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(models=4)
+        self.path = path
+
+    def told(self, report: Report) -> list[Order]:
+        """As `Halving`."""
+        if isinstance(report, Reached):
+            self.path.open().close()
+        return super().told(report)
+
+
+def test_an_own_procedure_survives_its_controller_and_a_worker(own_lab: MakeLab) -> None:
+    """Both are killed meanwhile: no question is answered twice, every order is carried out once."""
+    lab = own_lab(workers=2)
+    experiment = lab.prepared()
+    procedure = Halving(models=8)
+    procedure.sampler = TPE(startup=3)
+    fit = lab.spawn(
+        lambda: (
+            type(experiment)
+            .attach(experiment.name)
+            .run_fit(TinyTraining(), SPACE, epochs=4, search=procedure, **SETTINGS)
+        )
+    )
+    log = lab.log(experiment)
+    log.until(lambda event: isinstance(event, TaskAssigned) and "/search/" in event.task, "a question")
+    lab.kill("controller")
+    log.until(lambda event: isinstance(event, SearchDecided) and event.number == 6, "decision 6")
+    asked = log.until(lambda event: isinstance(event, TaskAssigned) and "/search/" in event.task, "another")
+    assert isinstance(asked, TaskAssigned)
+    lab.kill(asked.worker)
+    result = lab.result(fit, experiment)
+    assert result.failures() == {}
+    run = run_of(lab, experiment)
+    check_complete(run)
+    assert run.search is not None
+    assert run.search.finish == "the best is trained to the end"
+    assert [model.completed_epochs for model in run.models.values()].count(4) == 2
+    assert len(run.models) == 8
+    events = [event for event in log.read() if "/search/" in getattr(event, "task", "")]
+    answered = [event.task for event in events if isinstance(event, TaskCommitted)]
+    assert len(answered) == len(set(answered))
+    assert all(event.devices == () for event in events if isinstance(event, TaskAssigned))
+
+
+def test_a_procedure_that_raises_pauses_the_run_until_what_it_lacks_is_there(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """The reason has the traceback of its code; after the user has mended it, the search goes on as if nothing had
+    been."""
+    experiment = lab.prepared()
+    missing = tmp_path / "licence"
+    fit = lab.spawn(
+        lambda: (
+            type(experiment)
+            .attach(experiment.name)
+            .run_fit(TinyTraining(), SPACE, epochs=2, search=Licensed(missing), **SETTINGS)
+        )
+    )
+    log = lab.log(experiment)
+    log.until_type("RunPaused")
+    run = run_of(lab, experiment)
+    assert "No such file or directory" in run.reason
+    assert "self.path.open().close()" in run.reason
+    missing.touch()
+    experiment.resume(run.id)
+    assert lab.result(fit, experiment).failures() == {}
+    run = run_of(lab, experiment)
+    check_complete(run)
+    assert run.state is RunState.FINISHED
+    assert len(run.models) == 4

@@ -1,0 +1,117 @@
+"""Procedures as users may write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.search import (
+    Add,
+    Added,
+    Crew,
+    Draw,
+    Drawn,
+    Extend,
+    Extended,
+    Facts,
+    Failed,
+    Finish,
+    Order,
+    Procedure,
+    Reached,
+    Refused,
+    Report,
+    Resumed,
+    Stop,
+    Stopped,
+)
+
+
+class Halving(Procedure):
+    """Draws `models`, trains all for an epoch, the better half for twice as many, and so on."""
+
+    sampler: Any = None
+
+    def __init__(self, models: int = 8) -> None:
+        self.models = models
+
+    def begin(self, facts: Facts) -> list[Order]:
+        """Draw all."""
+        self.facts, self.grant = facts, 1
+        self.waiting: dict[str, float] = {}
+        self.scores: dict[str, float] = {}
+        self.to_come = self.models
+        return [Draw(count=self.models)]
+
+    def told(self, report: Report) -> list[Order]:
+        """Decide once all that train have come to the end of their grant."""
+        orders: list[Order] = []
+        match report:
+            case Drawn():
+                orders.append(Add(hyperparams=report.hyperparams, epochs=1))
+            case Added(by="search"):
+                self.to_come -= 1
+                self.waiting[report.model] = 0.0
+            case Refused():
+                self.to_come -= 1
+            case Reached() if report.model in self.waiting:
+                del self.waiting[report.model]
+                self.scores[report.model] = self.facts.score(report.value)
+            case Failed() | Stopped() | Extended() | Resumed():  # a user has other plans with it
+                self.waiting.pop(report.model, None)
+                self.scores.pop(report.model, None)
+        if orders or self.waiting or self.to_come:
+            return orders
+        return self._halve()
+
+    def _halve(self) -> list[Order]:
+        ranked = sorted(self.scores, key=lambda name: (-self.scores[name], name))
+        if self.grant >= self.facts.epochs or not ranked:
+            return [Finish(why="the best is trained to the end")]
+        self.grant = min(2 * self.grant, self.facts.epochs)
+        best = ranked[: max(1, len(ranked) // 2)]
+        self.scores, self.waiting = {}, dict.fromkeys(best, 0.0)
+        losers = [name for name in ranked if name not in best]
+        return [
+            *(Stop(model=name, why="it is in the worse half") for name in losers),
+            *(Extend(model=name, epochs=self.grant) for name in best),
+        ]
+
+
+class Clones(Procedure):
+    """Trains two models of its own making, then a clone of the first for the rest; random numbers from `facts`."""
+
+    def begin(self, facts: Facts) -> list[Order]:
+        """Two models that are in no space."""
+        self.facts, self.names, self.is_cloned = facts, list[str](), False
+        rng = facts.rng(0)
+        return [Add(hyperparams={"lr": rng.random(), "batch_size": 1}, epochs=1) for _ in range(2)]
+
+    def told(self, report: Report) -> list[Order]:
+        """Clone the first that comes to its end."""
+        match report:
+            case Reached() if not self.is_cloned and self.facts.epochs > 1:
+                self.is_cloned = True
+                values: Hyperparameters = {"lr": self.facts.rng(1).random(), "batch_size": 1}
+                return [Add(hyperparams=values, epochs=self.facts.epochs, origin=report.model, priority=1)]
+            case Reached() if report.epochs == self.facts.epochs:
+                return [Finish(why="the clone is trained")]
+            case Failed() | Stopped() | Refused() | Crew(workers=0):
+                return [Finish(why="something else happened")]
+        return []
+
+
+class Scripted(Procedure):
+    """Orders what it is given: at the beginning, and whenever it is told anything."""
+
+    def __init__(self, first: object, then: Callable[[Report], object] = lambda _report: []) -> None:
+        self.first, self.then = first, then
+
+    def begin(self, facts: Facts) -> list[Order]:
+        """See above."""
+        return cast(list[Order], self.first)  # what users may get wrong
+
+    def told(self, report: Report) -> list[Order]:
+        """See above."""
+        return cast(list[Order], self.then(report))

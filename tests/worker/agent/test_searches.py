@@ -1,0 +1,96 @@
+"""Questions of searches, answered by a worker: by its child process, in the lane of tasks without a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import TaskCommitted, TaskFailed
+from cerebro.contract.search import LogUniform, OwnProcedure, SearchRequest, Space, TpeSampler
+from cerebro.contract.search_questions import DrawOrder, OrdersQuestion, SearchQuestion
+from cerebro.contract.tasks import FailureKind, SearchTask
+from cerebro.search import Draw, Drawn, Order, Procedure, Report
+from cerebro.search.history import Past
+from cerebro.search.questions import draw_question, values_for
+from cerebro.search.told import packed, report_line
+from tests.search.own_procedures import Halving
+from tests.worker.agent.agents import Agents
+
+SPACE: Space = {"lr": LogUniform(low=1e-4, high=1), "wd": LogUniform(low=1e-4, high=1)}
+
+
+class Broken(Procedure):
+    """Has a mistake in a function of its own."""
+
+    def begin(self, facts: Any) -> list[Order]:
+        """Nothing is wrong yet."""
+        return [Draw(count=1)]
+
+    def told(self, report: Report) -> list[Order]:
+        """See above."""
+        return self._best([])
+
+    def _best(self, models: list[Order]) -> list[Order]:
+        return [models[0]]
+
+
+def ask(agents: Agents, code: str, question: SearchQuestion, number: int) -> Any:
+    """Give the worker a question; how its task has ended."""
+    task = SearchTask(
+        key=f"fit-1/search/orders-{number}",
+        experiment="one",
+        run="fit-1",
+        dataset="d",
+        code=code,
+        hang_timeout_s=60.0,
+        question=question,
+    )
+    agents.assign(task, attempt=1, devices=())
+    return agents.end_of(task.key)
+
+
+def asked(code: str, *reports: Report) -> OrdersQuestion:
+    """What a procedure orders, from the beginning on."""
+    return OrdersQuestion(
+        request=SearchRequest(procedure=OwnProcedure(code=code, name="Mine"), space=SPACE),
+        epochs=9,
+        metric="score",
+        mode="max",
+        seed=7,
+        workers=2,
+        largest_batch=64,
+        told=packed([report_line(report) for report in reports], []),
+    )
+
+
+def test_a_worker_answers_for_searches(agents: Agents) -> None:
+    """What a procedure orders, which is made anew for each question; and what is wrong with one that has a mistake."""
+    agents.start(handler="cerebro.worker.searches")
+    drawn = Drawn(number=0, hyperparams={"lr": 0.1, "batch_size": 1})
+    code = agents.learn(Halving(models=3))
+    for number, reports in enumerate([(), (drawn,)]):
+        done = ask(agents, code, asked(code, *reports), number)
+        assert isinstance(done, TaskCommitted), done
+        assert done.result.answer is not None
+        assert done.result.answer.orders[0] == (DrawOrder(count=3),)
+        assert len(done.result.answer.orders) == 1 + len(reports)
+    broken = agents.learn(Broken())
+    failed = ask(agents, broken, asked(broken, drawn), 2)
+    assert isinstance(failed, TaskFailed)
+    assert failed.failure.kind is FailureKind.USER_ERROR
+    assert failed.failure.message == "IndexError: list index out of range"
+    assert "return [models[0]]" in failed.failure.traceback
+    assert "own.py" not in failed.failure.traceback
+
+
+@pytest.mark.slow
+def test_a_worker_draws_for_a_search_without_any_user_code(agents: Agents) -> None:
+    """The values are those that would have been drawn beside the controller."""
+    agents.start(handler="cerebro.worker.searches")
+    known = [Past(hyperparams={"lr": 0.1 + n / 10, "wd": 0.2}, scores={1: float(n)}) for n in range(5)]
+    question = draw_question(TpeSampler(startup=2), SPACE, known, range(3), 5)
+    values = ask(agents, "", question, 3)
+    assert isinstance(values, TaskCommitted), values
+    assert values.result.answer is not None
+    assert values.result.answer.values == tuple(values_for(question))
