@@ -120,6 +120,9 @@ class _Units:
             soon = [w for w in calmest_first if w.name in self._soon]
             self._draft.give_ready(self._depth, soon, self._soon)
             self._fill(self._depth, self._in_turn(), self._soon)
+            outranked = self._outranked()
+            if outranked is not None:
+                return [*self._draft.steps, outranked]
         return [*self._draft.steps]
 
     def undo(self) -> None:
@@ -303,20 +306,46 @@ class _Units:
 
     def _taken_back(self) -> api.Revoke | None:
         """A queued unit that an idle device should rather run now: prefetching must never make anybody wait."""
-        run, draft = self._draft.run, self._draft
+        draft = self._draft
         idle = [
             w
             for w in self._training_workers
             if w.name not in draft.barred and draft.places.num_free(w.name, 1)
         ]
-        if not idle:
-            return None
-        listed = (run.open.get(key) for w in draft.alive for key in w.open_tasks if not w.is_next(key))
-        queued = [task for task in listed if task and task.state is TaskState.ASSIGNED]
+        queued = self._queued() if idle else []
         for worker in idle:
             for task in queued:
                 if self._is_wanted(worker, task.key):
                     return revoke_task(task, f"{worker.name} is idle and can run it now")
+        return None
+
+    def _queued(self) -> list[Task]:
+        """The run's tasks that wait behind others."""
+        draft = self._draft
+        listed = (draft.run.open.get(key) for w in draft.alive for key in w.open_tasks if not w.is_next(key))
+        return [task for task in listed if task and task.state is TaskState.ASSIGNED]
+
+    def _outranked(self) -> api.Revoke | None:
+        """A queued unit, one of the lowest priority, in whose place a model of a higher one goes first: it is idle, and
+        is queued there at once; or that is not due yet, but there is no other place for it."""
+        fit, state = self._fit, self._fit.dispatch_state
+        if not state.has_priorities:
+            return None
+        idle = {m: state.priority[m] for m, mask in enumerate(state.open) if mask and m not in state.running}
+        highest = max(idle.values(), default=0)
+        roomy = [w for w in self._training_workers if self._draft.places.num_free(w.name, self._depth)]
+        with_room = {model for w in roomy for model, _ in state.eligible(fit.worker(w.name))}
+        queued = [(state.priority[fit.model(t.key.model or "")], t) for t in self._queued() if t.key.model]
+        for priority, task in sorted(queued, key=lambda each: each[0]):
+            if priority >= highest:
+                return None
+            worker, devices = task.worker or "", task.attempts[-1].devices
+            if task.key.kind != "train" or task.key.others or worker in self._draft.barred:
+                continue
+            is_due = set(devices) <= set(self._soon.get(worker, ()))
+            for model, _ in state.eligible(fit.worker(worker)):
+                if idle[model] > priority and (is_due or model not in with_room):
+                    return revoke_task(task, "a model of a higher priority goes first")
         return None
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
-from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
 from cerebro.state import ExperimentState, Run, TaskKey
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.decide import Step, decide
@@ -107,12 +107,14 @@ class Core:
         if fit is None:
             return revoke_s
         waits = (until - now for until in fit.interrupted.values() if until > now)
+        # Where models differ in priority, what is queued may have to give its place to another one.
+        most = QUEUE_DEPTH if fit.dispatch_state.has_priorities else 1
         places = (
             (worker, device)
             for worker in self.state.workers.values()
             if worker.is_alive and worker.open_tasks
             for device in range(worker.devices)
-            if len(worker.in_lane(device)) == 1
+            if 1 <= len(worker.in_lane(device)) <= most
         )
         dues = (due_s(fit, worker, device, now) for worker, device in places)
         return min((revoke_s, *filter(None, dues), *waits))

@@ -27,8 +27,9 @@ _Holder = TypeVar("_Holder", int, str)
 def form(
     fit: FitDispatch, draft: AssignmentDraft, dispatch_draft: DispatchDraft, snapshot: ClusterSnapshot
 ) -> None:
-    """Give units on sets of partitions to workers that are idle, those first that have most left. A model waits for the
-    workers of a set that it still needs as a whole, unless other runs have one of them."""
+    """Give units on sets of partitions to workers that are idle, those of models of the highest priority first, then
+    those that have most left. A model waits for the workers of a set that it still needs as a whole, unless other runs
+    have one of them."""
     if fit.gang_size < 2:
         return
     dispatch_state = fit.dispatch_state
@@ -41,7 +42,11 @@ def form(
         for members in _sets(fit)
         if all(fit.workers[member.worker] in within_reach for member in members)
     ]
-    for model in sorted(range(len(fit.models)), key=lambda m: (-dispatch_state.model_left[m], m)):
+
+    def precedence(model: int) -> tuple[int, float, int]:
+        return -dispatch_state.priority[model], -dispatch_state.model_left[model], model
+
+    for model in sorted(range(len(fit.models)), key=precedence):
         way = fit.ways.gang_way(model)
         if way is None or model in fit.memory_retries:
             continue

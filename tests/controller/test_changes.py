@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 from hypothesis import given, settings
@@ -14,13 +15,19 @@ from cerebro.contract.events import (
     ModelExtended,
     ModelsAdded,
     PriorityChanged,
+    RunStarted,
+    SchedulerChanged,
+    TaskAssigned,
+    TaskCommitted,
     TaskRevoked,
+    TaskStarted,
 )
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.tasks import TaskBody, TrainTask
-from cerebro.state import ModelState, Run, RunState
+from cerebro.scheduling.policies import POLICIES
+from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
 from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import WorkerOutage
+from controller.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import ask, fit_of, simulation
 
 
@@ -72,7 +79,7 @@ def test_a_queued_unit_of_a_changed_model_is_taken_back() -> None:
 
 
 def test_a_model_of_high_priority_goes_first() -> None:
-    """From when it has it; it waits for units that were queued while it ran. The last of nine is done first."""
+    """From when it has it. The last of nine is done first."""
     fit = made(models=9)
     ask(fit, 0.5, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
@@ -80,6 +87,58 @@ def test_a_model_of_high_priority_goes_first() -> None:
     first, second, *_ = sorted(ends, key=lambda name: ends[name])
     assert first == "m08"
     assert ends[first] <= ends[second] - 3
+
+
+def test_a_unit_that_was_queued_gives_its_place_to_a_higher_priority() -> None:
+    """Each worker has a unit behind the one that runs when the model is given it: it is in the next round all the
+    same, and so is each of its units; what was taken back for it is trained later."""
+    fit = made(models=9)
+    ask(fit, 0.95, PriorityChanged(run="fit-1", model="m08", priority=1))
+    run = fit_of(fit)
+    assert run.models["m08"].visits[0].started == 1.0
+    reasons = [event.reason for event in fit.log if isinstance(event, TaskRevoked)]
+    assert set(reasons) == {"a model of a higher priority goes first"}
+    assert len(reasons) <= 9  # once for each of its units
+    assert run.state is RunState.FINISHED
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    policy=st.sampled_from(sorted(POLICIES.keys() - {"monte-carlo"})),
+    times=st.randoms(use_true_random=False),
+    changes=st.lists(
+        st.tuples(st.integers(0, 6), st.integers(-1, 2), st.floats(0.5, 12)), min_size=1, max_size=8
+    ),
+)
+def test_no_unit_begins_where_a_model_of_a_higher_priority_has_waited(
+    policy: str, times: Random, changes: list[tuple[int, int, float]]
+) -> None:
+    """By any policy: whatever was queued before, and whenever priorities change; once it is known how long units take,
+    so that what is queued too early is known."""
+    fit = made(models=7, unit_time=lambda _body, _worker: times.uniform(1.0, 1.4))
+    fit.store.append(EXPERIMENT, SchedulerChanged(run="fit-1", scheduler=policy, planner=False))
+    for number, priority, at in changes:
+        ask(fit, at, PriorityChanged(run="fit-1", model=f"m{number:02}", priority=priority))
+    fit_of(fit)
+    state, idle_since, is_known = ExperimentState(name=EXPERIMENT), dict[str, float](), dict[str, bool]()
+    for event in fit.log:
+        if isinstance(event, TaskStarted) and (key := TaskKey.parse(event.task)).kind == "train":
+            models = state.runs["fit-1"].models
+            was_known = is_known.get(event.worker, False)
+            is_known[event.worker] = all(model.visits for model in models.values())
+            ((_, partition),) = state.workers[event.worker].holdings
+            for name, model in models.items():
+                has_waited = model.busy is None and idle_since.get(name, event.time) < event.time
+                if was_known and has_waited and not model.is_trained and partition in model.remaining:
+                    assert model.priority <= models[key.model or ""].priority
+        state.apply(event)
+        if isinstance(event, RunStarted | PriorityChanged | TaskAssigned | TaskRevoked | TaskCommitted):
+            for name, model in state.runs["fit-1"].models.items():
+                if model.busy is not None or isinstance(event, PriorityChanged):
+                    idle_since.pop(name, None)
+                if model.busy is None:
+                    idle_since.setdefault(name, event.time)
+    assert state.runs["fit-1"].state is RunState.FINISHED
 
 
 @settings(deadline=None, max_examples=40)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
+from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.pairing import pair
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
@@ -235,29 +235,68 @@ def test_the_default_exists() -> None:
     assert DEFAULT_POLICY in POLICIES
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"cyclic"}))  # its circle is kept to
-@settings(deadline=None, max_examples=25)
-@given(
-    priorities=st.lists(st.integers(-1, 1), min_size=2, max_size=6),
-    places=st.lists(st.integers(1, 7), min_size=3, max_size=3),
-    idle=st.sets(st.integers(0, 2), min_size=1),
-)
+@st.composite
+def states(draw: st.DrawFn) -> DispatchState:
+    """Of 2 to 6 models on 3 workers, in the middle of a run: visits behind them, some of them busy, partitions with
+    several holders or none, units that take long here and do not fit there."""
+    models = draw(st.integers(2, 6))
+    held = draw(st.lists(st.integers(0, 7), min_size=3, max_size=3) | st.just([1, 2, 4]))
+    state = DispatchState.of_equals(models=models, sizes=[1, 1, 1], held=held, epochs=2)
+    seconds = st.sampled_from([1.0, 1.0, 1.0, 3.0, 40.0])
+    for model in range(models):
+        times = draw(st.just([1.0] * 3) | st.lists(seconds, min_size=3, max_size=3))
+        for worker, time in enumerate(times):
+            state.set_time(model, worker, time, 0.0)
+        state.set_epochs(model, 2, draw(st.integers(1, 2)), draw(st.integers(0, 7)))
+    for model, worker in draw(st.sets(st.tuples(st.integers(0, models - 1), st.integers(0, 2)), max_size=3)):
+        state.time[model][worker] = NEVER  # it is kept off there
+    state.merit = draw(st.just([]) | st.lists(st.floats(0, 1), min_size=models, max_size=models))
+    for worker in draw(st.sets(st.integers(0, 2), max_size=1)):
+        found = list(state.startable(worker))
+        if found:
+            model, mask = draw(st.sampled_from(found))
+            state.start(Choice(worker, model, (mask & -mask).bit_length() - 1))
+    return state
+
+
+def begun(policy: str, state: DispatchState, idle: set[int]) -> list[Choice]:
+    """A round: units are begun until the policy has no more for the workers that are idle."""
+    rng, found = random.Random(0), list[Choice]()
+    while choice := POLICIES[policy].choose(state, sorted(idle - {each.worker for each in found}), rng):
+        state.start(choice)
+        found.append(choice)
+    return found
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@settings(deadline=None, max_examples=300)
+@given(state=states(), priorities=st.lists(st.integers(-1, 1), min_size=6, max_size=6), data=st.data())
 def test_models_of_the_highest_priority_go_first_wherever_they_can(
-    policy: str, priorities: list[int], places: list[int], idle: set[int]
+    policy: str, state: DispatchState, priorities: list[int], data: st.DataObject
 ) -> None:
-    """The first unit that any policy begins is of a model of the highest priority that its worker could take; with one
-    partition on each worker, as many of the highest are begun as there are idle workers for."""
-    for held in (places, [1, 2, 4]):
-        state = DispatchState.of_equals(models=len(priorities), sizes=[1, 1, 1], held=held, epochs=2)
-        for model, priority in enumerate(priorities):
-            state.set_priority(model, priority)
-        rng, begun = random.Random(0), list[Choice]()
-        while choice := POLICIES[policy].choose(state, sorted(idle - {c.worker for c in begun}), rng):
-            assert all(
-                state.priority[choice.model] >= state.priority[m] for m, _ in state.eligible(choice.worker)
-            )
-            state.start(choice)
-            begun.append(choice)
-        if held == [1, 2, 4] and begun:
-            expected = sorted(priorities, reverse=True)[: len(begun)]
-            assert sorted((priorities[choice.model] for choice in begun), reverse=True) == expected
+    """Whatever the policy: after a round, no model is idle that could have been where one of a lower priority begins;
+    and nobody waits that had not waited if all were equal."""
+    idle = {worker for worker in data.draw(st.sets(st.integers(0, 2), min_size=1)) if state.free[worker]}
+    equal = begun(policy, state.copy(), idle)
+    for model in range(len(state.open)):
+        state.set_priority(model, priorities[model])
+    startable = {worker: {model for model, _ in state.startable(worker)} for worker in idle}
+    found = begun(policy, state, idle)
+    for choice in found:
+        for model in startable[choice.worker] - state.running.keys():
+            assert state.priority[model] <= state.priority[choice.model]
+    assert bool(found) or not equal
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@settings(deadline=None, max_examples=150)
+@given(state=states(), priority=st.integers(-2, 2), idle=st.sets(st.integers(0, 2), min_size=1))
+def test_among_models_of_one_priority_a_policy_keeps_its_own_rule(
+    policy: str, state: DispatchState, priority: int, idle: set[int]
+) -> None:
+    """Which one that is makes no difference."""
+    idle = {worker for worker in idle if state.free[worker]}
+    expected = begun(policy, state.copy(), idle)
+    for model in range(len(state.open)):
+        state.set_priority(model, priority)
+    assert begun(policy, state, idle) == expected

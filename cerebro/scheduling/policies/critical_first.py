@@ -177,14 +177,19 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
     """
     horizon = max(*state.model_left, *state.worker_left)
     for worker in by_level(levels(state.worker_left, workers)):
-        # Of any priority: a model that leaves a unit to a faster worker is no reason to wait.
-        eligible = list(state.startable(worker))
-        eligible.sort(key=lambda found: (state.priority[found[0]], state.model_left[found[0]]), reverse=True)
+        eligible = sorted(state.eligible(worker), key=lambda found: -state.model_left[found[0]])
         for model, mask in eligible:
             partition = _least_shared(state, model, worker, mask, horizon - state.model_left[model])
             if partition is not None:
                 yield Choice(worker, model, partition)
                 break
+        else:
+            # What is left to a faster worker is no reason to wait, nor to begin a unit of a lower priority.
+            if eligible and sum(1 for _ in state.startable(worker)) > len(eligible):
+                model, mask = eligible[0]
+                partition = _least_shared(state, model, worker, mask, NEVER)
+                assert partition is not None
+                yield Choice(worker, model, partition)
 
 
 def _least_shared(state: DispatchState, model: int, worker: int, mask: int, slack_s: float) -> int | None:

@@ -4,6 +4,9 @@ Models, sorted by their work, and partitions stand on a circle, and each worker 
 after the other around it. Where models are as many as partitions and their times are nearly equal ("narrow"), rules
 that never wait fall into conflicts near the end; this pattern meets the bound. It has no slack to absorb noise or
 unequal times, so it is for plans, for quiet clusters, and for the case n = p.
+
+While models that have something left differ in priority, some go before others, which is no Latin square any more. Then
+each worker takes the nearest on the circle of those of the highest priority that it can begin, and nobody waits.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ class Cyclic:
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """The next unit on the circle; None while its model or worker is waited for."""
+        if _differ(state):
+            return _without_waits(state, workers)
         owners = _owners(state)
         circle = sorted(range(len(state.rank)), key=state.rank.__getitem__)
         earliest = min(
@@ -44,6 +49,26 @@ class Cyclic:
             if _is_startable(state, owners, worker, model, partition):
                 return Choice(worker, model, partition)
         return None
+
+
+def _differ(state: DispatchState) -> bool:
+    """Whether models that have something left differ in priority."""
+    if not state.has_priorities:
+        return False
+    return len({priority for priority, mask in zip(state.priority, state.open, strict=True) if mask}) > 1
+
+
+def _without_waits(state: DispatchState, workers: Sequence[int]) -> Choice | None:
+    for worker in workers:
+        found = [
+            (state.epoch[model], _distance(state, model, partition), model, partition)
+            for model, mask in state.eligible(worker)
+            for partition in range(mask.bit_length())
+            if mask >> partition & 1
+        ]
+        if found:
+            return Choice(worker, *min(found)[2:])
+    return None
 
 
 def _owners(state: DispatchState) -> list[int]:

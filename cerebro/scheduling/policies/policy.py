@@ -14,7 +14,10 @@ from cerebro.scheduling.dispatch_state import Choice, DispatchState
 
 
 class Policy(Protocol):
-    """Chooses one unit at a time.
+    """Chooses one unit at a time: of the highest priority of which one could begin, by its own rule among these.
+
+    A priority is a preference, never a wait. Where several workers are idle, one may begin a unit of a lower priority
+    than it could, so that another one, which has no choice, begins the higher one.
 
     Must be pure: the same dispatch state, workers and generator state give the same choice, and the dispatch state is
         left as it was. The
