@@ -127,8 +127,11 @@ class Searching:
         reports, orders = self._lines
         reports += map(report_line, log.reports[len(reports) :])
         orders += map(orders_line, log.answers[len(orders) :])
+        request = self._request.search
+        if log.replaced_by is not None:
+            request = request.model_copy(update={"procedure": log.replaced_by})
         return OrdersQuestion(
-            request=self._request.search,
+            request=request,
             epochs=self._request.epochs,
             metric=self._request.metric,
             mode=self._request.mode,

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cerebro.client.search import configurations
-from cerebro.client.session import Session
+from cerebro.client.search.requests import sent_procedure
+from cerebro.client.session import Session, author
 from cerebro.commands.command import Command
 from cerebro.commands.rules import CommandKind
+from cerebro.search.procedure import Procedure
 
 
 class CommandsMixin:
@@ -29,13 +31,22 @@ class CommandsMixin:
         """
         self._session.steer(Command(kind=CommandKind.STOP_RUN, run=run))
 
-    def resume(self, run: str | None = None) -> None:
+    def resume(self, run: str | None = None, *, search: Procedure | None = None) -> None:
         """Let a paused or stopped run (the newest of them) go on from its last checkpoints.
 
+        Args:
+            search: of a run that searches by a procedure of your own, the mended one, which takes its place. It has to
+                order what is in the log already, when it is told the same.
+
         Raises:
-            ConflictError: it is neither, or another run is open.
+            ConflictError: it is neither, or another run is open; or it has no procedure that could be replaced.
+            SearchError: `search` is no procedure, or cannot be sent.
         """
-        self._session.steer(Command(kind=CommandKind.RESUME_RUN, run=run))
+        own = None
+        if search is not None:
+            put_code = self._session.connection.kvs.put_code
+            own = sent_procedure(search, put_code=put_code, author=author())
+        self._session.steer(Command(kind=CommandKind.RESUME_RUN, run=run, procedure=own))
 
     def stop_model(self, model: str, run: str | None = None) -> None:
         """Train a model of a fit run (the newest) no further; the others go on, `resume_model` takes it up again.

@@ -32,9 +32,11 @@ from cerebro.contract.events import (
     SchedulerChanged,
 )
 from cerebro.contract.priority import NORMAL, parse
+from cerebro.contract.search import OwnProcedure
 from cerebro.errors import ConflictError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import CommandRecord, ExperimentState, Model, Run, RunState, wording
+from cerebro.state.search import own_procedure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class Command:
         hyperparams: of `CHANGE_MODEL` and `CLONE_MODEL`, those that are to differ.
         epochs: of `EXTEND_MODEL`, and of new models, for how many each is trained in all; `None`: as its run, or the
             model that it is a clone of.
+        procedure: of `RESUME_RUN`, what a search's own procedure is from then on; `None`: it stays.
         at, warm: of `CLONE_MODEL`, whether it goes on from the other one's state, and from which: as in `Origin`.
     """
 
@@ -64,6 +67,7 @@ class Command:
     configurations: tuple[Mapping[str, Any], ...] = ()
     hyperparams: Mapping[str, Any] = field(default_factory=dict)
     epochs: int | None = None
+    procedure: OwnProcedure | None = None
     at: str | int = "last"
     warm: bool = False
 
@@ -156,7 +160,8 @@ def _event_of(
     if kind is CommandKind.STOP_RUN:
         return RunStopRequested(run=run.id, by=by)
     if kind is CommandKind.RESUME_RUN:
-        return RunResumed(run=run.id, by=by, beside=True)
+        _check_procedure(command, run)
+        return RunResumed(run=run.id, by=by, beside=True, procedure=command.procedure)
     if kind is CommandKind.PRIORITIZE:
         return PriorityChanged(run=run.id, priority=priority, by=by)
     return SchedulerChanged(run=run.id, scheduler=command.scheduler, planner=command.planner, by=by)
@@ -174,6 +179,21 @@ def _model_event(
     if kind is CommandKind.RESUME_MODEL:
         return ModelResumed(run=run.id, model=model.id, by=by, beside=True)
     return ModelRetried(run=run.id, model=model.id, by=by, beside=True)
+
+
+def _check_procedure(command: Command, run: Run) -> None:
+    """Whether the run has a procedure that could be replaced, if one is to be."""
+    if command.procedure is None:
+        return
+    if run.search is None or own_procedure(run) is None:
+        raise ConflictError(
+            f"{run.id} has no search by a procedure of your own that has begun, so there is none to be replaced: "
+            "resume it without `search`"
+        )
+    if run.search.finish is not None:
+        raise ConflictError(
+            f"the search of {run.id} is over ({run.search.finish}): resume it without `search`"
+        )
 
 
 def _check(kind: CommandKind, may: frozenset[CommandKind], now: str) -> None:

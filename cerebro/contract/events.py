@@ -22,6 +22,7 @@ from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Holding, Hyperparameters, Locators
 from cerebro.contract.runs import NewModel, Plan, PlannedUnit, Project, Request, TakenSpan
+from cerebro.contract.search import OwnProcedure
 from cerebro.contract.tasks import Failure, FailureKind, Member, Savepoint, TaskResult
 from cerebro.contract.trials import DeviceKind, TrialOutcome
 from cerebro.contract.ways import Way
@@ -71,6 +72,9 @@ class RunResumed(_Event):
     beside: bool = False
     """Of a run that has ended: it may be opened while other runs are open, if those are no obstacle to it. Without, as
     earlier versions wrote it, it stays as it is while any other run is open."""
+    procedure: OwnProcedure | None = Field(None, exclude_if=lambda value: value is None)
+    """Of a search by a procedure of the user's own: its code from now on. Absent: it stays, so that older versions can
+    read that."""
 
 
 class RunStopRequested(_Event):

@@ -127,7 +127,9 @@ def _rescheduled(event: SchedulerChanged) -> str:
 _SAID: dict[type, Callable[[Any], str]] = {
     RunRequested: lambda event: f"requested {event.run}",
     RunStopRequested: lambda event: f"stopped {event.run}",
-    RunResumed: lambda event: f"resumed {event.run}",
+    RunResumed: lambda event: (
+        f"resumed {event.run}{', with another search procedure' * bool(event.procedure)}"
+    ),
     ModelStopRequested: lambda event: f"stopped model {event.model}",
     ModelResumed: lambda event: f"resumed model {event.model}",
     ModelRetried: lambda event: f"retried model {event.model}",
@@ -154,8 +156,13 @@ _SAID: dict[type, Callable[[Any], str]] = {
 def steer(run: Run, event: RunCommand) -> bool:
     """Do what a user asked of a run; whether that had any effect."""
     match event:
-        case RunStopRequested() | RunResumed():
+        case RunStopRequested():
             return move(run, event)
+        case RunResumed():
+            has_moved = move(run, event)
+            if has_moved and event.procedure is not None and run.search is not None:
+                run.search.replaced_by = event.procedure
+            return has_moved
         case ModelStopRequested():
             model = run.models.get(event.model)
             return model is not None and run.is_open and _stop(run, model)

@@ -16,6 +16,7 @@ from cerebro.search.procedure import SEARCH, Measured, Reached, Stopped
 from cerebro.state import wording
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
+from cerebro.state.search import own_procedure
 
 Fate = Literal["goes on", "waits", "stopped", "trained", "stays", "on the way", "failed"]
 """Of a model at a rung: it was granted more; nothing is decided on it yet; it is trained no further; it has all the
@@ -159,7 +160,7 @@ def procedure(run: Run) -> str:
         return ""
     kind = request.procedure.kind
     if isinstance(request.procedure, OwnProcedure):
-        return request.procedure.name
+        return (own_procedure(run) or request.procedure).name
     rule = f" ({request.procedure.rule})" if request.procedure.kind == "asha" else ""
     return f"{_PROCEDURES.get(kind, kind)}{rule}"
 

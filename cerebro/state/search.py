@@ -23,6 +23,7 @@ from cerebro.contract.events import (
     ValuesDrawn,
 )
 from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import OwnProcedure
 from cerebro.contract.search_questions import Orders, SearchAnswer
 from cerebro.contract.tasks import Failure
 from cerebro.errors import IllegalEventError
@@ -73,6 +74,7 @@ class SearchLog:
         finish: it orders nothing more, and why; `None` before.
         answers: what a user's own procedure has ordered, as workers told: first when it began, then at each report.
         values: number of a draw -> the values from there on, as a worker drew them, until they are recorded as drawn.
+        replaced_by: what a user has put in the place of the request's own procedure; `None`: nothing.
         failures: key of a question's task -> why no worker could answer it, until the run is paused for it.
     """
 
@@ -89,6 +91,7 @@ class SearchLog:
     finish: str | None = None
     answers: list[Orders] = field(default_factory=list)
     values: dict[int, tuple[Hyperparameters, ...]] = field(default_factory=dict)
+    replaced_by: OwnProcedure | None = None
     failures: dict[str, Failure] = field(default_factory=dict)
     _seen: dict[str, _Seen] = field(default_factory=dict, repr=False)
 
@@ -255,6 +258,14 @@ class SearchLog:
             self.reports.append(Drawn(number=number, hyperparams=hyperparams, time=since_s))
         self.values.pop(event.first, None)
         self.drawn += len(event.values)
+
+
+def own_procedure(run: Run) -> OwnProcedure | None:
+    """The procedure of the user's own by which a run searches now, if it does."""
+    request = run.fit_request.search if run.search is not None else None
+    if run.search is None or request is None or not isinstance(request.procedure, OwnProcedure):
+        return None
+    return run.search.replaced_by or request.procedure
 
 
 def _user(name: str) -> str:

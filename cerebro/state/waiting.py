@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.runs import EtlPlan, EvaluatePlan, EvaluateRequest, FitPlan
-from cerebro.contract.search import OwnProcedure
 from cerebro.state.beside import obstacle
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import ModelState
 from cerebro.state.runs import Run, RunState
+from cerebro.state.search import own_procedure
 from cerebro.state.sharing import Standing
 from cerebro.state.tasks import TaskState
 from cerebro.state.ways import left
@@ -34,13 +34,13 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
 
 def _missing_orders(state: ExperimentState, run: Run) -> str:
     """What a search with a procedure of the user's own waits for."""
-    searched = run.fit_request.search if run.search is not None else None
-    if run.search is None or searched is None or not isinstance(searched.procedure, OwnProcedure):
+    own = own_procedure(run)
+    if run.search is None or own is None:
         return ""
     if run.search.finish is not None or len(run.search.answers) > len(run.search.reports):
         return ""
     if any(worker.is_alive and answers_searches(worker) for worker in state.workers.values()):
-        return f"{_WAITING}the orders of {searched.procedure.name}"
+        return f"{_WAITING}the orders of {own.name}"
     return f"{_WAITING}a worker that runs search procedures: upgrade the workers, of a version that does not"
 
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.commands.command import Command, events_of
+from cerebro.commands.rules import CommandKind
 from cerebro.contract.events import (
     ModelStopRequested,
     RunPaused,
@@ -20,7 +22,8 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import AshaProcedure, ChoiceOf, OwnProcedure, RandomProcedure, TpeSampler
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks import Failure, FailureKind, SearchTask
+from cerebro.errors import ConflictError
 from cerebro.search import Add, Draw, Extend, Order, Procedure, Reached, Report
 from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
@@ -190,6 +193,52 @@ def test_a_question_that_failed_is_asked_again_when_the_run_goes_on() -> None:
     (pause,) = (each for each in made.log if isinstance(each, RunPaused))
     assert "the licence server does not answer" in pause.reason
     assert story(run) == story(fit_of(searched(Halving)))
+
+
+def test_a_mended_procedure_takes_the_place_of_the_one_that_failed() -> None:
+    """From the question that it could not answer on; its code is sent from then on. What was answered stays."""
+    mended = OwnProcedure(code="2" * 64, name="Mended")
+    asked: list[tuple[str, str]] = []
+
+    class Either(Halving):
+        def told(self, report: Report) -> list[Order]:
+            if isinstance(report, Reached) and asked[-1][1] == OWN.code:
+                raise ValueError("a mistake")
+            return super().told(report)
+
+    def outcome(body: Any, _attempt: int, _worker: str) -> None:
+        if isinstance(body, SearchTask):
+            asked.append((body.key, body.code))
+
+    made = searched(Either, scenario={"outcome": outcome})
+    ask(made, 60.0, RunResumed(run="fit-1", by="ada", procedure=mended))
+    run = fit_of(made)
+    assert run.state is RunState.FINISHED
+    assert story(run) == story(fit_of(searched(Halving)))
+    (failed,) = {key for key, code in asked if code == OWN.code} & {
+        key for key, code in asked if code == mended.code
+    }
+    place = asked.index((failed, OWN.code))
+    assert {code for _, code in asked[: place + 1]} == {OWN.code}
+    assert {code for _, code in asked[place + 1 :]} == {mended.code}
+    said = fold(EXPERIMENT, made.log).commands[-1]
+    assert said.what == "resumed fit-1, with another search procedure"
+
+
+def test_only_an_own_procedure_whose_search_goes_on_can_be_replaced() -> None:
+    """Else the command is refused, with what to do instead."""
+    command = Command(kind=CommandKind.RESUME_RUN, procedure=OWN)
+    for search, procedure, sentence in (
+        (search_of(AshaProcedure(), samples=4), None, "no search by a procedure of your own"),
+        (search_of(OWN), Halving, "is over (the best is trained to the end)"),
+    ):
+        made = simulation(search, epochs=2, procedure=procedure)
+        fit_of(made)
+        state = fold(EXPERIMENT, made.log)
+        state.runs["fit-1"].state = RunState.PAUSED
+        with pytest.raises(ConflictError) as told:
+            events_of(command, state, by="ada")
+        assert sentence in str(told.value)
 
 
 def test_a_procedure_that_orders_something_else_when_it_is_told_again_pauses_the_run() -> None:

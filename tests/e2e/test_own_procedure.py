@@ -93,3 +93,32 @@ def test_a_procedure_that_raises_pauses_the_run_until_what_it_lacks_is_there(
     check_complete(run)
     assert run.state is RunState.FINISHED
     assert len(run.models) == 4
+
+
+class Mistaken(Halving):
+    """Has a mistake that shows when the first model comes to its end."""
+
+    def told(self, report: Report) -> list[Order]:
+        """As `Halving`, but for the mistake."""
+        return [self.nothing] if isinstance(report, Reached) else super().told(report)  # type: ignore[attr-defined]
+
+
+def test_a_user_mends_a_procedure_and_the_search_goes_on(lab: Lab) -> None:
+    """The mended class is told all again, and decides from where the other one could not."""
+    experiment = lab.prepared()
+    fit = lab.spawn(
+        lambda: (
+            type(experiment)
+            .attach(experiment.name)
+            .run_fit(TinyTraining(), SPACE, epochs=2, search=Mistaken(models=4), **SETTINGS)
+        )
+    )
+    log = lab.log(experiment)
+    log.until_type("RunPaused")
+    assert "'Mistaken' object has no attribute 'nothing'" in run_of(lab, experiment).reason
+    experiment.resume(search=Halving(models=4))
+    assert lab.result(fit, experiment).failures() == {}
+    run = run_of(lab, experiment)
+    check_complete(run)
+    assert run.search is not None
+    assert run.search.finish == "the best is trained to the end"

@@ -86,7 +86,7 @@ def search_request(
     return SearchRequest(
         procedure=_procedure(search, data, samples, hours, epochs)
         if isinstance(search, BuiltIn)
-        else _own(search, author, put_code),
+        else sent_procedure(search, put_code=put_code, author=author),
         sampler=_sampler(search, data),
         space=data,
         samples=samples,
@@ -95,8 +95,15 @@ def search_request(
     )
 
 
-def _own(search: object, author: str, put_code: Callable[[CodeRecord], CodeRecord]) -> OwnProcedure:
-    """A procedure of the user's own, sent."""
+def sent_procedure(
+    search: object, *, put_code: Callable[[CodeRecord], CodeRecord], author: str
+) -> OwnProcedure:
+    """A procedure of the user's own, stored.
+
+    Raises:
+        SearchError: it is none, or cannot be sent.
+    """
+    check_procedure(search)
     hint = "A procedure has numbers, texts and collections of them; make what else it needs in begin()"
     try:
         code = encode(search, author=author, hint=hint)

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
-from cerebro.contract.search import LogUniform, OwnProcedure, SearchRequest, Space, TpeSampler
+from cerebro.contract.search import (
+    GpSampler,
+    LogUniform,
+    OwnProcedure,
+    SamplerChoice,
+    SearchRequest,
+    Space,
+    TpeSampler,
+)
 from cerebro.contract.search_questions import DrawOrder, OrdersQuestion, SearchQuestion
 from cerebro.contract.tasks import FailureKind, SearchTask
 from cerebro.search import Draw, Drawn, Order, Procedure, Report
@@ -85,11 +93,12 @@ def test_a_worker_answers_for_searches(agents: Agents) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_draws_for_a_search_without_any_user_code(agents: Agents) -> None:
+@pytest.mark.parametrize("sampler", [TpeSampler(startup=2), GpSampler(startup=2)], ids=["tpe", "gp"])
+def test_a_worker_draws_for_a_search_without_any_user_code(agents: Agents, sampler: SamplerChoice) -> None:
     """The values are those that would have been drawn beside the controller."""
     agents.start(handler="cerebro.worker.searches")
     known = [Past(hyperparams={"lr": 0.1 + n / 10, "wd": 0.2}, scores={1: float(n)}) for n in range(5)]
-    question = draw_question(TpeSampler(startup=2), SPACE, known, range(3), 5)
+    question = draw_question(sampler, SPACE, known, range(3), 5)
     values = ask(agents, "", question, 3)
     assert isinstance(values, TaskCommitted), values
     assert values.result.answer is not None
