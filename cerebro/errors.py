@@ -98,6 +98,10 @@ class NonFiniteMetricError(PermanentError):
     """A metric became NaN or infinite."""
 
 
+class ExperimentFileError(PermanentError):
+    """An experiment file cannot be read or has mistakes, or names code that cannot be had; a line for each."""
+
+
 class ClusterFileError(PermanentError):
     """A cluster file has mistakes; the message has a line for each, with the file's line and the field."""
 

@@ -20,6 +20,7 @@ from cerebro.cli import (
     local,
     model_commands,
     proofs,
+    run,
     scale,
     studies,
     trials,
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     local.register(commands, common, _count)
+    run.register(commands, common)
     proofs.register(commands, common)
     studies.register(commands, _count)
     cluster.register(commands)

@@ -6,12 +6,14 @@ What is wrong is told at once, by the user's own words for it, before anything i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cerebro.client.search import SearchSpace, first_configuration
-from cerebro.contract.records import Hyperparameters, Locators
-from cerebro.contract.search import AboveRule, BelowRule, StopRule
+from cerebro.client.search import SearchSpace, configurations, first_configuration
+from cerebro.client.search.requests import search_request
+from cerebro.client.session import author
+from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
+from cerebro.contract.search import AboveRule, BelowRule, SearchRequest, StopRule
 from cerebro.data.locators import known_columns
 from cerebro.errors import DataError, MetricError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
@@ -41,6 +43,33 @@ def check_etl(
             columns = known_columns(locator.metadata)
             if columns is not None:
                 check_features(spec, split, columns, has_objects=locator.objects is not None)
+
+
+def asked_fit(
+    spec: SubEpochSpec,
+    space: SearchSpace,
+    options: Mapping[str, Any],
+    *,
+    is_validated: bool,
+    put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
+) -> tuple[SearchRequest | None, list[Hyperparameters]]:
+    """What a fit asks of a search, and the models that are listed, if the cluster could train them.
+
+    Args:
+        options: all arguments of `run_fit`, by name.
+        put_code: stores a user's own procedure; left out: it is only checked.
+
+    Raises:
+        SpecError, MetricError, DataError, SearchError, SearchSpaceError: what is wrong.
+    """
+    check_fit(spec, {**options, "metric": options["metric"] or ""}, is_validated=is_validated)
+    named = ("search", "stop", "samples", "hours", "epochs")
+    given = {name: options[name] for name in named}
+    searched = search_request(space, **given, put_code=put_code, author=author())
+    check_rules(spec, searched.stop if searched else (), is_validated=is_validated)
+    if options["search"] is not None:
+        return searched, []
+    return searched, configurations(space, samples=options["samples"], seed=options["seed"])
 
 
 def check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: bool) -> None:

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro.client.asking import check_dry_run, check_etl, check_fit, check_rules
+from cerebro.client.asking import asked_fit, check_dry_run, check_etl
 from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import Connection, connect
 from cerebro.client.creation import created, packed_code
 from cerebro.client.files import cache_folder
-from cerebro.client.search import SearchSpace, configurations
+from cerebro.client.search import SearchSpace
 from cerebro.client.search.choices import ProcedureOfUser, RuleOfUser
-from cerebro.client.search.requests import search_request
 from cerebro.client.session import Session, author
 from cerebro.client.techniques import Named, chosen, to_try
 from cerebro.commands.rules import stopped_text
@@ -243,20 +242,11 @@ class Experiment(CommandsMixin):
             "hang_timeout_s": hang_timeout_s,
             "max_attempts": max_attempts,
         }
-        check_fit(spec, settings, is_validated=is_validated)
-        searched = search_request(
-            search_space,
-            search=search,
-            stop=stop,
-            samples=samples,
-            hours=hours,
-            epochs=epochs,
-            put_code=self.connection.kvs.put_code,
-            author=author(),
-        )
-        check_rules(spec, searched.stop if searched else (), is_validated=is_validated)
-        models = [] if search is not None else configurations(search_space, samples=samples, seed=seed)
+        options = {**settings, "search": search, "stop": stop, "samples": samples, "hours": hours}
         kvs = self.connection.kvs
+        searched, models = asked_fit(
+            spec, search_space, options, is_validated=is_validated, put_code=kvs.put_code
+        )
         named = chosen(
             techniques,
             gpus,

@@ -6,29 +6,21 @@ and their GPUs, regions, versions, zones, quotas) is asked by `cerebro.cloud.pre
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, StringConstraints, field_validator
 
 from cerebro.cloud.names import CLUSTER_TAG, CONTROL_GROUP, FINGERPRINT, ZONES_TAG
 from cerebro.errors import ClusterFileError
+from cerebro.runtime import checked_yaml
+from cerebro.runtime.checked_yaml import Part
 
-Place = tuple[int | str, ...]
-"""Keys and indices from the top of the file to a field."""
 Gib = Annotated[int, Field(ge=1, le=16384)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
-
-
-class Controller(_Part):
+class Controller(Part):
     """The node of the control plane: always on demand, because it must not vanish in a run."""
 
     instance_type: str
@@ -36,7 +28,7 @@ class Controller(_Part):
     """GiB of its root volume: images and logs."""
 
 
-class WorkerGroup(_Part):
+class WorkerGroup(Part):
     """Nodes of one kind; each runs one worker."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
@@ -49,7 +41,7 @@ class WorkerGroup(_Part):
     """GiB of a node's root volume; the worker image with CUDA takes about 15 of them."""
 
 
-class Storage(_Part):
+class Storage(Part):
     """Volumes: a disk (EBS gp3) for the shards of each worker, a file system (EFS) for what all share."""
 
     shards_gib: Gib = 100
@@ -58,7 +50,7 @@ class Storage(_Part):
     """Elastic is paid by the byte moved; bursting is free but slow while little is stored."""
 
 
-class Images(_Part):
+class Images(Part):
     """Where the nodes pull the images from."""
 
     registry: Annotated[str, StringConstraints(min_length=1)]
@@ -67,16 +59,16 @@ class Images(_Part):
     """The chart's own version if not given."""
 
 
-class Chart(_Part):
+class Chart(Part):
     """The platform's chart."""
 
     path: str | None = None
     """A folder or an archive; relative to the cluster file. The checkout's ``deploy/helm/cerebro`` if not given."""
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = Field(default_factory=dict)
     """Laid over the values made from this file."""
 
 
-class Install(_Part):
+class Install(Part):
     """What is installed into the cluster beside what it needs to run."""
 
     gpu_plugin: bool = True
@@ -86,7 +78,7 @@ class Install(_Part):
     chart: Chart = Chart()
 
 
-class ClusterFile(_Part):
+class ClusterFile(Part):
     """All of it."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
@@ -100,10 +92,12 @@ class ClusterFile(_Part):
     workers: list[WorkerGroup]
     storage: Storage = Storage()
     images: Images
-    s3: list[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$")]] = []
+    s3: list[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$")]] = Field(
+        default_factory=list
+    )
     """Buckets, or ``bucket/prefix``, that workers and controller may read, without keys."""
     install: Install = Install()
-    tags: dict[str, str] = {}
+    tags: dict[str, str] = Field(default_factory=dict)
     """On everything that is made, for the bill."""
 
     @property
@@ -188,79 +182,11 @@ def read(path: Path) -> ClusterFile:
     Raises:
         ClusterFileError: it cannot be read or has mistakes; the message has a line for each, with file, line and field.
     """
-    try:
-        return parse(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as problem:
-        example = "infra/eksctl/cluster.yaml is one to begin with"
-        raise ClusterFileError(f"{path}: cannot be read: {problem}; {example}") from problem
+    return checked_yaml.read(
+        path, ClusterFile, ClusterFileError, example="infra/eksctl/cluster.yaml is one to begin with"
+    )
 
 
 def parse(text: str, source: str) -> ClusterFile:
     """The cluster file of a text; `source` is named in messages."""
-    try:
-        loader = yaml.SafeLoader(text)
-        root = loader.get_single_node()
-        given = None if root is None else loader.construct_document(root)
-    except yaml.YAMLError as problem:
-        raise ClusterFileError(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem
-    if not isinstance(given, dict):
-        parts = "name, region, kubernetes, controller, workers, images"
-        raise ClusterFileError(f"{source}: must be a mapping with {parts}")
-    lines: dict[Place, int] = {}
-    for place, line in _places(root, ()):
-        if place in lines:
-            raise ClusterFileError(f"{source}:{line}: {_path(place)}: given twice")
-        lines[place] = line
-    try:
-        return ClusterFile.model_validate(given)
-    except ValidationError as problem:
-        mistakes = [_mistake(source, lines, error) for error in problem.errors()]
-        raise ClusterFileError("\n".join(mistakes)) from problem
-
-
-def _places(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, int]]:
-    """Every field with its line, in the order of the file."""
-    children: list[tuple[Any, yaml.Node, yaml.Node]] = []
-    if isinstance(node, yaml.MappingNode):
-        children = [(str(key.value), key, value) for key, value in node.value]
-    elif isinstance(node, yaml.SequenceNode):
-        children = [(index, value, value) for index, value in enumerate(node.value)]
-    for step, begin, value in children:
-        yield (*place, step), begin.start_mark.line + 1
-        yield from _places(value, (*place, step))
-
-
-def _mistake(source: str, lines: dict[Place, int], error: ErrorDetails) -> str:
-    place, message = tuple(error["loc"]), error["msg"]
-    match error["type"]:
-        case "extra_forbidden":
-            known = _fields(place[:-1])
-            close = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.6)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            message = f"no such field; {hint}"
-        case "missing":
-            message = "is missing"
-        case "value_error":
-            message = message.removeprefix("Value error, ")
-        case kind:
-            has_value = kind in ("greater_than_equal", "less_than_equal", "string_pattern_mismatch")
-            message = message[0].lower() + message[1:] + (f", not {error['input']!r}" if has_value else "")
-    known_parts = (place[:length] for length in range(len(place), 0, -1))
-    line = next((lines[part] for part in known_parts if part in lines), 1)
-    return f"{source}:{line}: {_path(place)}: {message}"
-
-
-def _path(place: Place) -> str:
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
-    return text.removeprefix(".") or "the file"
-
-
-def _fields(place: Place) -> list[str]:
-    """The fields that may stand at a place."""
-    schema = ClusterFile.model_json_schema()
-    node: Any = schema
-    for step in place:
-        node = node.get("items" if isinstance(step, int) else "properties", {})
-        node = node if isinstance(step, int) else node.get(step, {})
-        node = schema["$defs"].get(node.get("$ref", "").rpartition("/")[2], node)
-    return list(node.get("properties", {}))
+    return checked_yaml.parse(text, source, ClusterFile, ClusterFileError)

@@ -63,11 +63,11 @@ def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
         ) from cause
 
 
-def absolute(locators: Locators) -> Locators:
-    """Paths made absolute, because workers run elsewhere."""
+def absolute(locators: Locators, folder: Path = Path()) -> Locators:
+    """Paths made absolute, because workers run elsewhere; relative ones are in the folder."""
 
     def whole(uri: str) -> str:
-        return uri if "://" in uri else str(Path(uri).expanduser().resolve())
+        return uri if "://" in uri else str((folder / Path(uri).expanduser()).resolve())
 
     splits = {
         split: locator.model_copy(

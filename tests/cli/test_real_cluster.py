@@ -15,6 +15,7 @@ import pytest
 
 from cerebro.local import cleaning, cluster, ports, processes, readiness
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
+from examples import digits
 from tests.local.fakes import FakeCluster
 
 pytestmark = pytest.mark.slow
@@ -75,6 +76,25 @@ def test_a_cluster_starts_shows_itself_and_ends(real: RealCluster) -> None:
     assert real.command_line("logs", "kvs_api").returncode == 0
     assert _resident_bytes(real.info()) <= BAR_BYTES
     assert real.command_line("down").stdout == f"The cluster at {real.home.path} has ended.\n"
+
+
+def test_an_experiment_file_is_carried_out(real: RealCluster, tmp_path: Path) -> None:
+    """The one in docs/experiment-file.md, on the digits: tables and the report lie there in the end."""
+    examples = Path(__file__).parents[2] / "examples"
+    page = (examples.parent / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+    (tmp_path / "digits.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    (tmp_path / "digits.py").write_text((examples / "digits.py").read_text(encoding="utf-8"))
+    digits.lay_out(str(tmp_path / "data"))
+    tried = real.command_line("run", str(tmp_path / "digits.yaml"), "--dry-run")
+    assert "nothing failed, nothing was sent" in tried.stdout, tried.stderr
+    done = real.command_line("run", str(tmp_path / "digits.yaml"))
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "results" / "digits"
+    rows = {path.stem: len(path.read_text().splitlines()) - 1 for path in results.glob("*.csv")}
+    assert rows["leaderboard"] == 4
+    assert rows["test"] == 1
+    assert rows["predictions"] == digits.SPLITS["test"]
+    assert (results / "report.html").stat().st_size
 
 
 def test_every_service_comes_back_after_a_kill(real: RealCluster) -> None:

@@ -1,0 +1,185 @@
+"""What an experiment file holds, checked as far as the file alone tells; the options are those of `Experiment`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
+
+from cerebro import techniques
+from cerebro.client.experiment import Experiment
+from cerebro.client.experiment_file.words import Named, meant
+from cerebro.client.search import choice, loguniform, randint, uniform
+from cerebro.client.search.choices import (
+    ASHA,
+    CMA,
+    GP,
+    PBT,
+    TPE,
+    Above,
+    Below,
+    Hyperband,
+    Median,
+    Plateau,
+    Random,
+)
+from cerebro.contract.base import Name
+from cerebro.data.locators import parse_locators
+from cerebro.errors import ExperimentFileError, LocatorError
+from cerebro.runtime import checked_yaml
+from cerebro.runtime.checked_yaml import Part
+
+_EXAMPLE = "docs/experiment-file.md has one to begin with"
+
+# --- values that stand for more than themselves --------------------------------------------------
+
+
+def _words(*known: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    return {each.__name__: each for each in known}
+
+
+_DISTRIBUTIONS = _words(uniform, loguniform, randint, choice)
+_PROCEDURES = _words(ASHA, Hyperband, PBT, Random, TPE, GP, CMA)
+_RULES = _words(Plateau, Median, Above, Below)
+_TECHNIQUES = {
+    name: found
+    for name in techniques.__all__
+    if isinstance(found := getattr(techniques, name), type)
+    and issubclass(found, techniques.Technique)
+    and found is not techniques.Technique
+}
+
+
+def _space(given: Any) -> Any:
+    return meant(given, _DISTRIBUTIONS, is_strict=False)
+
+
+def _search(given: Any) -> Any:
+    return meant(given, _PROCEDURES, is_strict=True)
+
+
+def _stop(given: Any) -> Any:
+    return meant(given, _RULES, is_strict=True)
+
+
+def _techniques(given: Any) -> Any:
+    return meant(given, _TECHNIQUES, is_strict=True)
+
+
+def _located(given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        raise ValueError("must be a mapping from splits to their metadata and objects")
+    try:
+        parse_locators(given)
+    except LocatorError as problem:
+        raise ValueError(str(problem)) from problem
+    return given
+
+
+_MEANINGS: Mapping[str, Any] = {
+    "search": Annotated[Any, BeforeValidator(_search)],
+    "stop": Annotated[Any, BeforeValidator(_stop)],
+    "techniques": Annotated[Any, BeforeValidator(_techniques)],
+}
+"""Options of `Experiment.run_fit` that are written in words; the others are plain values."""
+
+
+class Options(Part):
+    """Options of a method of `Experiment`, by the names that they have there."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that the file gives, without spec and search space."""
+        names = self.model_fields_set - {"spec", "space"}
+        return {name: getattr(self, name) for name in names}
+
+
+class WithSpec(Options):
+    """Of a method that takes user code."""
+
+    spec: Annotated[str, AfterValidator(lambda text: Named.parse(text).text)]
+    """``module:Class``, or with arguments."""
+
+
+class WithSpace(WithSpec):
+    """Of a fit."""
+
+    space: Annotated[Any, BeforeValidator(_space)]
+
+
+_M = TypeVar("_M", bound=Options)
+
+
+def _options_of(method: Callable[..., Any], base: type[_M]) -> type[_M]:
+    """The keyword arguments of a method as optional fields, but for `progress`; what they may be is checked there."""
+    options = {
+        each.name: (_MEANINGS.get(each.name, Any), None)
+        for each in inspect.signature(method).parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.name != "progress"
+    }
+    return create_model(method.__name__, __base__=base, **options)  # type: ignore[no-any-return, call-overload]
+
+
+class WithModels(Options):
+    """Of a method that takes trained models."""
+
+    models: list[str] = Field(default_factory=list)
+    """Ids; none: the best."""
+
+
+if TYPE_CHECKING:  # the fields of the options are known when this is run
+    _Etl = WithSpec
+    _Fit = WithSpace
+    _Test = WithModels
+    _Predict = WithModels
+else:
+    _Etl = _options_of(Experiment.run_etl, WithSpec)
+    _Fit = _options_of(Experiment.run_fit, WithSpace)
+    _Test = _options_of(Experiment.run_test, WithModels)
+    _Predict = _options_of(Experiment.run_predict, WithModels)
+
+
+def _switched(given: Any) -> Any:
+    """``true`` is all options left out, ``false`` is none of it."""
+    return {} if given is True else None if given is False else given
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+class ExperimentFile(Part):
+    """An experiment and what is to be done with it, in this order; paths are relative to the file's folder."""
+
+    name: Name
+    """Of the experiment."""
+    locators: Annotated[dict[str, Any], BeforeValidator(_located)]
+    """As `Experiment` takes them."""
+    code: str | None = None
+    """A folder or archive that is sent with the experiment; modules are looked for there, too."""
+    etl: _Etl
+    fit: _Fit | None = None
+    test: Annotated[_Test | None, BeforeValidator(_switched)] = None
+    """``true`` for all defaults."""
+    predict: Annotated[_Predict | None, BeforeValidator(_switched)] = None
+    output: str | None = None
+    """The folder for tables and the report; left out: ``results/NAME``."""
+
+    @model_validator(mode="after")
+    def _has_models(self) -> Self:
+        for name in ("test", "predict"):
+            if getattr(self, name) is not None and self.fit is None:
+                raise ValueError(f"`{name}` needs models: add `fit`")
+        return self
+
+
+def read(path: Path) -> ExperimentFile:
+    """The experiment file at a path.
+
+    Raises:
+        ExperimentFileError: it cannot be read or has mistakes; the message has a line for each, with file, line and
+            field.
+    """
+    return checked_yaml.read(path, ExperimentFile, ExperimentFileError, example=_EXAMPLE)

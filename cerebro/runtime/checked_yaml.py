@@ -1,0 +1,131 @@
+"""YAML files that users write: read strictly into a pydantic model, each mistake with its line and its field.
+
+An unknown field is a mistake, a key given twice is refused. ``1e-3`` is a number, as YAML 1.2 has it and PyYAML by
+itself has not. What the fields mean is the model's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from cerebro.errors import CerebroError
+
+Place = tuple[int | str, ...]
+"""Keys and indices from the top of the file to a field."""
+
+
+class Part(BaseModel):
+    """Base of what a file holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+
+_Model = TypeVar("_Model", bound=Part)
+
+
+class _Loader(yaml.SafeLoader):
+    """With the floats of YAML 1.2."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
+def read(path: Path, model: type[_Model], error: type[CerebroError], *, example: str) -> _Model:
+    """The file at a path.
+
+    Args:
+        error: what is raised.
+        example: says where a file to begin with is.
+
+    Raises:
+        error: it cannot be read or has mistakes; the message has a line for each, with file, line and field.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise error(f"{path}: cannot be read: {problem}; {example}") from problem
+    return parse(text, str(path), model, error)
+
+
+def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]) -> _Model:
+    """The file of a text; `source` is named in messages."""
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        given = None if root is None else loader.construct_document(root)
+    except yaml.YAMLError as problem:
+        raise error(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem
+    if not isinstance(given, dict):
+        needed = [name for name, field in model.model_fields.items() if field.is_required()]
+        raise error(f"{source}: must be a mapping with {', '.join(needed)}")
+    lines: dict[Place, int] = {}
+    for place, line in _places(root, ()):
+        if place in lines:
+            raise error(f"{source}:{line}: {_path(place)}: given twice")
+        lines[place] = line
+    try:
+        return model.model_validate(given)
+    except ValidationError as problem:
+        mistakes = [_mistake(source, lines, found, model) for found in problem.errors()]
+        raise error("\n".join(mistakes)) from problem
+
+
+def _places(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, int]]:
+    """Every field with its line, in the order of the file."""
+    children: list[tuple[Any, yaml.Node, yaml.Node]] = []
+    if isinstance(node, yaml.MappingNode):
+        children = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = [(index, value, value) for index, value in enumerate(node.value)]
+    for step, begin, value in children:
+        yield (*place, step), begin.start_mark.line + 1
+        yield from _places(value, (*place, step))
+
+
+def _mistake(source: str, lines: dict[Place, int], error: ErrorDetails, model: type[Part]) -> str:
+    place, message = tuple(error["loc"]), error["msg"]
+    match error["type"]:
+        case "extra_forbidden":
+            known = _fields(place[:-1], model)
+            close = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.6)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            message = f"no such field; {hint}"
+        case "missing":
+            message = "is missing"
+        case "value_error":
+            message = message.removeprefix("Value error, ")
+        case kind:
+            has_value = kind in ("greater_than_equal", "less_than_equal", "string_pattern_mismatch")
+            message = message[0].lower() + message[1:] + (f", not {error['input']!r}" if has_value else "")
+    known_parts = (place[:length] for length in range(len(place), 0, -1))
+    line = next((lines[part] for part in known_parts if part in lines), 1)
+    return f"{source}:{line}: {_path(place)}: {message}"
+
+
+def _path(place: Place) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    return text.removeprefix(".") or "the file"
+
+
+def _fields(place: Place, model: type[Part]) -> list[str]:
+    """The fields that may stand at a place."""
+    schema = model.model_json_schema()
+    node: Any = schema
+    for step in place:
+        node = node.get("items" if isinstance(step, int) else "properties", {})
+        node = node if isinstance(step, int) else node.get(step, {})
+        node = next((each for each in node.get("anyOf", ()) if "$ref" in each), node)
+        node = schema["$defs"].get(node.get("$ref", "").rpartition("/")[2], node)
+    return list(node.get("properties", {}))
