@@ -12,7 +12,7 @@ from cerebro.client.experiment_file import read
 from cerebro.client.experiment_file.running import Study
 from cerebro.client.search import choice, loguniform
 from cerebro.client.search.choices import ASHA, TPE, Above, Plateau
-from cerebro.errors import ExperimentFileError, MetricError, SearchSpaceError, SpecError
+from cerebro.errors import ExperimentFileError, MetricError, SearchError, SearchSpaceError, SpecError
 from cerebro.techniques import Fsdp
 
 CODE = """\
@@ -111,6 +111,7 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         ("test: true", "test: {splits: test}", r"e.yaml:16: test.splits: no such field; did you mean split\?"),
         ("search: ASHA", "search: Asha", r"e.yaml:11: fit.search: Asha\(.*\): did you mean ASHA\?"),
         ("eta=3", "eta=1", r"e.yaml:11: fit.search: ASHA\(eta=1.*\): ASHA\(eta=1\): expected a whole number"),
+        ("ASHA(eta=3, sampler=TPE(startup=2))", "ASHA", r"e.yaml:11: fit.search: 'ASHA': expected a call such as ASHA"),
         ("eta=3", "rungs=3", r"e.yaml:11: .*unexpected keyword argument 'rungs'"),
         ("startup=2", "startup=open('x')", r"e.yaml:11: fit.search: open\('x'\): there are ASHA, CMA"),
         ("eta=3", "eta=", r"e.yaml:11: fit.search: ASHA\(eta=, .*invalid syntax"),
@@ -135,6 +136,7 @@ def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, told:
 @pytest.mark.parametrize(
     ("old", "new", "kind", "told"),
     [
+        ("ASHA(eta=3, sampler=TPE(startup=2))", "rows:Rows()", SearchError, r"e.yaml: search=<rows.Rows .*: expected"),
         ("metric: loss", "metric: los", MetricError, r"e.yaml: metric 'los' is not returned by Training.train\(\)"),
         ("rows:Training", "rows:Rows", SpecError, r"e.yaml: run_fit takes an object of a subclass of .*SubEpochSpec"),
         ("batch_size: 4", "width2: 4", SearchSpaceError, r"e.yaml: .*batch_size"),

@@ -58,7 +58,15 @@ def _space(given: Any) -> Any:
 
 
 def _search(given: Any) -> Any:
-    return meant(given, _PROCEDURES, is_strict=True)
+    found = meant(given, _PROCEDURES, is_strict=True)
+    if not isinstance(found, str):
+        return found
+    try:
+        return Named.parse(found)
+    except ValueError:
+        raise ValueError(
+            f"{found!r}: expected a call such as ASHA(), or module:Class of your own procedure"
+        ) from None
 
 
 def _stop(given: Any) -> Any:

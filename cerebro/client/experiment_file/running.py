@@ -36,6 +36,8 @@ class Study:
     output: Path
     etl: ETLSpec
     training: SubEpochSpec | None
+    fit: Mapping[str, Any]
+    """Arguments of `Experiment.run_fit` that the file gives."""
 
     @classmethod
     def open(cls, path: Path, *, output: Path | None = None) -> Study:
@@ -59,6 +61,7 @@ class Study:
                 output=output or folder / (file.output or f"results/{file.name}"),
                 etl=Named.parse(file.etl.spec).loaded(modules),
                 training=None if file.fit is None else Named.parse(file.fit.spec).loaded(modules),
+                fit={} if file.fit is None else _loaded(file.fit.given, modules),
             )
             study._check()
         except ExperimentFileError as problem:
@@ -73,7 +76,7 @@ class Study:
             self.etl, self.locators, fraction=etl["fraction"], max_failed=etl["max_failed"], is_outside=False
         )
         if self.file.fit is not None and self.training is not None:
-            options = {**_defaults(Experiment.run_fit), **self.file.fit.given}
+            options = {**_defaults(Experiment.run_fit), **self.fit}
             is_validated = self.locators.valid is not None
             asked_fit(self.training, self.file.fit.space, options, is_validated=is_validated)
 
@@ -86,7 +89,7 @@ class Study:
         fit = self.file.fit
         if fit is None:
             return self.experiment().try_out(self.etl)
-        ways = {name: fit.given[name] for name in ("techniques", "gpus") if name in fit.given}
+        ways = {name: self.fit[name] for name in ("techniques", "gpus") if name in self.fit}
         return self.experiment().try_out(self.etl, self.training, fit.space, **ways)
 
     def run(self, say: Say) -> None:
@@ -99,7 +102,7 @@ class Study:
         say(f"preprocessed {kept:,} rows in {made.seconds:.1f} s, {failed:,} failed")
         if self.file.fit is None or self.training is None:
             return
-        result = experiment.run_fit(self.training, self.file.fit.space, **self.file.fit.given)
+        result = experiment.run_fit(self.training, self.file.fit.space, **self.fit)
         say(f"\nleaderboard of {result.run}\n{result.leaderboard().to_string()}\n")
         self._keep("leaderboard", result.leaderboard())
         self._keep("history", result.history(), index=False)
@@ -120,6 +123,11 @@ class Study:
     def _keep(self, name: str, table: pd.DataFrame, *, index: bool = True) -> None:
         self.output.mkdir(parents=True, exist_ok=True)
         table.to_csv(self.output / f"{name}.csv", index=index)
+
+
+def _loaded(options: Mapping[str, Any], modules: Path) -> dict[str, Any]:
+    """The options with objects of the user's classes where the file names these."""
+    return {name: each.loaded(modules) if isinstance(each, Named) else each for name, each in options.items()}
 
 
 def _defaults(method: Callable[..., Any]) -> Mapping[str, Any]:
