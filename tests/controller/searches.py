@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cerebro.contract.events import ClientEvent, RunStarted
@@ -14,7 +14,7 @@ from cerebro.contract.tasks import EtlTask, EvaluateTask, TaskBody, TrainTask
 from cerebro.state import Run
 from cerebro.state.experiment import fold
 from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, EXPERIMENT, Scenario
+from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 
 WORKERS = 3
 
@@ -42,9 +42,10 @@ def simulation(
     models: tuple[dict[str, Any], ...] = (),
     is_validated: bool = False,
     seed: int = 0,
+    neighbours: Sequence[Neighbour] = (),
     **scenario: Any,
 ) -> Simulation:
-    """Of a fit on as many workers as there are partitions, one at each."""
+    """Of a fit on as many workers as there are partitions, one at each; and of others' runs beside it."""
     request = FitRequest(
         code="0" * 64,
         models=models,
@@ -63,7 +64,7 @@ def simulation(
     )
     holdings = {f"worker-{number}": [number] for number in range(WORKERS)}
     made = Scenario(**{"holdings": holdings, "metrics": loss, **scenario})
-    return Simulation(made, request, RunStarted(run="fit-1", plan=plan))
+    return Simulation(made, request, RunStarted(run="fit-1", plan=plan), neighbours=neighbours)
 
 
 def ask(made: Simulation, at: float, event: ClientEvent) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,10 +15,12 @@ from cerebro.contract.events import (
     ModelStopRequested,
     RunPaused,
     RunResumed,
+    RunStarted,
     SearchDecided,
     SearchStopRequested,
     TaskAssigned,
     TaskCommitted,
+    ValuesDrawn,
 )
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import AshaProcedure, ChoiceOf, OwnProcedure, RandomProcedure, TpeSampler
@@ -29,7 +31,8 @@ from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, WorkerOutage
-from tests.controller.searches import WORKERS, ask, fit_of, search_of, simulation, story
+from tests.controller.searches import WORKERS, ask, fit_of, loss, search_of, simulation, story
+from tests.controller.side_by_side import neighbour
 from tests.search.own_procedures import Clones, Halving, Scripted
 
 OWN = OwnProcedure(code="1" * 64, name="Mine")
@@ -309,6 +312,26 @@ def test_values_are_drawn_by_workers_where_the_controller_lacks_the_library() ->
     for write in range(0, undisturbed.writes, 23):
         died = simulation(search, epochs=4, crash_before=frozenset({write, write + 2}), **draws)
         assert story(fit_of(died)) == expected
+
+
+def test_a_question_does_not_wait_for_other_experiments() -> None:
+    """It takes none of the devices that they share: it is asked at once, or as soon as the one before is answered."""
+
+    def metrics(body: Any) -> Mapping[str, float]:
+        return loss(body) if "lr" in body.hyperparams else {"loss": 1.0}
+
+    others = [neighbour("other", 6, 8), neighbour("third", 3, 8)]
+    made = simulation(search_of(OWN), epochs=4, procedure=Halving, metrics=metrics, neighbours=others)
+    run = fit_of(made)
+    assert run.state is RunState.FINISHED
+    newest, waits = 0.0, []
+    for event in made.log:
+        if isinstance(event, TaskAssigned) and "/search/" in event.task:
+            waits.append(event.time - newest)
+        elif isinstance(event, RunStarted | ValuesDrawn | SearchDecided | TaskCommitted):
+            newest = event.time
+    assert len(waits) > 10
+    assert max(waits) == 0.0
 
 
 def busy(draw_s: float) -> float:
