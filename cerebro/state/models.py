@@ -265,6 +265,11 @@ class Model:
         """Epochs that are complete within its inherited visits: the epoch at which it branched off."""
         return bisect_right(self._ends, self.inherited)
 
+    @property
+    def own_epochs(self) -> int:
+        """Epochs that are complete, but for those of its inherited visits."""
+        return len(self._ends) - self.inherited_epochs if self.inherited else len(self._ends)
+
     def terms_of(self, unit: int) -> Terms:
         """With which the unit of that number, from 0, was trained; of one that is not committed, with which it is
         assigned now, or would be."""

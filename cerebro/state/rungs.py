@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.search import OwnProcedure
@@ -23,9 +23,8 @@ Fate = Literal["goes on", "waits", "stopped", "trained", "stays", "on the way", 
 epochs that there are; the search has ended without it; it is not there yet; it was given up."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AtRung:
-    """A model that has reached a rung, or is granted to reach it.
+class AtRung(NamedTuple):
+    """A model that has reached a rung, or is granted to reach it. A tuple: pages make thousands of them at a time.
 
     Attributes:
         value: of the run's metric there, or after the last epoch before; `None` while there is none.
@@ -77,8 +76,7 @@ def rungs(run: Run) -> list[Rung]:
     """The rungs of a fit that searches, the highest first; none of any other run."""
     if run.search is None:
         return []
-    values, stoppers = _told(run)
-    grants = _grants(run)
+    values, stoppers, grants = _told(run)
     found: defaultdict[int, list[AtRung]] = defaultdict(list)
     for model in run.models.values():
         known = values.get(model.id, {})
@@ -97,28 +95,22 @@ def rungs(run: Run) -> list[Rung]:
     ]
 
 
-def _told(run: Run) -> tuple[dict[str, dict[int, float | None]], dict[str, str]]:
-    """Model -> epochs -> its value there, and model -> who stopped it, if it was a user."""
+def _told(run: Run) -> tuple[dict[str, dict[int, float | None]], dict[str, str], dict[str, set[int]]]:
+    """Model -> epochs -> its value there; model -> who stopped it, if it was a user; model -> all grants that it had,
+    and has."""
     values: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
     stoppers: dict[str, str] = {}
+    grants = {model.id: {model.epochs} for model in run.models.values()}
     for report in run.search.reports if run.search is not None else ():
         match report:
             case Measured():
                 values[report.model][report.epoch] = report.value
             case Reached():
                 values[report.model][report.epochs] = report.value if math.isfinite(report.value) else None
+                grants[report.model].add(report.epochs)
             case Stopped() if report.by != SEARCH:
                 stoppers[report.model] = report.by
-    return values, stoppers
-
-
-def _grants(run: Run) -> dict[str, set[int]]:
-    """Model -> all grants that it had, and has."""
-    found = {model.id: {model.epochs} for model in run.models.values()}
-    reached = (report for report in run.search.reports if isinstance(report, Reached)) if run.search else ()
-    for report in reached:
-        found[report.model].add(report.epochs)
-    return found
+    return values, stoppers, grants
 
 
 def _newest(run: Run, model: Model, values: dict[int, float | None], stoppers: dict[str, str]) -> AtRung:
@@ -174,8 +166,12 @@ def method(run: Run) -> str:
     return f"{procedure(run)}, models drawn {_SAMPLERS.get(sampler, sampler)}"
 
 
-def standing(run: Run) -> str:
-    """How many values were drawn of how many, and whether the search goes on; empty for a run that searches nothing."""
+def standing(run: Run, epochs: int | None = None) -> str:
+    """How many values were drawn of how many, and whether the search goes on; empty for a run that searches nothing.
+
+    Args:
+        epochs: see `wording.trained`.
+    """
     log = run.search
     if log is None:
         return ""
@@ -188,7 +184,7 @@ def standing(run: Run) -> str:
         end = "search not over"
     else:
         end = "a user ended the search: what has a grant goes on" if log.is_closed else "search goes on"
-    return f"{drawn}{wording.trained(run)}; {end}"
+    return f"{drawn}{wording.trained(run, epochs)}; {end}"
 
 
 def lines(run: Run) -> list[str]:

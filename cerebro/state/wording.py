@@ -65,9 +65,14 @@ def _at_rung(value: Model, owner: Run) -> str:
     return "paused" if may_go_on else "finished"
 
 
-def trained(value: Run) -> str:
-    """How far a fit is whose models are not all known from the beginning: a share of all would be of nothing known."""
-    epochs = sum(model.completed_epochs - model.inherited_epochs for model in value.models.values())
+def trained(value: Run, epochs: int | None = None) -> str:
+    """How far a fit is whose models are not all known from the beginning: a share of all would be of nothing known.
+
+    Args:
+        epochs: `Model.own_epochs` of all its models, by who keeps the sum.
+    """
+    if epochs is None:
+        epochs = sum(model.own_epochs for model in value.models.values())
     return f"{_counted(len(value.models), 'model')}, {_counted(epochs, 'epoch')} trained"
 
 

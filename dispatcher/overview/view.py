@@ -120,7 +120,9 @@ def overview(
         else (),
         scores=tuple(row for each in state.runs.values() for row in scores(each)),
         workers=workers,
-        search=(rungs.procedure(run), rungs.standing(run)) if run and run.search else None,
+        search=(rungs.procedure(run), rungs.standing(run, read_model.table(run).trained_epochs()))
+        if run and run.search
+        else None,
     )
 
 

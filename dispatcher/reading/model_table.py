@@ -36,6 +36,9 @@ class ModelTable:
         """So many units due -> of how many models."""
         self._done = 0
         """Units committed."""
+        self._epochs: dict[str, int] = {}
+        """Model -> epochs that it completed itself."""
+        self._all_epochs = 0
         self._counts: Counter[str] = Counter()
         self._metrics: set[str] = set()
         self._has_parents = False
@@ -110,6 +113,11 @@ class ModelTable:
         left = sum(each * models for each, models in self._lengths.items())
         return self._done, self._done + left if self._run.has_known_end else 0
 
+    def trained_epochs(self) -> int:
+        """Epochs that models completed themselves, all models together."""
+        self._refresh()
+        return self._all_epochs
+
     def longest(self) -> int:
         """Units due of the model of which most are."""
         self._refresh()
@@ -164,6 +172,8 @@ class ModelTable:
         model = self._run.models[row.id]
         if old is None:
             self._done -= model.visited - model.own_visited
+        self._all_epochs += model.own_epochs - self._epochs.get(row.id, 0)
+        self._epochs[row.id] = model.own_epochs
         left = self._run.due(model)
         self._left[row.id] = left
         self._lengths[left] += 1

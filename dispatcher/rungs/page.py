@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response
 
+from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.rungs.view import search
+from dispatcher.rungs.view import LONGEST, RungsQuery, search
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -22,4 +23,5 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
-    return {"view": search(read_model, fit=header.fit)}
+    asked = parsed_query(RungsQuery)
+    return {"view": search(read_model, fit=header.fit, size=asked.size), "most": LONGEST}

@@ -14,8 +14,9 @@ from cerebro.state.rungs import AtRung, Fate, Rung
 from dispatcher.reading.model_table import ModelTable
 from dispatcher.reading.read_model import ReadModel
 
-MOST = 100
-"""Models of a rung that the page lists, the best of them: the table of models has all."""
+MOST = 25
+"""Models of a rung that are listed if nobody says how many, the best of them."""
+LONGEST = 10_000
 
 _WORDS: dict[Fate, str] = {
     "waits": "paused",
@@ -31,7 +32,7 @@ class RungsQuery(Contract):
     """`fit`: id of the fit run; the newest one if empty. `size`: models of each rung, the best of them."""
 
     fit: str = Field("", max_length=60)
-    size: int = Field(MOST, ge=1, le=100_000)
+    size: int = Field(MOST, ge=1, le=LONGEST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,8 @@ class RungTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchView:
-    """A search; `standing` says how far it is, and `may` what may be asked of its run."""
+    """A search; `standing` says how far it is, and `may` what may be asked of its run; `size`: models of
+    each rung at most."""
 
     run: str
     method: str
@@ -79,6 +81,7 @@ class SearchView:
     epochs: int
     stop: tuple[str, ...]
     rungs: tuple[RungTable, ...]
+    size: int
     may: tuple[str, ...]
 
 
@@ -91,12 +94,13 @@ def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchV
     return SearchView(
         run=run.id,
         method=rungs.method(run),
-        standing=rungs.standing(run),
+        standing=rungs.standing(run, table.trained_epochs()),
         metric=request.metric,
         mode=request.mode,
         epochs=request.epochs,
         stop=_stop_rules(run),
         rungs=tuple(_table(read_model.state, run, table, rung, size) for rung in rungs.rungs(run)),
+        size=size,
         may=tuple(sorted(allowed(read_model.state, run))),
     )
 

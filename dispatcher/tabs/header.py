@@ -100,7 +100,7 @@ def header(
         kind=run.kind if run else "",
         done=done,
         total=total,
-        trained=wording.trained(run) if run and run.is_planned_fit and not run.has_known_models else "",
+        trained=_trained(read_model, run) if run and run.is_planned_fit and not run.has_known_models else "",
         halted=run_row(read_model, halted) if halted and halted is not run else None,
         others=tuple(run_row(read_model, each) for each in state.open_runs() if each is not run),
         fits=read_model.fits(),
@@ -119,6 +119,10 @@ def header(
         stalled=_stalled(run, list(worker_rows(state, statuses, now))),
         may=tuple(sorted(may)),
     )
+
+
+def _trained(read_model: ReadModel, run: Run) -> str:
+    return wording.trained(run, read_model.table(run).trained_epochs())
 
 
 def _priorities(run: Run | None) -> tuple[str, ...]:

@@ -144,6 +144,7 @@ def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
             continue
         table = kept.table(run)
         assert table.progress() == (run.progress() if run.has_known_end else (run.progress()[0], 0))
+        assert table.trained_epochs() == sum(model.own_epochs for model in run.models.values())
         if number % 7 == 0:
             anew = ReadModel(record(name))
             anew.apply(log_of(name)[: number + 1])
