@@ -40,7 +40,7 @@ NAMES = (
         "points",
     ),
     *("restart", "savepoints", "techniques", "ways", "gangs", "trials", "web", "allocator", "side_by_side"),
-    *("planner", "joint", "online", "exact", "decision", "sharing", "search", "hermes"),
+    *("planner", "joint", "online", "exact", "decision", "sharing", "search", "search_pages", "hermes"),
 )
 """The platform's, then the scheduler's; each is a module with a function `benchmark`."""
 

@@ -77,18 +77,18 @@ def look(plane: ControlPlane, experiment: str) -> Looked:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         for tab, path in _CHARTS.items():
             for _ in range(_VISITS):
-                with _reader(browser.new_context(viewport=_WINDOW), plane) as reader:
+                with signed_in(browser.new_context(viewport=_WINDOW), plane) as reader:
                     cold[tab].append(_waited(reader, page_of + path))
         sent = {}
         for tab, _, _ in TABS:
-            with _reader(browser.new_context(viewport=_WINDOW), plane) as reader:
+            with signed_in(browser.new_context(viewport=_WINDOW), plane) as reader:
                 sent[tab] = sent_bytes(reader.new_page(), page_of + _CHARTS.get(tab, f"/{tab}"))
         browser.close()
         with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
             profile = playwright.chromium.launch_persistent_context(
                 folder, executable_path=CHROMIUM, args=list(ARGUMENTS), viewport=_WINDOW
             )
-            with _reader(profile, plane) as reader:
+            with signed_in(profile, plane) as reader:
                 for tab, path in _CHARTS.items():
                     visits = [_waited(reader, page_of + path) for _ in range(_LEARNING + _VISITS)]
                     warm[tab] += visits[_LEARNING:]
@@ -131,7 +131,7 @@ def figures(found: Looked, what: str) -> list[Figure]:
 
 
 @contextmanager
-def _reader(context: BrowserContext, plane: ControlPlane) -> Iterator[BrowserContext]:
+def signed_in(context: BrowserContext, plane: ControlPlane) -> Iterator[BrowserContext]:
     """Somebody who has signed in."""
     context.set_default_timeout(_TIMEOUT_MS)
     context.add_init_script(_WATCH)

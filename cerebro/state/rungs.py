@@ -115,7 +115,7 @@ def _told(run: Run) -> tuple[dict[str, dict[int, float | None]], dict[str, str],
 
 def _newest(run: Run, model: Model, values: dict[int, float | None], stoppers: dict[str, str]) -> AtRung:
     """Where a model's present grant leads."""
-    value = values.get(model.epochs, values.get(max(values, default=0)))
+    value = values[model.epochs] if model.epochs in values else values.get(max(values, default=0))
     verdict = run.search.verdicts.get(model.id, "") if run.search is not None else ""
     match wording.model(model, run):
         case "failed":

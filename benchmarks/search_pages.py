@@ -1,0 +1,277 @@
+"""The web page over a search of 1,000 models, against that of a grid of 1,000: time to first byte, bytes, parsing.
+
+Both logs are those of the controller's own core in virtual time, cut before their ends, so that both runs are open; the
+search is ASHA, whose models have trained about as many epochs as those of the grid. Database, kvs_api, dispatcher and
+browser are the real ones. Requests to the two take turns. A grid has no tab of a search: that one is compared with the
+grid's table of models, which leads to every model as it does.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import urllib3
+
+from benchmarks.figure import Figure
+from benchmarks.services import ControlPlane, control_plane
+from benchmarks.web_browser import ARGUMENTS, CHROMIUM, IS_SETTLED, sent_bytes, signed_in
+from benchmarks.web_store import Writer
+from cerebro.contract.events import Event, RunStarted
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.search import AshaProcedure, ChoiceOf, LogUniform, SearchRequest, Space
+from cerebro.contract.tasks import EvaluateTask, TaskBody, TrainTask
+from cerebro.errors import ClusterError
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import DATASET, Scenario
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+RATIO = 1.2
+
+MODELS = 1_000
+SEARCH, GRID = "search", "grid"
+TABS = {
+    "overview": ("", ""),
+    "models": ("/models",) * 2,
+    "search": ("/search", "/models"),
+    "curves": ("/curves",) * 2,
+}
+"""Name -> the search's page, and the grid's that it is compared with."""
+_WORKERS = 2
+_EPOCHS = {SEARCH: 9, GRID: 2}
+_CUT = 0.97
+"""So much of each log is there."""
+_REQUESTS, _VISITS = 60, 12
+_QUICK = 10
+"""Per cent of the requests, or visits, that were quicker than the time that is told: others may use the machine."""
+_LONGEST_S = 120.0
+_TIMES = """() => {
+    const [found] = performance.getEntriesByType("navigation");
+    return [found.responseStart, found.domInteractive - found.responseEnd];
+}"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Of each of `TABS`: (the search's, the grid's). Milliseconds and bytes."""
+
+    first_byte: dict[str, tuple[float, float]]
+    page_bytes: dict[str, tuple[float, float]]
+    """Of the page alone."""
+    sent: dict[str, tuple[float, float]]
+    """With figures, styles and scripts, but for plotly's."""
+    parsing: dict[str, tuple[float, float]]
+    """From the last byte until the browser has the whole document."""
+    units: tuple[int, int]
+
+
+def measure(models: int = MODELS) -> Found:
+    """Simulate both, write them, look at them in turns."""
+    logs = {name: _log(name, models) for name in (SEARCH, GRID)}
+    with (
+        tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder,
+        control_plane(Path(folder), ("redis", "kvs_api", "dispatcher")) as plane,
+    ):
+        with Writer(plane.database) as writer:
+            for name, log in logs.items():
+                writer.experiment(name, _timed(log), began=time.time() - log[-1].time, run="fit-1")
+        http = _Client(plane)
+        for name in logs:
+            http.wait_until_read(name)
+        first_byte, page_bytes = {}, {}
+        for tab, pair in TABS.items():
+            first_byte[tab], page_bytes[tab] = http.pair(pair)
+        parsing, sent = _browsed(plane)
+    units = tuple(sum(event.type == "TaskCommitted" for event in log) for log in logs.values())
+    return Found(
+        first_byte=first_byte, page_bytes=page_bytes, sent=sent, parsing=parsing, units=(units[0], units[1])
+    )
+
+
+def benchmark() -> list[Figure]:
+    """`measure` as lines of the table."""
+    found = measure()
+    what = f"page of a search of {MODELS:,} models against that of a grid of {MODELS:,}"
+    search, grid = found.units
+    return [
+        _figure(
+            f"{what}: time to first byte, 10th percentile",
+            found.first_byte,
+            "ms",
+            f"{_REQUESTS} requests of each, in turns, no two the same",
+            "the tab of the search is compared with the grid's table of models",
+            f"{search:,} and {grid:,} units are committed, both runs are open",
+        ),
+        _figure(f"{what}: bytes of the page", {t: _kb(p) for t, p in found.page_bytes.items()}, "kB"),
+        _figure(f"{what}: bytes with all it asks for", {t: _kb(p) for t, p in found.sent.items()}, "kB"),
+        _figure(
+            f"{what}: parsing in Chromium, 10th percentile",
+            found.parsing,
+            "ms",
+            f"from the last byte to the whole document, {_VISITS} visits of each by a browser that has nothing yet",
+        ),
+    ]
+
+
+def _figure(what: str, pairs: Mapping[str, tuple[float, float]], unit: str, *notes: str) -> Figure:
+    return Figure(
+        what=what,
+        measured=", ".join(
+            f"{tab} {own:.1f} against {other:.1f} {unit}" for tab, (own, other) in pairs.items()
+        ),
+        ratio=max(own / other for own, other in pairs.values()),
+        bar=RATIO,
+        sense="at most",
+        notes=notes,
+    )
+
+
+def _kb(pair: tuple[float, float]) -> tuple[float, float]:
+    return pair[0] / 1e3, pair[1] / 1e3
+
+
+# --- what happened ------------------------------------------------------------------------------
+
+
+def _log(name: str, models: int) -> tuple[Event, ...]:
+    space: Space = {
+        "lr": LogUniform(low=1e-4, high=1),
+        "width": ChoiceOf(values=(32, 64, 128)),
+        "batch_size": ChoiceOf(values=(1,)),
+    }
+    search = SearchRequest(procedure=AshaProcedure(), space=space, samples=models) if name == SEARCH else None
+    chosen = () if search else tuple(_grid(models))
+    request = FitRequest(
+        code="0" * 64,
+        models=chosen,
+        epochs=_EPOCHS[name],
+        metric="loss",
+        mode="min",
+        search=search,
+        planner=False,
+    )
+    plan = FitPlan(
+        dataset=DATASET,
+        models={f"m{number:03}": each for number, each in enumerate(chosen)},
+        partitions=dict.fromkeys(range(_WORKERS), 10),
+    )
+    holdings = {f"worker-{number}": [number] for number in range(_WORKERS)}
+    scenario = Scenario(holdings=holdings, unit_time=lambda body, worker: 1.0, metrics=_loss)
+    simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))
+    simulation.run(limit=10_000_000)
+    return simulation.log[: round(_CUT * len(simulation.log))]
+
+
+def _grid(models: int) -> Iterator[Hyperparameters]:
+    rng = random.Random(0)
+    for number in range(models):
+        yield {"lr": 10 ** rng.uniform(-4, 0), "width": (32, 64, 128)[number % 3], "batch_size": 1}
+
+
+def _loss(body: TaskBody) -> Mapping[str, float]:
+    assert isinstance(body, TrainTask | EvaluateTask)
+    rate = body.hyperparams["lr"]
+    assert isinstance(rate, float)
+    return {"loss": abs(math.log10(rate) + 2) + 1 / (1 + body.epoch)}
+
+
+def _timed(log: tuple[Event, ...]) -> Iterator[tuple[float, Event]]:
+    """Seconds since the event before, and the event."""
+    before = 0.0
+    for event in log:
+        yield event.time - before, event
+        before = event.time
+
+
+# --- who looks ----------------------------------------------------------------------------------
+
+
+class _Client:
+    """A browser's connection, without the browser."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        headers = {
+            "Authorization": f"Bearer {plane.token}",
+            "Accept": "text/html,*/*",
+            "Accept-Encoding": "gzip",
+        }
+        self._page, self._http = plane.page, urllib3.PoolManager(headers=headers, maxsize=1, retries=False)
+
+    def wait_until_read(self, name: str) -> None:
+        """Look until the dispatcher knows the whole log."""
+        until = time.monotonic() + _LONGEST_S
+        while time.monotonic() < until:
+            if self._http.request("GET", f"{self._page}/api/views/experiments/{name}").json()["is_complete"]:
+                return
+            time.sleep(0.2)
+        raise ClusterError(f"the dispatcher did not read {name} within {_LONGEST_S:g} s")
+
+    def pair(self, tabs: tuple[str, ...]) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Milliseconds to the first byte, and bytes, of both pages."""
+        times: tuple[list[float], list[float]] = ([], [])
+        sizes = [0.0, 0.0]
+        for number in range(_REQUESTS):
+            for which, (name, tab) in enumerate(zip((SEARCH, GRID), tabs, strict=True)):
+                began = time.perf_counter()
+                answer = self._http.request(
+                    "GET", f"{self._page}/experiments/{name}{tab}?n={number}", preload_content=False
+                )
+                times[which].append(1e3 * (time.perf_counter() - began))
+                if answer.status != 200:
+                    raise ClusterError(f"{name}{tab} answered {answer.status}")
+                sizes[which] = len(answer.read(decode_content=False))
+                answer.release_conn()
+        return (_quick(times[0]), _quick(times[1])), (sizes[0], sizes[1])
+
+
+def _quick(times: list[float]) -> float:
+    return statistics.quantiles(times, n=100, method="inclusive")[_QUICK - 1]
+
+
+def _browsed(plane: ControlPlane) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Milliseconds of parsing, and bytes sent, of each pair."""
+    from playwright.sync_api import sync_playwright
+
+    parsing: dict[str, tuple[list[float], list[float]]] = {tab: ([], []) for tab in TABS}
+    sent: dict[str, list[float]] = {tab: [0.0, 0.0] for tab in TABS}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        for visit in range(_VISITS):
+            for tab, pair in TABS.items():
+                for which, (name, path) in enumerate(zip((SEARCH, GRID), pair, strict=True)):
+                    with signed_in(browser.new_context(), plane) as context:
+                        page = context.new_page()
+                        address = f"{plane.page}/experiments/{name}{path}"
+                        if not visit:
+                            sent[tab][which] = sent_bytes(page, address)
+                        parsing[tab][which].append(_parsed(page, address))
+        browser.close()
+    quick = {tab: (_quick(own), _quick(other)) for tab, (own, other) in parsing.items()}
+    return quick, {tab: (own, other) for tab, (own, other) in sent.items()}
+
+
+def _parsed(page: Page, address: str) -> float:
+    page.goto(address)
+    page.wait_for_function(IS_SETTLED)
+    found: list[float] = page.evaluate(_TIMES)
+    return found[1]
+
+
+def main() -> None:
+    """Print the figures."""
+    for figure in benchmark():
+        print(figure)
+
+
+if __name__ == "__main__":
+    main()
