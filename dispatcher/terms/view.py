@@ -6,8 +6,10 @@ The rules are those of `cerebro.commands`, for page, notebook and command line a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from pydantic import JsonValue
 
 from cerebro.commands.chosen import chosen_fit, find_model
 from cerebro.commands.command import Command, problems_of
@@ -22,7 +24,7 @@ from cerebro.state.models import is_same
 from dispatcher.terms.form import COLD, TermsForm
 from dispatcher.terms.notes import notes
 
-_NAMED = 6
+_NAMED = 4
 """Values of other models that a hint names."""
 
 
@@ -142,15 +144,26 @@ def _values(model: Model, form: TermsForm) -> Iterator[Field]:
 
 def _new_values(run: Run, form: TermsForm) -> Iterator[Field]:
     """A field for each hyper-parameter that a model of the run has; what all have is filled in."""
-    known: dict[str, dict[str, None]] = {}
+    known: dict[str, dict[str, JsonValue]] = {}
     for model in run.models.values():
         for name, value in model.hyperparams.items():
-            known.setdefault(name, {})[text_of(value)] = None
+            known.setdefault(name, {})[text_of(value)] = value
     for number, name in enumerate(known | dict.fromkeys(form.values)):
-        tried = list(known.get(name, ()))
-        text = form.values.get(name, tried[0] if len(tried) == 1 else "")
-        hint = ", ".join(tried[:_NAMED]) + (", \N{HORIZONTAL ELLIPSIS}" if len(tried) > _NAMED else "")
-        yield Field(key=f"value-{number}", name=name, text=text, was="", hint=hint if len(tried) > 1 else "")
+        tried = known.get(name, {})
+        text = form.values.get(name, next(iter(tried)) if len(tried) == 1 else "")
+        yield Field(
+            key=f"value-{number}", name=name, text=text, was="", hint=_tried(tried) if len(tried) > 1 else ""
+        )
+
+
+def _tried(values: Mapping[str, JsonValue]) -> str:
+    """What other models have: all of it if that is little, else from where to where, or some."""
+    if len(values) <= _NAMED:
+        return ", ".join(values)
+    numbers = [each for each in values.values() if isinstance(each, int | float)]
+    if len(numbers) == len(values):
+        return f"{min(numbers):.6g} to {max(numbers):.6g}"
+    return f"{', '.join(list(values)[:_NAMED])}, \N{HORIZONTAL ELLIPSIS}"
 
 
 def _epochs(run: Run, models: Sequence[Model], form: TermsForm) -> Field | None:
