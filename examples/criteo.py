@@ -1,0 +1,261 @@
+"""Criteo's click logs: 13 counts and 26 categories a row, an MLP of 1000 + 500 units, 16 configurations.
+
+The workload of Nakandala et al. (PVLDB 2020, tables 4 and 5). Nothing is downloaded: rows of the same form, whose
+clicks depend on some of their values, are written as Criteo ships them, a text file with tabs. ``--data train.txt``
+takes the real file, as it was unpacked, instead. ``--small`` is for a laptop. docs/workloads.md tells what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cerebro import ETLSpec, Experiment, SubEpochSpec
+from cerebro.errors import CerebroError
+from cerebro.local.home import ClusterHome
+from cerebro.runtime.volumes import Volumes
+
+COUNTS = [f"count_{number}" for number in range(1, 14)]
+CATEGORIES = [f"category_{number}" for number in range(1, 27)]
+_BLOCK = 100_000
+"""Rows written at a time."""
+_SPLITS = {"valid": 5, "test": 5}
+"""Per cent of the rows; the others are trained on."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the data and the network."""
+
+    rows: int
+    buckets: int
+    hidden: tuple[int, int]
+    epochs: int
+    space: dict[str, list[float | int]]
+
+
+PAPER = Size(
+    rows=1_000_000,
+    buckets=46_000,
+    hidden=(1000, 500),
+    epochs=5,
+    space={"lr": [1e-3, 1e-4], "decay": [1e-4, 1e-5], "batch_size": [32, 64, 256, 512]},
+)
+SMALL = Size(
+    rows=20_000,
+    buckets=2_000,
+    hidden=(100, 50),
+    epochs=2,
+    space={"lr": [1e-3, 3e-4], "decay": [1e-5], "batch_size": [64, 256]},
+)
+
+
+class CriteoETL(ETLSpec):
+    """Counts become logarithms, categories the numbers of buckets that they are hashed into."""
+
+    def __init__(self, buckets: int) -> None:
+        self.buckets = buckets
+
+    def batch_preprocessor(self, batch: pa.RecordBatch, mode: str, object_dir: str) -> tuple[Any, Any]:
+        """What is missing counts 0 and is a category of its own. Counts may be as low as -3."""
+        counts = [np.log1p(np.maximum(pc.fill_null(batch[name], 0).to_numpy(), 0)) for name in COUNTS]
+        buckets = [self._bucket(name, batch[name]) for name in CATEGORIES]
+        inputs = {
+            "counts": np.stack(counts, axis=1).astype(np.float32),
+            "buckets": np.stack(buckets, axis=1).astype(np.int32),
+        }
+        return inputs, batch["click"].to_numpy().astype(np.float32)
+
+    def _bucket(self, name: str, column: pa.Array) -> Any:
+        encoded = pc.fill_null(column, "").dictionary_encode()
+        words = encoded.dictionary.to_pylist()
+        hashed = (xxhash.xxh3_64_intdigest(f"{name}={word}".encode()) % self.buckets for word in words)
+        return np.fromiter(hashed, np.int64, len(words))[encoded.indices.to_numpy()]
+
+
+class CriteoTraining(SubEpochSpec):
+    """Adam on an MLP."""
+
+    def __init__(self, buckets: int, hidden: tuple[int, int]) -> None:
+        self.buckets, self.hidden = buckets, hidden
+
+    def create_models(self, hyperparams: Any) -> list[nn.Module]:
+        """The first layer's weights for categories are looked up and added: the product with their one-hot vectors."""
+        first, second = self.hidden
+        looked_up = nn.EmbeddingBag(self.buckets, first, mode="sum")
+        nn.init.normal_(looked_up.weight, std=(1 / self.buckets) ** 0.5)
+        rest = nn.Sequential(nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, 1))
+        return [looked_up, nn.Linear(len(COUNTS), first), rest]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """One pass over the partition."""
+        parameters = [each for model in models for each in model.parameters()]
+        optimizer = torch.optim.Adam(parameters, lr=hyperparams["lr"], weight_decay=hyperparams["decay"])
+        checkpoint.track(optimizer=optimizer)
+        total = dataloader.progress({"loss": 0.0})
+        for inputs, clicks in dataloader:
+            loss = functional.binary_cross_entropy_with_logits(_logits(models, inputs), clicks)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+            optimizer.step()
+            total["loss"] += loss.item() * len(clicks)
+            dataloader.report(loss=loss)
+        return {"loss": total["loss"] / dataloader.num_rows}
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """Loss, accuracy, and the area under the ROC curve of all rows together: it is no mean over parts."""
+        from sklearn.metrics import roc_auc_score
+
+        made = [(_logits(models, inputs).cpu(), clicks.cpu()) for inputs, clicks in dataloader]
+        logits, clicks = (torch.cat(part) for part in zip(*made, strict=True))
+        return {
+            "loss": float(functional.binary_cross_entropy_with_logits(logits, clicks)),
+            "accuracy": float(((logits > 0) == (clicks > 0)).float().mean()),
+            "auc": float(roc_auc_score(clicks.numpy(), logits.numpy())),
+        }
+
+    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Iterator[Any]:
+        """The probability of a click, batch by batch."""
+        for inputs, _ in dataloader:
+            yield {"click": torch.sigmoid(_logits(models, inputs))}
+
+
+def _logits(models: Any, inputs: Any) -> Tensor:
+    looked_up, counted, rest = models
+    logits: Tensor = rest(looked_up(inputs["buckets"]) + counted(inputs["counts"]))
+    return logits.squeeze(1)
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+def synthesize(path: Path, rows: int, *, seed: int = 0) -> None:
+    """Write rows as Criteo ships them: click, counts and categories between tabs, nothing for what is missing."""
+    generator = np.random.default_rng(seed)
+    words = [
+        [f"{word:08x}" for word in generator.integers(0, 2**32, 4 ** (2 + n % 6))]
+        for n in range(len(CATEGORIES))
+    ]
+    lean = [generator.normal(0, 0.7, len(known)) for known in words]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        for begin in range(0, rows, _BLOCK):
+            count = min(_BLOCK, rows - begin)
+            chosen = [(len(known) * generator.random(count) ** 3).astype(int) for known in words]
+            counts = generator.geometric(0.05, (len(COUNTS), count)) - 1
+            clicks = _clicks(generator, counts, [lean[n][chosen[n]] for n in range(0, len(CATEGORIES), 3)])
+            cells = [
+                *counts.astype(str),
+                *(np.array(known)[at] for known, at in zip(words, chosen, strict=True)),
+            ]
+            shown = [np.where(generator.random(count) < 0.1, "", each) for each in cells]
+            lines = np.stack([clicks.astype(str), *shown], axis=1)
+            file.writelines("\t".join(line) + "\n" for line in lines)
+
+
+def _clicks(generator: np.random.Generator, counts: Any, leans: list[Any]) -> Any:
+    """One row in four, about; the more likely, the more its categories lean to it and the smaller a count is."""
+    logit = np.sum(leans, axis=0) - 0.5 * np.log1p(counts[0]) + 0.2
+    return (generator.random(len(logit)) < 1 / (1 + np.exp(-logit))).astype(int)
+
+
+def lay_out(source: Path, folder: Path) -> dict[str, dict[str, str]]:
+    """Write the rows of Criteo's text file as a Parquet table for each split; the row's number is its id.
+
+    Rows are read and written in blocks, whatever the size of the file.
+
+    Returns:
+        Dataset locators.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds = {
+        "click": pa.int8(),
+        **dict.fromkeys(COUNTS, pa.int64()),
+        **dict.fromkeys(CATEGORIES, pa.string()),
+    }
+    schema = pa.schema([("id", pa.int64()), *kinds.items()])
+    reader = pa.csv.open_csv(
+        source,
+        pa.csv.ReadOptions(column_names=list(kinds)),
+        pa.csv.ParseOptions(delimiter="\t"),
+        pa.csv.ConvertOptions(column_types=kinds, strings_can_be_null=True, null_values=[""]),
+    )
+    paths = {split: folder / f"{split}.parquet" for split in ("train", *_SPLITS)}
+    first = 0
+    with ExitStack() as stack:
+        writers = {
+            split: stack.enter_context(pa.parquet.ParquetWriter(path, schema))
+            for split, path in paths.items()
+        }
+        for batch in reader:
+            ids = np.arange(first, first + batch.num_rows)
+            first += batch.num_rows
+            whole = pa.record_batch([pa.array(ids), *batch.columns], schema=schema)
+            share = ids % 100
+            begin = 0
+            for split, per_cent in _SPLITS.items():
+                writers[split].write_batch(whole.filter((share >= begin) & (share < begin + per_cent)))
+                begin += per_cent
+            writers["train"].write_batch(whole.filter(share >= begin))
+    return {split: {"metadata": str(path)} for split, path in paths.items()}
+
+
+def main() -> int:
+    """Run on the cluster that this process is in, or on the local one, started if need be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--small", action="store_true", help="fewer rows, units and configurations, for a laptop"
+    )
+    parser.add_argument("--rows", type=int, help="another number of rows to write")
+    parser.add_argument("--data", type=Path, help="Criteo's own train.txt")
+    parser.add_argument("--name", default="criteo", help="name of the experiment")
+    arguments = parser.parse_args()
+    size = SMALL if arguments.small else PAPER
+    began = time.monotonic()
+    try:
+        folder = _data_folder(arguments.name)
+        source = arguments.data or folder / "train.txt"
+        if arguments.data is None:
+            synthesize(source, arguments.rows or size.rows)
+        experiment = Experiment(arguments.name, locators=lay_out(source, folder))
+        etl = experiment.run_etl(CriteoETL(size.buckets), seed=1)
+        print(f"preprocessed {sum(etl.kept.values()):,} rows in {etl.seconds:.1f} s")
+        training = CriteoTraining(size.buckets, size.hidden)
+        result = experiment.run_fit(
+            training, size.space, epochs=size.epochs, metric="auc", mode="max", seed=1
+        )
+        test = experiment.run_test()
+    except (CerebroError, OSError, pa.ArrowInvalid) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"\n{result.leaderboard().to_string()}\n\n{test.to_string()}\n")
+    print(f"done in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def _data_folder(name: str) -> Path:
+    """Where this process and the workers see the same files."""
+    shared = Volumes.from_environment(os.environ).shared
+    is_inside = bool(os.environ.get("CEREBRO_SERVER")) and os.access(shared, os.W_OK)
+    return (shared if is_inside else ClusterHome().path) / "examples" / name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""`examples/criteo.py`: what it writes and reads, and the whole of it as a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from cerebro import Experiment
+from cerebro.local import cluster
+from examples import criteo
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_each_row_of_the_text_is_in_one_split(tmp_path: Path) -> None:
+    """With its number as id, and with nothing where the text has nothing."""
+    criteo.synthesize(tmp_path / "train.txt", 300)
+    located = criteo.lay_out(tmp_path / "train.txt", tmp_path)
+    lines = [line.split("\t") for line in (tmp_path / "train.txt").read_text().splitlines()]
+    tables = {split: pa.parquet.read_table(each["metadata"]) for split, each in located.items()}
+    rows = {row["id"]: row for table in tables.values() for row in table.to_pylist()}
+    assert {split: table.num_rows for split, table in tables.items()} == {
+        "train": 270,
+        "valid": 15,
+        "test": 15,
+    }
+    assert sorted(rows) == list(range(300))
+    for number, cells in enumerate(lines):
+        values = [rows[number][name] for name in ("click", *criteo.COUNTS, *criteo.CATEGORIES)]
+        assert ["" if value is None else str(value) for value in values] == cells
+
+
+def test_what_is_missing_or_negative_is_preprocessed(tmp_path: Path) -> None:
+    """As the real file has it."""
+    (tmp_path / "train.txt").write_text("1\t-2\t" + "\t" * 12 + "68fd1e64\t" + "\t" * 24 + "\n")
+    located = criteo.lay_out(tmp_path / "train.txt", tmp_path)
+    table = pa.parquet.read_table(located["valid"]["metadata"])
+    inputs, clicks = criteo.CriteoETL(100).batch_preprocessor(table.to_batches()[0], "valid", "")
+    assert inputs["counts"].tolist() == [[0.0] * 13]
+    assert inputs["buckets"].shape == (1, 26)
+    assert clicks.tolist() == [1.0]
+
+
+def test_a_line_that_is_none_of_criteos_is_told(tmp_path: Path) -> None:
+    """By Arrow, which names it."""
+    (tmp_path / "train.txt").write_text("1\t2\t3\n")
+    with pytest.raises(pa.ArrowInvalid, match="Expected 40 columns, got 3"):
+        criteo.lay_out(tmp_path / "train.txt", tmp_path)
+
+
+@pytest.mark.slow
+def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster of its own; its models have learnt what may be learnt."""
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    monkeypatch.setenv("CEREBRO_HOME", str(tmp_path))
+    command = [sys.executable, str(ROOT / "examples" / "criteo.py"), "--small"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=dict(os.environ), timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        board = Experiment.attach("criteo").result().leaderboard()
+        assert len(board) == 4
+        assert board["auc"].max() > 0.7
+    finally:
+        cluster.stop(tmp_path)
