@@ -41,7 +41,7 @@ def _missing_orders(state: ExperimentState, run: Run) -> str:
         return ""
     if any(worker.is_alive and answers_searches(worker) for worker in state.workers.values()):
         return f"{_WAITING}the orders of {own.name}"
-    return f"{_WAITING}a worker that runs search procedures: upgrade the workers, of a version that does not"
+    return f"{_WAITING}a worker that runs search procedures: upgrade those that are there"
 
 
 def _missing_draws(run: Run) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,24 +15,20 @@ from cerebro.contract.events import (
     ModelStopRequested,
     RunPaused,
     RunResumed,
-    RunStarted,
     SearchDecided,
     SearchStopRequested,
-    TaskAssigned,
     TaskCommitted,
-    ValuesDrawn,
 )
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import AshaProcedure, ChoiceOf, OwnProcedure, RandomProcedure, TpeSampler
+from cerebro.contract.search import AshaProcedure, ChoiceOf, OwnProcedure
 from cerebro.contract.tasks import Failure, FailureKind, SearchTask
 from cerebro.errors import ConflictError
 from cerebro.search import Add, Draw, Extend, Order, Procedure, Reached, Report
-from cerebro.state import ModelState, RunState, TaskKey
+from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, WorkerOutage
-from tests.controller.searches import WORKERS, ask, fit_of, loss, search_of, simulation, story
-from tests.controller.side_by_side import neighbour
+from tests.controller.searches import ask, fit_of, search_of, simulation, story
 from tests.search.own_procedures import Clones, Halving, Scripted
 
 OWN = OwnProcedure(code="1" * 64, name="Mine")
@@ -54,17 +50,6 @@ def test_an_own_procedure_decides(procedure: Callable[[], Procedure], has_pods: 
     assert run.search.finish in ("the best is trained to the end", "the clone is trained")
     assert max(model.completed_epochs for model in run.models.values()) == 4
     assert len(run.search.answers) >= run.search.decisions[-1].report + 2
-
-
-def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
-    """In a pod to the container for ETL; without pods into the lane of a worker, beside its units."""
-    for has_pods in (False, True):
-        made = searched(scenario={"has_pods": has_pods})
-        fit_of(made)
-        asked = [each for each in made.log if isinstance(each, TaskAssigned) and "/search/" in each.task]
-        assert asked
-        assert all(each.devices == () for each in asked)
-        assert {each.worker.endswith("-etl") for each in asked} == {has_pods}
 
 
 def check_deaths(procedure: Callable[[], Procedure], *, every: int) -> None:
@@ -278,76 +263,7 @@ def test_an_unknown_version_pauses_the_run() -> None:
     assert "version 2 of the procedure 'own', here is version 1" in paused(made).reason
 
 
-# --- workers --------------------------------------------------------------------------------------
-
-
-def test_workers_of_versions_that_know_no_searches_are_not_asked() -> None:
-    """They train; who knows the kind of task answers."""
-    made = searched(scenario={"without_ways": frozenset({"worker-0", "worker-1"})})
-    assert fit_of(made).state is RunState.FINISHED
-    asked = {e.worker for e in made.log if isinstance(e, TaskAssigned) and "/search/" in e.task}
-    assert asked == {"worker-2"}
-
-
-def test_a_worker_that_dies_is_asked_again_elsewhere() -> None:
-    """Whatever the number of the attempt, the answer is the same."""
-    outages = [WorkerOutage(worker=f"worker-{n}", start=2.0 + 9 * n, length=20) for n in range(3)]
-    made = searched(scenario={"outages": outages, "search_s": 3.0})
-    run = fit_of(made)
-    attempts = [len(task.attempts) for key, task in run.tasks.items() if TaskKey.parse(key).kind == "search"]
-    assert max(attempts) > 1
-    assert run.state is RunState.FINISHED
-    assert run.search is not None
-    assert run.search.finish == "the best is trained to the end"
-
-
-def test_values_are_drawn_by_workers_where_the_controller_lacks_the_library() -> None:
-    """They are those that the controller would have had drawn; none is drawn twice, also if it dies."""
-    draws: dict[str, Any] = {"drawable": frozenset({"random"})}
-    search = search_of(AshaProcedure(eta=2), samples=8, sampler=TpeSampler(startup=3))
-    undisturbed = simulation(search, epochs=4, **draws)
-    expected = story(fit_of(undisturbed))
-    asked = [e for e in undisturbed.log if isinstance(e, TaskCommitted) and "/search/draw-" in e.task]
-    assert sum(len(each.result.answer.values) for each in asked if each.result.answer) == 8
-    for write in range(0, undisturbed.writes, 23):
-        died = simulation(search, epochs=4, crash_before=frozenset({write, write + 2}), **draws)
-        assert story(fit_of(died)) == expected
-
-
-def test_a_question_does_not_wait_for_other_experiments() -> None:
-    """It takes none of the devices that they share: it is asked at once, or as soon as the one before is answered."""
-
-    def metrics(body: Any) -> Mapping[str, float]:
-        return loss(body) if "lr" in body.hyperparams else {"loss": 1.0}
-
-    others = [neighbour("other", 6, 8), neighbour("third", 3, 8)]
-    made = simulation(search_of(OWN), epochs=4, procedure=Halving, metrics=metrics, neighbours=others)
-    run = fit_of(made)
-    assert run.state is RunState.FINISHED
-    newest, waits = 0.0, []
-    for event in made.log:
-        if isinstance(event, TaskAssigned) and "/search/" in event.task:
-            waits.append(event.time - newest)
-        elif isinstance(event, RunStarted | ValuesDrawn | SearchDecided | TaskCommitted):
-            newest = event.time
-    assert len(waits) > 10
-    assert max(waits) == 0.0
-
-
-def busy(draw_s: float) -> float:
-    """Share of the workers' time, until the last new model, in which they train; a unit takes a second."""
-    search = search_of(RandomProcedure(), samples=16, sampler=TpeSampler())
-    made = simulation(search, epochs=8, drawable=frozenset({"random"}), search_s=draw_s)
-    run = fit_of(made)
-    until = max(each.time for each in made.log if isinstance(each, SearchDecided) and each.add)
-    visits = [visit for model in run.models.values() for visit in model.visits if visit.started < until]
-    return sum(min(visit.ended, until) - visit.started for visit in visits) / (until - run.zero) / WORKERS
-
-
-def test_no_worker_waits_for_a_draw_that_takes_as_long_as_a_unit() -> None:
-    """Devices are as busy as with draws that take no time, but for 3 %: the worker that draws trains meanwhile."""
-    assert busy(0.0) == pytest.approx(1.0)
-    assert busy(1.0) >= 0.97
+# --- whatever befalls it ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -358,19 +274,6 @@ def test_a_user_prevails_over_an_own_procedure(seed: int) -> None:
     run = fit_of(made)
     assert run.state is RunState.FINISHED
     assert run.models["m01"].state is ModelState.STOPPED
-
-
-def test_failures_of_a_worker_are_tried_again_before_the_run_pauses() -> None:
-    """A process that crashed is no mistake of the procedure's."""
-    crash = Failure(kind=FailureKind.CRASH, message="killed")
-
-    def outcome(body: Any, attempt: int, _worker: str) -> Failure | None:
-        return crash if body.kind == "search" and attempt == 1 else None
-
-    made = searched(scenario={"outcome": outcome})
-    assert fit_of(made).state is RunState.FINISHED
-    assert not any(isinstance(each, RunPaused) for each in made.log)
-    assert fold(EXPERIMENT, made.log).runs["fit-1"].state is RunState.FINISHED
 
 
 @settings(deadline=None)

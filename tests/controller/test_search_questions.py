@@ -1,0 +1,132 @@
+"""Questions of searches in the controller: who is asked, when, and who waits for the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import (
+    RunPaused,
+    RunStarted,
+    SearchDecided,
+    TaskAssigned,
+    TaskCommitted,
+    ValuesDrawn,
+)
+from cerebro.contract.search import AshaProcedure, RandomProcedure, TpeSampler
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.state import RunState, TaskKey
+from cerebro.state.experiment import fold
+from cerebro.state.waiting import waiting_for
+from controller.simulation.scenario import EXPERIMENT, WorkerOutage
+from tests.controller.searches import WORKERS, fit_of, loss, search_of, simulation, story
+from tests.controller.side_by_side import neighbour
+from tests.controller.test_own_procedure import OWN, searched
+from tests.search.own_procedures import Halving
+
+
+def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
+    """In a pod to the container for ETL; without pods into the lane of a worker, beside its units."""
+    for has_pods in (False, True):
+        made = searched(scenario={"has_pods": has_pods})
+        fit_of(made)
+        asked = [each for each in made.log if isinstance(each, TaskAssigned) and "/search/" in each.task]
+        assert asked
+        assert all(each.devices == () for each in asked)
+        assert {each.worker.endswith("-etl") for each in asked} == {has_pods}
+
+
+def test_workers_of_versions_that_know_no_searches_are_not_asked() -> None:
+    """They train; who knows the kind of task answers."""
+    made = searched(scenario={"without_ways": frozenset({"worker-0", "worker-1"})})
+    assert fit_of(made).state is RunState.FINISHED
+    asked = {e.worker for e in made.log if isinstance(e, TaskAssigned) and "/search/" in e.task}
+    assert asked == {"worker-2"}
+
+
+def test_what_a_run_waits_for_is_told() -> None:
+    """For an upgrade, where no worker knows such tasks; for the orders, while somebody is about to be asked."""
+    made = searched(scenario={"without_ways": frozenset(f"worker-{n}" for n in range(WORKERS))})
+    with pytest.raises(RuntimeError, match="no end after 50 steps"):
+        made.run(limit=50)
+    state = made.core.state
+    why = "waiting for a worker that runs search procedures: upgrade those that are there"
+    assert waiting_for(state, state.runs["fit-1"]) == why
+    state.workers["worker-0"].kinds |= {"search"}
+    assert waiting_for(state, state.runs["fit-1"]) == "waiting for the orders of Mine"
+
+
+def test_a_worker_that_dies_is_asked_again_elsewhere() -> None:
+    """Whatever the number of the attempt, the answer is the same."""
+    outages = [WorkerOutage(worker=f"worker-{n}", start=2.0 + 9 * n, length=20) for n in range(3)]
+    made = searched(scenario={"outages": outages, "search_s": 3.0})
+    run = fit_of(made)
+    attempts = [len(task.attempts) for key, task in run.tasks.items() if TaskKey.parse(key).kind == "search"]
+    assert max(attempts) > 1
+    assert run.state is RunState.FINISHED
+    assert run.search is not None
+    assert run.search.finish == "the best is trained to the end"
+
+
+def test_values_are_drawn_by_workers_where_the_controller_lacks_the_library() -> None:
+    """They are those that the controller would have had drawn; none is drawn twice, also if it dies."""
+    draws: dict[str, Any] = {"drawable": frozenset({"random"})}
+    search = search_of(AshaProcedure(eta=2), samples=8, sampler=TpeSampler(startup=3))
+    undisturbed = simulation(search, epochs=4, **draws)
+    expected = story(fit_of(undisturbed))
+    asked = [e for e in undisturbed.log if isinstance(e, TaskCommitted) and "/search/draw-" in e.task]
+    assert sum(len(each.result.answer.values) for each in asked if each.result.answer) == 8
+    for write in range(0, undisturbed.writes, 23):
+        died = simulation(search, epochs=4, crash_before=frozenset({write, write + 2}), **draws)
+        assert story(fit_of(died)) == expected
+
+
+def test_a_question_does_not_wait_for_other_experiments() -> None:
+    """It takes none of the devices that they share: it is asked at once, or as soon as the one before is answered."""
+
+    def metrics(body: Any) -> Mapping[str, float]:
+        return loss(body) if "lr" in body.hyperparams else {"loss": 1.0}
+
+    others = [neighbour("other", 6, 8), neighbour("third", 3, 8)]
+    made = simulation(search_of(OWN), epochs=4, procedure=Halving, metrics=metrics, neighbours=others)
+    run = fit_of(made)
+    assert run.state is RunState.FINISHED
+    newest, waits = 0.0, []
+    for event in made.log:
+        if isinstance(event, TaskAssigned) and "/search/" in event.task:
+            waits.append(event.time - newest)
+        elif isinstance(event, RunStarted | ValuesDrawn | SearchDecided | TaskCommitted):
+            newest = event.time
+    assert len(waits) > 10
+    assert max(waits) == 0.0
+
+
+def busy(draw_s: float) -> float:
+    """Share of the workers' time, until the last new model, in which they train; a unit takes a second."""
+    search = search_of(RandomProcedure(), samples=16, sampler=TpeSampler())
+    made = simulation(search, epochs=8, drawable=frozenset({"random"}), search_s=draw_s)
+    run = fit_of(made)
+    until = max(each.time for each in made.log if isinstance(each, SearchDecided) and each.add)
+    visits = [visit for model in run.models.values() for visit in model.visits if visit.started < until]
+    return sum(min(visit.ended, until) - visit.started for visit in visits) / (until - run.zero) / WORKERS
+
+
+def test_no_worker_waits_for_a_draw_that_takes_as_long_as_a_unit() -> None:
+    """Devices are as busy as with draws that take no time, but for 3 %: the worker that draws trains meanwhile."""
+    assert busy(0.0) == pytest.approx(1.0)
+    assert busy(1.0) >= 0.97
+
+
+def test_failures_of_a_worker_are_tried_again_before_the_run_pauses() -> None:
+    """A process that crashed is no mistake of the procedure's."""
+    crash = Failure(kind=FailureKind.CRASH, message="killed")
+
+    def outcome(body: Any, attempt: int, _worker: str) -> Failure | None:
+        return crash if body.kind == "search" and attempt == 1 else None
+
+    made = searched(scenario={"outcome": outcome})
+    assert fit_of(made).state is RunState.FINISHED
+    assert not any(isinstance(each, RunPaused) for each in made.log)
+    assert fold(EXPERIMENT, made.log).runs["fit-1"].state is RunState.FINISHED
