@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -34,6 +35,8 @@ from cerebro.contract.records import ExperimentRecord, Holding, Hyperparameters,
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import (
     CheckpointRef,
+    Curve,
+    CurvePoint,
     Failure,
     FailureKind,
     TaskBody,
@@ -42,6 +45,7 @@ from cerebro.contract.tasks import (
     TrainTask,
 )
 from cerebro.contract.ways import SINGLE, Way
+from cerebro.scheduling.policies import is_by_merit
 from cerebro.state import Run, TaskKey
 from controller.advisor import Advisor, ChildHelper
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView
@@ -56,6 +60,8 @@ MANY_WORKERS = 1000
 DECISIONS, BY_WAYS = 4000, 400
 WAYS = (SINGLE, Way(technique="ddp", size=2), Way(technique="fsdp", size=2), Way(technique="fsdp", size=4))
 """Of each model, where it has a choice."""
+POINTS = 12
+"""Of the curve of a unit, where models are compared by them."""
 
 
 _RECORD = ExperimentRecord(name="e", locators=Locators(train=Locator(metadata="made-up.csv")))
@@ -116,7 +122,7 @@ def benchmark() -> list[Figure]:
         f"{found['count']:,} decisions, {found['units']:,} units committed meanwhile; the longest, which is the "
         f"first, {found['max_ms']:.0f} ms"
     )
-    by_ways = json.loads(_of_child("ways"))
+    by_ways, by_merit = json.loads(_of_child("ways")), json.loads(_of_child("merits"))
     memory = f"memory of the process that decided, {MODELS:,} models on {WORKERS} workers"
     return [
         _at_most(f"{case}, median", found["median_ms"], 5, "ms", f"{found['median_ms']:.2f} ms", note),
@@ -128,6 +134,14 @@ def benchmark() -> list[Figure]:
             "ms",
             f"{by_ways['median_ms']:.2f} ms",
             f"99th percentile {by_ways['p99_ms']:.1f} ms; a third of the models on two devices",
+        ),
+        _at_most(
+            f"{case} by promising, 99th percentile",
+            by_merit["p99_ms"],
+            20,
+            "ms",
+            f"{by_merit['p99_ms']:.1f} ms",
+            f"median {by_merit['median_ms']:.2f} ms; units tell curves of {POINTS} points",
         ),
         _at_most(
             f"the first decision with {MODELS:,} models on {MANY_WORKERS:,} idle workers, with the dispatch state made",
@@ -171,13 +185,14 @@ def main() -> None:
         "first": _first,
         "decisions": _decisions,
         "ways": partial(_decisions, WAYS),
+        "merits": partial(_decisions, scheduler="promising"),
     }
     print(json.dumps(of[sys.argv[1]]()))
 
 
-def _decisions(ways: tuple[Way, ...] = ()) -> dict[str, float]:
+def _decisions(ways: tuple[Way, ...] = (), *, scheduler: str = "lrptw") -> dict[str, float]:
     before = _peak_mb()
-    core = _simulated(ways, BY_WAYS if ways else DECISIONS)
+    core = _simulated(ways, BY_WAYS if ways else DECISIONS, scheduler)
     taken = sorted(core.taken)
     return {
         "count": len(taken),
@@ -258,17 +273,31 @@ def _worker(number: int) -> str:
     return f"worker-{number:02}"
 
 
-def _run(workers: int) -> tuple[FitRequest, RunStarted]:
+def _run(workers: int, scheduler: str = "lrptw") -> tuple[FitRequest, RunStarted]:
     models: list[Hyperparameters] = [{"batch_size": 1, "n": n} for n in range(MODELS)]
     request = FitRequest(
-        code="0" * 64, models=tuple(models), epochs=2, metric="loss", mode="min", scheduler="lrptw"
+        code="0" * 64, models=tuple(models), epochs=2, metric="loss", mode="min", scheduler=scheduler
     )
     names = {f"m{n:04}": model for n, model in enumerate(models)}
     plan = FitPlan(dataset=DATASET, models=names, partitions=dict.fromkeys(range(workers), 100))
     return request, RunStarted(run="fit-1", plan=plan)
 
 
-def _simulated(ways: tuple[Way, ...], decisions: int) -> TimedCore:
+def _curve(body: TrainTask, seconds: float) -> Curve:
+    """Of a loss that falls as a power of the units that the model has trained, each model at a pace of its own."""
+    number = int(body.model[1:])
+    rng, pace = random.Random(f"{number}/{body.unit}"), 0.1 + number % 97 / 40
+    points = ((0.05 + n / POINTS, body.unit + n / POINTS) for n in range(POINTS))
+    return Curve(
+        name="loss",
+        points=tuple(
+            CurvePoint(t * seconds, 0.5 + 6 * (1 + done) ** -pace * rng.uniform(0.95, 1.05), 10)
+            for t, done in points
+        ),
+    )
+
+
+def _simulated(ways: tuple[Way, ...], decisions: int, scheduler: str) -> TimedCore:
     """With ways, on workers of four devices: the first one is struck off for a third of the models, whose units then
     take two devices."""
 
@@ -287,7 +316,9 @@ def _simulated(ways: tuple[Way, ...], decisions: int) -> TimedCore:
         # Costs and speeds spread over a factor of ten, so that no two events fall together.
         unit_time=lambda body, worker: 1.0 + zlib.crc32(f"{body.key} {worker}".encode()) % 9001 / 1000,
     )
-    request, started = _run(WORKERS)
+    if is_by_merit(scheduler):
+        scenario.curve = _curve
+    request, started = _run(WORKERS, scheduler)
     if ways:
         started = started.model_copy(update={"plan": started.plan.model_copy(update={"ways": ways})})
     simulation = Simulation(scenario, request, started)

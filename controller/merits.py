@@ -7,8 +7,9 @@ none, a training metric that it returned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import CurvePoint
@@ -22,6 +23,7 @@ _LARGEST = 1e100
 """Beyond it all values are equally bad: squares of them are still numbers."""
 
 _Given = tuple[int, Visit | None, int]
+"""What is learned from of a model: its number of visits, the last one, its epochs."""
 
 
 @dataclass(kw_only=True)
@@ -29,20 +31,26 @@ class _Known:
     """What was learned of a model.
 
     Attributes:
-        given: what it was learned from: number of visits, the last one, epochs. Made anew where that differs.
+        given: what it was learned from. Made anew where that differs, but for another visit.
         reported: name of what its units reported; empty where none did.
+        shown: what its visits have shown by then, as far as they are added up.
     """
 
     given: _Given
     reported: str
-    progress: Progress = UNSEEN
+    shown: _Shown
 
 
 @dataclass
 class Merits:
     """Of one fit run. Not thread-safe: one owner."""
 
-    _known: dict[str, _Known] = field(default_factory=dict)
+    _known: list[_Known] = field(default_factory=list)
+    """Of each model, in their order."""
+    _given: list[_Given] = field(default_factory=list)
+    _progress: list[Progress] = field(default_factory=list)
+    _reported: Counter[str] = field(default_factory=Counter)
+    """What models report, and how many of them do."""
     _measure: str = ""
     """What models are compared by."""
     _rule: Rule | None = None
@@ -60,32 +68,49 @@ class Merits:
         if (state.seq, policy.rule) == (self._seq, self._rule):
             return self._merit
         self._seq = state.seq
-        if self._learn(run, run.plan.partitions) or policy.rule is not self._rule:
+        if self._learn(run, sum(run.plan.partitions.values())) or policy.rule is not self._rule:
             self._rule = policy.rule
-            self._merit = policy.rule([self._known[name].progress for name in run.models])
+            self._merit = policy.rule(self._progress)
         return self._merit
 
-    def _learn(self, run: Run, rows: Mapping[int, int]) -> bool:
-        """Look at the models whose visits have changed; whether there were any."""
-        known = self._known
-        changed = [m for name, m in run.models.items() if name not in known or known[name].given != _given(m)]
-        if not changed:
+    def _learn(self, run: Run, rows: int) -> bool:
+        """Look at the models whose visits have changed; whether there were any. `rows`: of all partitions."""
+        models = list(run.models.values())
+        given = [(len(m.visits), m.visits[-1] if m.visits else None, m.epochs) for m in models]
+        if given == self._given:
             return False
-        for model in changed:
-            reported = (visit.reported for visit in model.visits if visit.reported)
-            known[model.id] = _Known(given=_given(model), reported=next(reported, ""))
+        before, self._given = self._given, given
+        changed = [n for n, now in enumerate(given) if n >= len(before) or now != before[n]]
+        for number in changed:
+            self._look(number, models[number])
         # One for all models, or their values could not be compared.
-        measure = min((each.reported for each in known.values() if each.reported), default="")
+        measure = min(self._reported, default="")
         if measure != self._measure:
-            self._measure, changed = measure, list(run.models.values())
-        for model in changed:
-            known[model.id].progress = _progress(run, model, rows, measure)
+            self._measure, changed = measure, list(range(len(models)))
+        for number in changed:
+            known, model = self._known[number], models[number]
+            whole = _epochs(run, model) * rows
+            known.shown = known.shown.further(run, model, measure, whole)
+            self._progress[number] = known.shown.progress()
         return True
 
-
-def _given(model: Model) -> _Given:
-    visits = model.visits
-    return len(visits), visits[-1] if visits else None, model.epochs
+    def _look(self, number: int, model: Model) -> None:
+        """Take in what a model reports."""
+        if number == len(self._known):
+            self._known.append(_Known(given=_NOTHING, reported="", shown=_Shown()))
+            self._progress.append(UNSEEN)
+        known, count = self._known[number], self._given[number][0]
+        reported = known.reported
+        is_one_more = count == known.given[0] + 1 and (count < 2 or model.visits[-2] is known.given[1])
+        if not is_one_more or not reported:
+            reported = next((visit.reported for visit in model.visits if visit.reported), "")
+        if not is_one_more:
+            known.shown = _Shown()
+        if reported != known.reported:
+            self._reported[reported] += 1
+            self._reported[known.reported] -= 1
+            self._reported = Counter({name: n for name, n in self._reported.items() if name and n > 0})
+        known.given, known.reported = self._given[number], reported
 
 
 def _epochs(run: Run, model: Model) -> int:
@@ -94,35 +119,74 @@ def _epochs(run: Run, model: Model) -> int:
     return max(model.epochs, run.fit_request.epochs)
 
 
-def _progress(run: Run, model: Model, rows: Mapping[int, int], measure: str) -> Progress:
-    """What the model's visits have shown.
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """What a model's first `visits` have shown.
 
-    Args:
-        rows: of the partitions.
+    Attributes:
         measure: what models are compared by; empty: the training metric.
+        whole: rows of all of its training.
+        done, trained: rows of its visits, and those that were trained in them.
+        seconds: that they took.
     """
-    whole, done, trained, seconds = _epochs(run, model) * sum(rows.values()), 0, 0, 0.0
-    has_diverged = False
-    quanta: list[Quantum] = []
-    for visit in model.visits:
-        took = visit.compute_s or visit.ended - visit.started
-        samples = tuple(_samples(run, visit, measure, before=done / whole, of=whole, took=took))
-        if samples:
-            quanta.append(Quantum(samples))
-        is_now = visit.has_diverged and visit.reported == measure
-        if is_now or samples:
-            has_diverged = is_now
-        done += visit.rows
-        trained += visit.rows - visit.resumed_rows
-        seconds += took
-    if not quanta and not has_diverged:
-        return UNSEEN
-    return Progress(
-        quanta=tuple(quanta),
-        done=done / whole,
-        total_s=seconds / max(1, trained) * whole,
-        has_diverged=has_diverged,
-    )
+
+    visits: int = 0
+    measure: str = ""
+    whole: int = 0
+    done: int = 0
+    trained: int = 0
+    seconds: float = 0.0
+    quanta: tuple[Quantum, ...] = ()
+    has_diverged: bool = False
+    since: float = 0.0
+
+    def further(self, run: Run, model: Model, measure: str, whole: int) -> _Shown:
+        """With all visits of the model. Where they are compared by something else, it is made anew."""
+        if (self.measure, self.whole) != (measure, whole):
+            return _Shown(measure=measure, whole=whole)._with(run, model.visits)
+        return self._with(run, model.visits[self.visits :])
+
+    def _with(self, run: Run, visits: Sequence[Visit]) -> _Shown:
+        done, trained, seconds, since = self.done, self.trained, self.seconds, self.since
+        has_diverged, quanta = self.has_diverged, list(self.quanta)
+        for visit in visits:
+            took = visit.compute_s or visit.ended - visit.started
+            before = done / self.whole
+            samples = tuple(_samples(run, visit, self.measure, before=before, of=self.whole, took=took))
+            if samples:
+                since = since if quanta else visit.ended
+                quanta.append(Quantum(samples))
+            is_now = visit.has_diverged and visit.reported == self.measure
+            if is_now or samples:
+                has_diverged = is_now
+            done += visit.rows
+            trained += visit.rows - visit.resumed_rows
+            seconds += took
+        return replace(
+            self,
+            visits=self.visits + len(visits),
+            done=done,
+            trained=trained,
+            seconds=seconds,
+            quanta=tuple(quanta),
+            has_diverged=has_diverged,
+            since=since,
+        )
+
+    def progress(self) -> Progress:
+        """To be compared with that of other models."""
+        if not self.quanta and not self.has_diverged:
+            return UNSEEN
+        return Progress(
+            quanta=self.quanta,
+            done=self.done / self.whole,
+            total_s=self.seconds / max(1, self.trained) * self.whole,
+            has_diverged=self.has_diverged,
+            since=self.since,
+        )
+
+
+_NOTHING: _Given = (-1, None, 0)
 
 
 def _samples(

@@ -45,6 +45,11 @@ class Quantum:
         """The smallest."""
         return min(sample.value for sample in self.samples)
 
+    @cached_property
+    def fitted(self) -> tuple[Sample, ...]:
+        """What curves are fitted to."""
+        return condensed(self.samples, _OF_A_QUANTUM)
+
     @property
     def midrange(self) -> float:
         """Hermes, section 3.3: ``loss_j(i)``."""
@@ -66,18 +71,25 @@ class Progress:
         done: share of its training that is done.
         total_s: seconds that all its training takes on a device.
         has_diverged: whether its newest losses are NaN or infinite; they are in no quantum.
+        since: when its first quantum ended, by any clock that all models have.
     """
 
     quanta: tuple[Quantum, ...] = ()
     done: float = 0.0
     total_s: float = 0.0
     has_diverged: bool = False
+    since: float = 0.0
 
     @cached_property
     def forecast(self) -> Forecast:
         """What its losses say; at least one must have been seen."""
-        each = [condensed(quantum.samples, _OF_A_QUANTUM) for quantum in self.quanta]
-        return forecast(condensed([*chain.from_iterable(each)], _OF_ALL), self.done)
+        fitted = chain.from_iterable(quantum.fitted for quantum in self.quanta)
+        return forecast(condensed([*fitted], _OF_ALL), self.done)
+
+    @cached_property
+    def opening(self) -> float:
+        """With which loss it began."""
+        return self.quanta[0].opening
 
     @cached_property
     def paces(self) -> list[tuple[float, float, float]]:

@@ -20,6 +20,8 @@ Rule = Callable[[Sequence[Progress]], list[float]]
 
 _FIRST = 4
 """So many models are trained before any is compared."""
+_ALL = 64
+"""Up to so many models, what is typical is the median of all of them."""
 _HOPE = 2.0
 """A model that was never trained is worth so many times the mean of the others."""
 
@@ -29,6 +31,8 @@ def _diverged_last(rule: Rule) -> Rule:
 
     @wraps(rule)
     def worths(models: Sequence[Progress]) -> list[float]:
+        if not any(model.has_diverged for model in models):
+            return rule(models)
         found = iter(rule([model for model in models if not model.has_diverged]))
         return [-math.inf if model.has_diverged else next(found) for model in models]
 
@@ -47,11 +51,25 @@ def promising(models: Sequence[Progress]) -> list[float]:
     seen = [model for model in models if model.quanta]
     if not seen or len(seen) < min(_FIRST, len(models)):
         return [0.0 if model.quanta else math.inf for model in models]
-    typical = median(model.quanta[0].opening for model in seen)
+    typical = _typical(seen)
     best = min(model.forecast.final for model in seen)
     worth = [_worth(model, typical, best) if model.quanta else math.nan for model in models]
     hope = _HOPE * fmean(each for each in worth if not math.isnan(each))
     return [hope if math.isnan(each) else each for each in worth]
+
+
+def _typical(seen: Sequence[Progress]) -> float:
+    """The loss with which models begin: the median of those that were seen first, of all where they are few.
+
+    Of many, another one hardly changes it, but would have all of them compared anew: it counts with an eighth more.
+    """
+    count = len(seen)
+    if count >= _ALL:
+        count = _ALL
+        while count + count // 8 <= len(seen):
+            count += count // 8
+        seen = sorted(seen, key=lambda model: model.since)[:count]
+    return median(model.opening for model in seen)
 
 
 def _worth(model: Progress, typical: float, best: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -119,3 +120,35 @@ def test_the_order_of_models_does_not_count(models: list[Progress], random) -> N
     for rule in (promising, hermes, slaq):
         found = rule(models)
         assert rule([models[n] for n in order]) == pytest.approx([found[n] for n in order])
+
+
+def test_among_many_one_more_is_compared_alone() -> None:
+    """What the others are worth is not looked at again; by the time there are an eighth more it is."""
+    rng = random.Random(3)
+    models = [
+        replace(falling(rng.uniform(0.2, 2.0), floor=rng.uniform(3, 5)), since=float(number))
+        for number in range(130)
+    ]
+    promising(models[:128])
+    against = [set(model.worth_against) for model in models[:128]]
+    assert len({frozenset(each) for each in against}) == 1
+    promising(models)
+    assert [set(model.worth_against) for model in models] == [against[0]] * 130
+    later = [*models, *(replace(falling(0.1, floor=4.9, start=9.0), since=200.0) for _ in range(14))]
+    promising(later)
+    assert set(later[0].worth_against) != against[0]
+
+
+@given(st.integers(0, 40), st.randoms(use_true_random=False))
+def test_worth_follows_from_what_was_shown_and_not_from_who_was_asked_before(
+    count: int, rng: random.Random
+) -> None:
+    """Models that were compared before, with others, are worth what they are worth to who sees them for the first
+    time."""
+    models = [
+        replace(falling(rng.uniform(0.2, 2.0), floor=rng.uniform(2, 5)), since=rng.random())
+        for _ in range(80)
+    ]
+    known = promising([replace(model) for model in models])
+    promising(models[:count])
+    assert promising(models) == known
