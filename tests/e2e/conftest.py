@@ -13,6 +13,8 @@ from tests.e2e.harness import Lab
 
 MakeLab = Callable[..., Lab]
 
+_PODS = Path(__file__).with_name("pods_supervisor.py")
+
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -72,3 +74,16 @@ def own_lab(tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatc
     for lab in made:
         lab.end()
     cluster.stop(tmp_path / "home")
+
+
+@pytest.fixture
+def pods(tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """A cluster with two pairs of workers."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("CEREBRO_HOME", str(home))
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    cluster.start(home, workers=2, tensorboard=False, supervisor=("-P", str(_PODS)))
+    lab = Lab(home, tmp_path, names)
+    yield lab
+    lab.end()
+    cluster.stop(home)

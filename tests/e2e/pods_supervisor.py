@@ -1,7 +1,7 @@
 """A local cluster whose workers come in pairs, as in pods: ``python pods_supervisor.py OPTIONS...``.
 
-Each pair shares a shard volume: ``worker-N`` trains, ``worker-N-etl`` makes partitions. The rest is the ordinary
-cluster.
+Each pair shares a shard volume: ``worker-N`` trains, ``worker-N-etl`` makes partitions and answers for searches. The
+controller finds neither SciPy nor torch, as in its image. The rest is the ordinary cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,17 @@ def build(
     for service in services(options, home, ports, database, inherited):
         is_worker = "CEREBRO_WORKER" in service.environment
         listed += list(_pair(service, ports)) if is_worker else [service]
-    return listed
+    return [replace(each, command=_CONTROLLER) if each.name == "controller" else each for each in listed]
+
+
+_CONTROLLER = (
+    sys.executable,
+    "-P",
+    "-c",
+    "import runpy, sys\n"
+    "sys.modules.update(dict.fromkeys(['scipy', 'torch']))\n"
+    "runpy.run_module('controller', run_name='__main__', alter_sys=True)",
+)
 
 
 def _pair(worker: Service, ports: Mapping[str, int]) -> Iterator[Service]:

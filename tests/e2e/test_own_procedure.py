@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro import TPE
+from cerebro import GP, TPE, Random, loguniform
 from cerebro.contract.events import SearchDecided, TaskAssigned, TaskCommitted
 from cerebro.search import Order, Reached, Report
 from cerebro.state import RunState
@@ -122,3 +122,20 @@ def test_a_user_mends_a_procedure_and_the_search_goes_on(lab: Lab) -> None:
     check_complete(run)
     assert run.search is not None
     assert run.search.finish == "the best is trained to the end"
+
+
+def test_containers_for_etl_answer_for_searches(pods: Lab) -> None:
+    """With workers in pairs, as in pods, and a controller without SciPy and torch: they run a procedure of a user's
+    own, and draw by a Gaussian process. Those that train are not asked."""
+    experiment = pods.prepared()
+    space = {**SPACE, "wd": loguniform(1e-6, 1e-2)}
+    by_gp = Random(active=2, sampler=GP(startup=2))
+    for search, samples, asked in ((Halving(models=4), None, "orders"), (by_gp, 8, "draw")):
+        given = {"epochs": 1, "samples": samples, "search": search, **SETTINGS}
+        assert experiment.run_fit(TinyTraining(), space, **given).failures() == {}
+        run = run_of(pods, experiment)
+        check_complete(run)
+        assert len(run.models) == (samples or 4)
+        tasks = [task for task in run.tasks.values() if task.key.kind == "search"]
+        assert {(task.key.question or "").partition("-")[0] for task in tasks} == {asked}
+        assert {task.attempts[-1].worker for task in tasks} <= {"worker-0-etl", "worker-1-etl"}

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from cerebro.cli import scale as cli_scale
 from cerebro.contract.events import TaskCommitted
-from cerebro.local import cluster
 from cerebro.state import Run
 from tests.e2e.harness import DEADLINE_S, Lab
 from tests.e2e.specs import TinyTraining
-
-SUPERVISOR = Path(__file__).with_name("pods_supervisor.py")
-
-
-@pytest.fixture
-def pods(tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    """A cluster with two pairs of workers."""
-    home = tmp_path / "home"
-    monkeypatch.setenv("CEREBRO_HOME", str(home))
-    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
-    cluster.start(home, workers=2, tensorboard=False, supervisor=("-P", str(SUPERVISOR)))
-    lab = Lab(home, tmp_path, names)
-    yield lab
-    lab.end()
-    cluster.stop(home)
 
 
 def scale(lab: Lab, workers: int) -> None:
