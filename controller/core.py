@@ -18,6 +18,7 @@ from controller.cluster_snapshot import ClusterSnapshot
 from controller.decide import Step, decide
 from controller.device_ends import due_s
 from controller.fit_dispatch import FitDispatch
+from controller.pruning import Pruning
 from controller.searching import EVERYWHERE, Searching
 from controller.unit_times import UnitTimes
 
@@ -44,6 +45,7 @@ class Core:
         self._times: UnitTimes | None = None
         self._fit: FitDispatch | None = None
         self._searching: Searching | None = None
+        self._pruning: Pruning | None = None
 
     @property
     def fit(self) -> FitDispatch | None:
@@ -90,7 +92,7 @@ class Core:
 
     def start_over(self) -> None:
         """Make what is kept beside the state anew, from the state, when it is asked for."""
-        self._times = self._fit = self._searching = None
+        self._times = self._fit = self._searching = self._pruning = None
 
     def wake_s(self, now: float) -> float:
         """Seconds until there is something to decide although nothing happens: a device is about to end its unit, a
@@ -145,6 +147,13 @@ class Core:
             self._searching = Searching(run, self._drawable)
         return self._searching
 
+    def _pruning_of(self, run: Run) -> Pruning | None:
+        if run.keep is None:
+            return None
+        if self._pruning is None or self._pruning.run != run.id:
+            self._pruning = Pruning(run)
+        return self._pruning
+
     def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:
         """The steps to take now; empty when there is nothing to do but wait.
 
@@ -154,4 +163,5 @@ class Core:
         run = run or next(iter(self.open_runs()), None)
         if run is None:
             return []
-        return decide(self.record, self.state, run, snapshot, self.fit, search=self.search_of(run))
+        search, pruning = self.search_of(run), self._pruning_of(run)
+        return decide(self.record, self.state, run, snapshot, self.fit, search=search, pruning=pruning)

@@ -16,6 +16,7 @@ from cerebro.contract.events import (
     RunFinished,
     RunPaused,
     RunResumed,
+    SearchDecided,
     WaysStruckOff,
     WorkerLost,
     WorkerRemoved,
@@ -35,6 +36,7 @@ from controller.fit_dispatch import FitDispatch
 from controller.gangs import out_of_gangs
 from controller.measuring import is_pointless
 from controller.orchestrator import Exit
+from controller.pruning import Pruning
 from controller.replication import unmakable
 from controller.searching import Searching
 from controller.ways import out_of_reach
@@ -50,6 +52,7 @@ def decide(
     fit: FitDispatch | None,
     *,
     search: Searching | None = None,
+    pruning: Pruning | None = None,
 ) -> list[Step]:
     """The steps to take now for a run that is open and waits for no other one; empty when there is nothing to do but
     wait.
@@ -60,9 +63,33 @@ def decide(
         fit: the dispatch state of the experiment's fit run that has started, if there is one: `run` or another one. It
             is left as it was.
         search: that of `run`, if it has one.
+        pruning: of its checkpoints, if it removes any.
     """
     if not run.is_open:
         return []
+    steps = _decided(record, state, run, snapshot, fit, search=search)
+    if pruning is None:
+        return steps
+    events = [step.event for step in steps if isinstance(step, api.Note)]
+    if any(isinstance(event, SearchDecided) for event in events):
+        return steps  # perhaps it lets the model go on that has just come to a rung
+    is_last = any(isinstance(event, RunFinished) for event in events)
+    pruned = pruning.step(state.runs, run, is_last=is_last or run.state is RunState.PAUSED)
+    if pruned is None:
+        return steps
+    return [_note(pruned)] if is_last else [_note(pruned), *steps]
+
+
+def _decided(
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    snapshot: ClusterSnapshot,
+    fit: FitDispatch | None,
+    *,
+    search: Searching | None,
+) -> list[Step]:
+    """The steps but for pruning."""
     steps = list(_workers(state, snapshot))
     if steps:
         # What workers can do has changed: decide on the rest once the log says so.

@@ -298,7 +298,7 @@ class FitDispatch:
                 case TaskFailed() | TaskRevoked():
                     self.dispatch_state.release(index)
                     self._allot(state.runs[self.run], model)
-        self._take_back(model, index)
+        self._take_back(state.runs[self.run], model, index)
         if key.kind == "train":
             self._heed(state.runs[self.run].task(key))
         if model.is_cut_short and model.busy is None:
@@ -345,8 +345,9 @@ class FitDispatch:
             dispatch_state.free[choice.worker] += unit.gpus - devices
             dispatch_state.running[choice.model] = unit._replace(gpus=devices)
 
-    def _take_back(self, model: Model, index: int) -> None:
-        """Reopen the visit whose checkpoint was lost, if one was: its partition, or all of its set."""
+    def _take_back(self, run: Run, model: Model, index: int) -> None:
+        """Reopen the visit whose checkpoint was lost, if one was: its partition, or all of its set. Several at once,
+        where those before were removed."""
         counted = (
             self.dispatch_state.epoch[index] * len(self.partitions)
             - self.dispatch_state.open[index].bit_count()
@@ -359,8 +360,11 @@ class FitDispatch:
                 if is_last
                 else {p for p in remaining if not self.dispatch_state.open[index] >> p & 1}
             )
-            for partition in sorted(lost):
-                self.dispatch_state.reopen(index, partition)
+            if counted - model.visited > len(lost):
+                self._regrade(run, model.id)
+            else:
+                for partition in sorted(lost):
+                    self.dispatch_state.reopen(index, partition)
             if model.struck:
                 self._doubtful[model.id] = None
 

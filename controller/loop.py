@@ -41,6 +41,7 @@ from controller.metrics import Metrics
 from controller.opened import Experiments, Opened, Overview, is_busy
 from controller.orchestrator import Orchestrator
 from controller.plan_maker import PlanMaker
+from controller.pruned_files import PrunedFiles
 from controller.settings import Settings
 from controller.sharing import Asked, CoreFaultError, Sharing
 from controller.taken import TakenTime
@@ -93,7 +94,9 @@ class Controller:
         self._led_until = 0.0
         self._decided = 0.0
         self._queue_read = -settings.tick_s
-        self._deletion = Deletion(kvs, settings.volumes, observer.forget, self._renew)
+        self._observer = observer
+        self._deletion = Deletion(kvs, settings.volumes, self._forget, self._renew)
+        self._pruned = PrunedFiles(settings.volumes, self._leads_for_certain)
         self._membership = Membership(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
         self._ledger = Ledger(kvs)
         self._reading = LogReading(observer, self._metrics)
@@ -238,7 +241,8 @@ class Controller:
             return
         self._pace()
         cores = self._experiments.ready()
-        wait_s = min([self._settings.tick_s, self._plans.wake_s(), self._draws.wake_s(), *self._wakes(cores)])
+        wakes = (self._plans.wake_s(), self._draws.wake_s(), self._pruned.wake_s(), *self._wakes(cores))
+        wait_s = min(self._settings.tick_s, *wakes)
         if not self._experiments.opened:
             wait_s *= 2
         self._watch(cores, 0.0 if is_reading else wait_s)
@@ -284,8 +288,12 @@ class Controller:
         if recalled is not None:
             return self._perform(core, [api.Note(event=recalled)])
         planned = self._advisor.advise(core) if asked.is_alone else without_plan(run)
+        self._pruned.tend(core.state.name, run, self._term)
         with self._metrics.deciding():
             steps = core.decide(asked.on(snapshot), run)
+        if self._pruned.is_busy(core.state.name, run.id):
+            # Nobody looks after a run that has ended.
+            steps = [step for step in steps if not _is_end(step)]
         if planned is not None:
             steps.insert(0, api.Note(event=planned))
         self._trials.keep(core.state.name, run)
@@ -319,7 +327,7 @@ class Controller:
             if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
                 # Whether there is free space again is to be asked of the workers: their last reports are old.
                 self._membership.look_again()
-            if isinstance(step, api.Note) and isinstance(step.event, RunFinished):
+            if _is_end(step):
                 self._queue_read = -self._settings.tick_s  # there may be room for another one
         self._reading.apply(core, answer.events)
         # With news there is something to decide on, also if they are why a step was refused.
@@ -358,6 +366,14 @@ class Controller:
         self.turned = time.monotonic()
         return self.turned < self._led_until or bool(self._renew())
 
+    def _leads_for_certain(self, term: int) -> bool:
+        """Whether nobody else can have led since that term began; safe in any thread."""
+        return term == self._term and time.monotonic() < self._led_until + _LEADERSHIP_S / 3
+
+    def _forget(self, experiment: str) -> None:
+        self._observer.forget(experiment)
+        self._pruned.forget(experiment)
+
     def _renew(self) -> int:
         """Renew the leadership's lease now; its term, 0 if another controller leads."""
         now = self.turned = time.monotonic()
@@ -377,11 +393,16 @@ class Controller:
             self._told = None
             self._membership.take_over()
             self._deletion.look_again()
+            self._pruned.look_again()
             self._begin_anew()
         self._term = answer.term
         self._metrics.leading.set(1)
         self._led_until = now + _LEADERSHIP_S / 3
         return self._term
+
+
+def _is_end(step: Step) -> bool:
+    return isinstance(step, api.Note) and isinstance(step.event, RunFinished)
 
 
 def _busy(overviews: Iterable[Overview]) -> set[str]:

@@ -19,6 +19,7 @@ from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.policies import is_by_merit
 from cerebro.state import ExperimentState, Model, Run, TaskKey, position_of
+from cerebro.state.beside import epochs_read
 from cerebro.state.workers import reads_bases, tells_curves
 
 
@@ -90,11 +91,7 @@ def _train(
 
 def _evaluated(state: ExperimentState, run: Run, model: Model) -> set[str]:
     """Names of a model's checkpoints that open tests and predictions are to read: it may be trained on meanwhile."""
-    epochs = {
-        each.plan.models[model.id]
-        for each in state.open_runs()
-        if isinstance(each.plan, EvaluatePlan) and each.plan.fit == run.id and model.id in each.plan.models
-    }
+    epochs = epochs_read(state.runs, run, model)
     return {found.name for epoch in epochs if (found := model.epoch_checkpoint(epoch)) is not None}
 
 

@@ -63,7 +63,7 @@ def asked_fit(
         SpecError, MetricError, DataError, SearchError, SearchSpaceError: what is wrong.
     """
     check_fit(spec, {**options, "metric": options["metric"] or ""}, is_validated=is_validated)
-    named = ("search", "stop", "samples", "hours", "epochs")
+    named = ("search", "stop", "samples", "hours", "keep", "epochs")
     given = {name: options[name] for name in named}
     searched = search_request(space, **given, put_code=put_code, author=author())
     check_rules(spec, searched.stop if searched else (), is_validated=is_validated)

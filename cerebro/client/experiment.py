@@ -18,6 +18,7 @@ from cerebro.client.creation import created, packed_code
 from cerebro.client.files import cache_folder
 from cerebro.client.search import SearchSpace
 from cerebro.client.search.choices import ProcedureOfUser, RuleOfUser
+from cerebro.client.search.requests import KEEP
 from cerebro.client.session import Session, author
 from cerebro.client.techniques import Named, chosen, to_try
 from cerebro.commands.rules import stopped_text
@@ -179,6 +180,7 @@ class Experiment(CommandsMixin):
         search: ProcedureOfUser | None = None,
         stop: RuleOfUser | Sequence[RuleOfUser] = (),
         hours: float | None = None,
+        keep: int | None = KEEP,
         scheduler: str = "lrptw",
         planner: bool = True,
         hang_timeout_s: float = 600.0,
@@ -206,6 +208,8 @@ class Experiment(CommandsMixin):
             out: the whole search space, to the end.
             stop: rules by which models are stopped early, such as ``Plateau(epochs=3)``.
             hours: after so long all models are stopped where they are.
+            keep: of a search, so many of the best models keep their checkpoints, and those that may yet be trained on;
+            ``None``: all do. Without ``search`` all do.
             scheduler: dispatch policy: ``lrptw`` (critical first), ``random`` (the seed paper's), ``fifo``, ``cyclic``
             or ``monte-carlo``; ``promising`` has the best models early, as ``hermes``, ``slaq`` and ``rr`` try to; see
             docs/scheduling.md.
@@ -242,7 +246,8 @@ class Experiment(CommandsMixin):
             "hang_timeout_s": hang_timeout_s,
             "max_attempts": max_attempts,
         }
-        options = {**settings, "search": search, "stop": stop, "samples": samples, "hours": hours}
+        limits = {"samples": samples, "hours": hours, "keep": keep}
+        options = {**settings, "search": search, "stop": stop, **limits}
         kvs = self.connection.kvs
         searched, models = asked_fit(
             spec, search_space, options, is_validated=is_validated, put_code=kvs.put_code

@@ -16,7 +16,7 @@ from cerebro.commands.rules import (
     CommandKind,
     allowed,
     experiment_now,
-    is_free,
+    model_now,
     run_now,
 )
 from cerebro.contract.events import (
@@ -170,10 +170,7 @@ def _event_of(
 def _model_event(
     kind: CommandKind, state: ExperimentState, run: Run, model: Model, *, by: str
 ) -> ClientEvent:
-    now = f"model {model.id} of {run.id} is {wording.model(model, run)}"
-    if run.state is RunState.STOPPING or run.fatal is not None or not is_free(state, run):
-        now = f"{now}, and {run_now(state, run)}"
-    _check(kind, allowed(state, run, model), now if state.deletion is None else experiment_now(state))
+    _check(kind, allowed(state, run, model), model_now(state, run, model))
     if kind is CommandKind.STOP_MODEL:
         return ModelStopRequested(run=run.id, model=model.id, by=by)
     if kind is CommandKind.RESUME_MODEL:

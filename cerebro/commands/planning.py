@@ -16,6 +16,7 @@ from cerebro.contract.ways import SINGLE, Params, TechniqueChoice, Way
 from cerebro.errors import DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import Dataset, ExperimentState
+from cerebro.state.pruning import gone_text, is_gone
 
 
 def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, int]) -> FitPlan:
@@ -242,11 +243,14 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
     for name in names:
         if name not in fit.models:
             raise NotFoundError(f"no model {name!r} in {fit.id}: it has {', '.join(fit.models)}")
-        epoch = fit.models[name].best_epoch(fit.request.metric, fit.request.mode, validated=fit.is_validated)
+        epoch = fit.best_epoch(fit.models[name])
         if epoch is None:
             raise NotFoundError(
                 f"model {name!r} of {fit.id} has no completed epoch with the metric {fit.request.metric!r}"
             )
+        if is_gone(fit.models[name], epoch):
+            gone = gone_text(fit, fit.models[name], epoch)
+            raise NotFoundError(f"{gone}: name a model that has its checkpoints, or clone it cold")
         models[name] = epoch
     # The data the models were trained on; a later ETL run may have scaled it otherwise.
     dataset = state.datasets[fit.plan.dataset] if isinstance(fit.plan, FitPlan) else _dataset(state)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from cerebro.errors import ConflictError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, wording
 from cerebro.state.beside import finished_models, obstacle
+from cerebro.state.pruning import gone_text
 
 _NAMED = 5
 """Models that a message names."""
@@ -158,6 +159,18 @@ def run_now(state: ExperimentState, run: Run) -> str:
     return f"{run.id} is {wording.run(run)}"
 
 
+def model_now(state: ExperimentState, run: Run, model: Model) -> str:
+    """What a model is doing, as the reason why a command is refused."""
+    if state.deletion is not None:
+        return experiment_now(state)
+    now = f"model {model.id} of {run.id} is {wording.model(model, run)}"
+    if run.state is RunState.STOPPING or run.fatal is not None or not is_free(state, run):
+        return f"{now}, and {run_now(state, run)}"
+    if model.is_pruned and model.state is not ModelState.ACTIVE:
+        return f"{now}, and {gone_text(run, model)}: clone it cold"
+    return now
+
+
 def stopped_text(state: ExperimentState, run: Run) -> str:
     """Who stopped a run, how far it was then, and how it goes on."""
     stops = [
@@ -208,6 +221,8 @@ def _of_model(state: ExperimentState, run: Run, model: Model) -> frozenset[Comma
     if run.fatal is not None or run.state is RunState.STOPPING or not is_free(state, run):
         return frozenset()
     clone = {CommandKind.CLONE_MODEL}
+    if model.is_pruned and model.state is not ModelState.ACTIVE:
+        return frozenset(clone)
     match model.state:
         case ModelState.FAILED:
             return frozenset({CommandKind.RETRY_MODEL}) | clone

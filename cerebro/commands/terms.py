@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cerebro.commands.rules import DOES, CommandKind, allowed, is_free, run_now
+from cerebro.commands.rules import DOES, CommandKind, allowed, is_free, model_now, run_now
 from cerebro.contract.events import (
     ClientEvent,
     ModelChanged,
@@ -299,7 +299,9 @@ def _why_not(kind: CommandKind, state: ExperimentState, run: Run, model: Model |
         return f"{run.id} is {wording.run(run)}: wait until it has begun"
     if model is None:
         return run_now(state, run)
-    now = f"model {model.id} of {run.id} is {wording.model(model, run)}"
+    now = model_now(state, run, model)
+    if model.is_pruned:
+        return now
     match model.state:
         case ModelState.FAILED:
             return f"{now}: retry it first, or clone it"

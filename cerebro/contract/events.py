@@ -341,6 +341,17 @@ class ValuesDrawn(_Event):
     values: tuple[Hyperparameters, ...] = Field(min_length=1)
 
 
+class CheckpointsPruned(_Event):
+    """The controller removes these: nothing goes on from them, and better models keep theirs. It is told before the
+    first file goes; from then on nobody may count on one of them, but for what was asked for before it."""
+
+    type: Literal["CheckpointsPruned"] = "CheckpointsPruned"
+    run: Name
+    files: dict[str, tuple[str, ...]] = Field(min_length=1)
+    """Model -> names of checkpoints. Of one with another one's weights that never was trained itself, the one that it
+    began with, which stays while others need it."""
+
+
 class WorkerJoined(_Event):
     """A worker (or its next incarnation) can be given tasks; `holdings` replaces what was known of it."""
 
@@ -493,6 +504,7 @@ Event = Annotated[
     | TrialsRecalled
     | SearchDecided
     | ValuesDrawn
+    | CheckpointsPruned
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved
@@ -519,6 +531,7 @@ ControllerEvent = Annotated[
     | TrialsRecalled
     | SearchDecided
     | ValuesDrawn
+    | CheckpointsPruned
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved,

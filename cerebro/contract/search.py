@@ -242,6 +242,7 @@ class SearchRequest(Contract):
         samples: so many draws at most; `None`: as many as the procedure needs, or `hours` allow.
         stop: each acts on every model.
         hours: after so long, by the times of events, models are stopped where they are and the search ends.
+        keep: so many of the best models keep their checkpoints once they are trained no further; `None`: all do.
     """
 
     procedure: ProcedureChoice
@@ -250,3 +251,4 @@ class SearchRequest(Contract):
     samples: int | None = Field(default=None, ge=1)
     stop: tuple[StopRule, ...] = ()
     hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    keep: int | None = Field(default=None, ge=1, exclude_if=lambda keep: keep is None)

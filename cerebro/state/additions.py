@@ -10,6 +10,7 @@ from cerebro.contract.events import SearchDecided
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest, NewModel, Origin
 from cerebro.search.procedure import SEARCH
+from cerebro.state import pruning
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
 
@@ -34,7 +35,9 @@ def origin_refusal(run: Run, new: NewModel) -> str:
         at = "its best epoch is not known" if origin.at == "best" else f"epoch {origin.at} is not complete"
         return f"{at}: model {parent.id} has trained {parent.completed_epochs} epochs; clone it at its last checkpoint"
     if parent.visits[unit - 1].file not in run.kept_checkpoints(parent):
-        return f"the checkpoint of epoch {origin.at} of {parent.id} is gone: {_kept(run, parent)}"
+        which = {"last": "last checkpoint", "best": "checkpoint of the best epoch"}
+        what = which.get(str(origin.at), f"checkpoint of epoch {origin.at}")
+        return f"the {what} of {parent.id} is gone: {_kept(run, parent)}"
     return ""
 
 
@@ -69,6 +72,8 @@ def size_refusal(run: Run, hyperparams: Hyperparameters) -> str:
 def _kept(run: Run, parent: Model) -> str:
     """Which checkpoints there are instead."""
     kept = run.kept_checkpoints(parent)
+    if parent.is_pruned:
+        return f"{pruning.gone_text(run, parent)}; clone it cold (warm=False)"
     ends = range(1, parent.completed_epochs + 1)
     epochs = [str(e) for e in ends if parent.visits[parent.visits_until(e) - 1].file in kept]
     return f"there is its last one{' and that of epoch ' * bool(epochs)}{', '.join(epochs)}"

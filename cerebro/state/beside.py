@@ -64,6 +64,19 @@ def reader(runs: Mapping[str, Run], fit: Run, model: str) -> Run | None:
     return None
 
 
+def epochs_read(runs: Mapping[str, Run], fit: Run, model: Model) -> set[int]:
+    """Epochs of a model whose checkpoints open tests and predictions read, or are to read."""
+    found: set[int | None] = set()
+    for run in runs.values():
+        if not run.is_open or not isinstance(run.request, EvaluateRequest) or run.request.fit != fit.id:
+            continue
+        if isinstance(run.plan, EvaluatePlan):
+            found.add(run.plan.models.get(model.id))
+        elif model.id in run.request.models:
+            found.add(fit.best_epoch(model))
+    return {epoch for epoch in found if epoch is not None}
+
+
 # --- mechanism -----------------------------------------------------------------------------------
 
 

@@ -222,7 +222,7 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
     """A model goes on: in a run that has ended only this one does, though others may not have been at their end."""
     model = run.models.get(event.model)
     is_hopeless = run.state is RunState.FAILED and run.fatal is not None
-    if model is None or is_hopeless:
+    if model is None or is_hopeless or model.is_pruned:
         return False
     state = model.state
     if not run.is_open and state is ModelState.ACTIVE:
@@ -289,7 +289,7 @@ def _change(run: Run, event: ModelChanged) -> bool:
 
 def _extend(run: Run, event: ModelExtended) -> bool:
     model = run.models.get(event.model)
-    if model is None or model.is_cut_short or not _trains_on(run):
+    if model is None or model.is_cut_short or model.is_pruned or not _trains_on(run):
         return False
     if not run.is_open and (event.epochs <= model.epochs or model.state is not ModelState.FINISHED):
         return False

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from cerebro.contract.events import (
+    CheckpointsPruned,
     ClientEvent,
     ClusterEvent,
     DeletionRequested,
@@ -59,7 +60,19 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest
 from cerebro.errors import IllegalEventError
 from cerebro.search.procedure import SEARCH
-from cerebro.state import additions, attempts, beside, breaks, commands, measured, plans, taken, ways, workers
+from cerebro.state import (
+    additions,
+    attempts,
+    beside,
+    breaks,
+    commands,
+    measured,
+    plans,
+    pruning,
+    taken,
+    ways,
+    workers,
+)
 from cerebro.state.commands import CommandRecord, Reopening, RunCommand
 from cerebro.state.keys import TaskKey
 from cerebro.state.runs import Dataset, Run, RunState
@@ -211,6 +224,7 @@ class ExperimentState:
                 | TrialsRecalled()
                 | SearchDecided()
                 | ValuesDrawn()
+                | CheckpointsPruned()
             ):
                 self._note(event)
             case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
@@ -303,7 +317,8 @@ class ExperimentState:
         | WaysStruckOff
         | TrialsRecalled
         | SearchDecided
-        | ValuesDrawn,
+        | ValuesDrawn
+        | CheckpointsPruned,
     ) -> None:
         run = self._run(event.run)
         if not run.is_open or run.kind != "fit":
@@ -318,6 +333,8 @@ class ExperimentState:
             measured.recall(event, run)
         elif isinstance(event, SearchDecided | ValuesDrawn):
             self._search(event, run)
+        elif isinstance(event, CheckpointsPruned):
+            pruning.prune(self.runs, run, event)
         elif event.epoch != len(run.epochs) + 1:
             raise IllegalEventError(
                 f"epoch {event.epoch} of {run.id} completed after {len(run.epochs)} epochs"

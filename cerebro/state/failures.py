@@ -103,4 +103,9 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
     if unit < 0 or model.reopened[unit] > MAX_REOPENED:
         model.give_up(failure)
         return
+    there = run.kept_checkpoints(model)
     run.take_back(model)
+    if model.is_pruned:
+        # No unit can begin with what was removed: the newest one that is there is further back.
+        while len(model.visits) > model.inherited and model.visits[-1].file not in there:
+            run.take_back(model)

@@ -130,6 +130,9 @@ class Model:
     and has it made again; until then the validation waits."""
     unvalidated: set[int] = field(default_factory=set)
     """Epochs whose validation was given up because no attempt could read their checkpoint: nobody needs it now."""
+    removed: set[str] = field(default_factory=set)
+    """Names of checkpoints of its visits that were removed although it may have asked for them
+    (`cerebro.state.pruning`)."""
     trained_s: float = 0.0
     """Seconds of its visits, without what their processes took to start."""
     compute_s: float = 0.0
@@ -320,6 +323,11 @@ class Model:
         return found
 
     @property
+    def is_pruned(self) -> bool:
+        """Whether its newest state was removed: it is trained no further, whatever a user asks for."""
+        return bool(self.visits) and self.visits[-1].file in self.removed
+
+    @property
     def is_cut_short(self) -> bool:
         """Whether it ended, or is stopped, before its last epoch: nothing more of it is due."""
         return self.state in CUT_SHORT
@@ -456,9 +464,10 @@ class Model:
         """Names of checkpoints that must not be removed.
 
         The newest (the next unit's input), the one before (should the newest turn out corrupt, its unit is redone from
-        there), ends of epochs whose validation is still due, and the best epoch's.
+        there), ends of epochs whose validation is still due, and the best epoch's. Of another model's, only the one
+        that it begins with.
         """
-        names = {visit.file for visit in self.visits[-2:]}
+        names = {visit.file for visit in self.visits[max(len(self.visits) - 2, self.inherited - 1, 0) :]}
         completed = range(1, self.completed_epochs + 1)
         waiting = [epoch for epoch in completed if validated and self.may_be_validated(epoch)]
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 
 from cerebro.contract.base import Split
 from cerebro.contract.events import EpochCompleted, SchedulePlanned
@@ -126,6 +128,9 @@ class Run:
     young: dict[str, Model] = field(default_factory=dict)
     """Models with another one's weights that have committed fewer than two units of their own: they may still have to
     read its checkpoint."""
+    pruned: list[str] = field(default_factory=list)
+    """Models that have lost checkpoints since they were trained last, in the order of the log; one may be there
+    twice."""
     epochs: list[EpochCompleted] = field(default_factory=list)
     """How well each epoch was scheduled, once all models have trained it."""
     scheduler: str = ""
@@ -214,6 +219,12 @@ class Run:
         """Training partition -> its rows, of a fit run that has started."""
         assert isinstance(self.plan, FitPlan)
         return self.plan.partitions
+
+    @property
+    def keep(self) -> int | None:
+        """So many of its best models keep their checkpoints when they are trained no further; `None`: all."""
+        asked = self.request.search if isinstance(self.request, FitRequest) else None
+        return asked.keep if asked is not None and self.search is not None else None
 
     @property
     def is_planned_fit(self) -> bool:
@@ -337,7 +348,16 @@ class Run:
         model.add(visit)
         self._count(visit)
         if model.id in self.young and len(model.own_visits) > 1:
-            del self.young[model.id]
+            self.release_origin(model)
+
+    def release_origin(self, young: Model) -> None:
+        """It reads the checkpoint that it began with no more."""
+        del self.young[young.id]
+        owner = self.models[young.parent]
+        while young.inherited <= owner.inherited:
+            owner = self.models[owner.parent]
+        if self.keep is not None and owner.state is not ModelState.ACTIVE:
+            self.pruned.append(owner.id)  # no commit of its own removes it
 
     def _count(self, visit: Visit) -> None:
         self.counts.units += 1
@@ -371,26 +391,36 @@ class Run:
             model.move("LastTaskEnded")
 
     def kept_checkpoints(self, model: Model) -> set[str]:
-        """Names of a model's checkpoints that must not be removed: those that it needs, and those that others begin
-        with."""
+        """Names of a model's checkpoints that are there: those that it needs, and those that others begin with, but for
+        what was removed all the same. No commit may remove them."""
         request = self.fit_request
         needed = model.needed_checkpoints(request.metric, request.mode, validated=self.is_validated)
-        return needed | {each.visits[each.inherited - 1].file for each in self.young.values()}
+        return (
+            needed | {each.visits[each.inherited - 1].file for each in self.young.values()}
+        ) - model.removed
+
+    def best_epoch(self, model: Model) -> int | None:
+        """A model's best epoch by the metric of this fit; `None` while there is none."""
+        request = self.fit_request
+        return model.best_epoch(request.metric, request.mode, validated=self.is_validated)
+
+    def best_models(self, count: int) -> list[Model]:
+        """So many models with the best metrics, each at its best epoch, the best first; of equals the first ones."""
+        if not isinstance(self.request, FitRequest):
+            return []
+        name, sign = self.request.metric, 1 if self.request.mode == "min" else -1
+        is_validated = self.is_validated
+        known = []
+        for model in self.models.values():
+            epoch = self.best_epoch(model)
+            value = model.metric(name, epoch, validated=is_validated) if epoch else None
+            if value is not None:
+                known.append((sign * value, model))
+        return [model for _, model in heapq.nsmallest(count, known, key=itemgetter(0))]
 
     def best_model(self) -> Model | None:
         """The model with the best metric at its best epoch; `None` while there is none, or if this is no fit."""
-        if not isinstance(self.request, FitRequest):
-            return None
-        name, mode = self.request.metric, self.request.mode
-        sign = 1 if mode == "max" else -1
-        is_validated = self.is_validated
-        best, highest = None, -math.inf
-        for model in self.models.values():
-            epoch = model.best_epoch(name, mode, validated=is_validated)
-            value = model.metric(name, epoch, validated=is_validated) if epoch else None
-            if value is not None and sign * value > highest:
-                best, highest = model, sign * value
-        return best
+        return next(iter(self.best_models(1)), None)
 
     def is_complete(self) -> bool:
         """Whether nothing is left to assign or to wait for."""

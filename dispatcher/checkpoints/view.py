@@ -9,6 +9,7 @@ from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run
+from cerebro.state.pruning import gone_text
 from dispatcher.pages.tables import page_of
 from dispatcher.reading.read_model import ReadModel
 
@@ -44,7 +45,8 @@ class CheckpointRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsView:
-    """One page of models' checkpoints, best model first; `best_name` is the best model's best one."""
+    """One page of models' checkpoints, best model first; `best` is the best model's best one. `gone`: that those of the
+    one model that is asked for were removed, and why."""
 
     run: str
     metric: str
@@ -55,6 +57,7 @@ class CheckpointsView:
     page: int
     pages: int
     models: int
+    gone: str = ""
 
 
 def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: int = 1) -> CheckpointsView:
@@ -65,7 +68,7 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
             run="", metric="", mode="", rows=(), best=None, model=model, page=1, pages=1, models=0
         )
     sign = 1 if run.request.mode == "max" else -1
-    with_files = [row for row in read_model.table(run).rows() if row.units_done]
+    with_files = [row for row in read_model.table(run).rows() if row.units_done and _is_any_left(run, row.id)]
     ranked = sorted(with_files, key=lambda row: (row.best is None, -sign * (row.best or 0.0), row.index))
     chosen = [row for row in ranked if model in ("", row.id)]
     shown = page_of(chosen, page, PAGE)
@@ -80,7 +83,13 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
         page=shown.page,
         pages=shown.pages,
         models=len(chosen),
+        gone=gone_text(run, run.models[model]) if model in run.models and run.models[model].is_pruned else "",
     )
+
+
+def _is_any_left(run: Run, name: str) -> bool:
+    model = run.models[name]
+    return not model.is_pruned or any(visit.file in run.kept_checkpoints(model) for visit in model.own_visits)
 
 
 def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:

@@ -31,6 +31,8 @@ def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
     for each in state.runs.values():
         for model in each.models.values():
             for visit in model.own_visits[-2:]:
+                if visit.file in model.removed:
+                    continue
                 kept[visit.checkpoint.name] = visit.checkpoint.size
     reason = ""
     if state.deletion is not None:

@@ -14,6 +14,7 @@ from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run, ways
+from cerebro.state.pruning import gone_text
 from dispatcher.models.changes import ChangeRow, changes
 from dispatcher.models.query import ModelQuery, chosen, matching
 from dispatcher.pages.tables import Cell, Paged, csv_text, page_of
@@ -108,7 +109,8 @@ class ModelView:
     `failed_at` is the attempt at which it failed, if that is known. `ways`: those first that are tried first; none
     where it is trained on one device, as user code is written, and nothing else was tried. `verdict`: why a search has
     stopped it; empty if none has. `hyperparams`: with which its next unit is trained; `changes`: those of them that it
-    did not have from its first unit on, newest first; `priority`: of its units."""
+    did not have from its first unit on, newest first; `priority`: of its units. `gone`: that its newest
+    checkpoint was removed, and why; empty if it was not."""
 
     run: str
     metric: str
@@ -125,6 +127,7 @@ class ModelView:
     changes: tuple[ChangeRow, ...]
     priority: str
     verdict: str = ""
+    gone: str = ""
 
 
 def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
@@ -204,6 +207,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         changes=changes(found),
         priority=shown(found.priority),
         verdict=run.search.verdicts.get(name, "") if run.search is not None else "",
+        gone=gone_text(run, found) if found.is_pruned else "",
     )
 
 

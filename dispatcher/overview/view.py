@@ -130,6 +130,8 @@ def _fit(read_model: ReadModel, run: Run) -> FitSummary:
     found = best(run, read_model.table(run))
     model = run.models[found.model] if found else None
     checkpoint = model.epoch_checkpoint(found.epoch) if model and found else None
+    if model and checkpoint and checkpoint.name in model.removed:
+        checkpoint = None
     return FitSummary(
         run=run.id,
         metric=run.fit_request.metric,

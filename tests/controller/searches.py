@@ -43,6 +43,7 @@ def simulation(
     is_validated: bool = False,
     seed: int = 0,
     neighbours: Sequence[Neighbour] = (),
+    kind: type[Simulation] = Simulation,
     **scenario: Any,
 ) -> Simulation:
     """Of a fit on as many workers as there are partitions, one at each; and of others' runs beside it."""
@@ -64,7 +65,7 @@ def simulation(
     )
     holdings = {f"worker-{number}": [number] for number in range(WORKERS)}
     made = Scenario(**{"holdings": holdings, "metrics": loss, **scenario})
-    return Simulation(made, request, RunStarted(run="fit-1", plan=plan), neighbours=neighbours)
+    return kind(made, request, RunStarted(run="fit-1", plan=plan), neighbours=neighbours)
 
 
 def ask(made: Simulation, at: float, event: ClientEvent) -> None:

@@ -22,6 +22,7 @@ from cerebro.client.reporting.drawings import Drawings
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.records import CodeRecord, ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitPlan, FitRequest
+from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.figures import THEME_COLORS, Figure, ModelSummary
 from cerebro.figures.frame import number
@@ -101,9 +102,7 @@ def report_html(
             now=now,
             page=page,
             best=best,
-            checkpoint=run.models[best.id].epoch_checkpoint(best.best_epoch)
-            if best and best.best_epoch
-            else None,
+            checkpoint=_checkpoint(run, best) if best else None,
             causes=_causes(rows),
             tests=list(_tests(drawings)),
             models=_models(drawings, varying),
@@ -128,6 +127,13 @@ def report_html(
             script_bytes=len(plotting.plotly_script().encode()),
         )
     )
+
+
+def _checkpoint(run: Run, best: ModelSummary) -> CheckpointRef | None:
+    """Of the best model's best epoch, if it is there."""
+    model = run.models[best.id]
+    found = model.epoch_checkpoint(best.best_epoch) if best.best_epoch else None
+    return found if found is None or found.name not in model.removed else None
 
 
 # --- what it tells ------------------------------------------------------------------------------------

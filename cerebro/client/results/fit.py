@@ -19,6 +19,7 @@ from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.state import ExperimentState, Model, Run, gap, schedule_of, ways, wording
+from cerebro.state.pruning import gone_text
 from cerebro.usercode.in_process import UserCode
 
 
@@ -64,10 +65,12 @@ class FitResult(FitFigures):
         Args:
             name: its id, such as ``m04``.
             epoch: another completed epoch. Checkpoints that nobody needs any more are removed while a model trains;
-                those of its last epoch and its best one stay.
+                those of its last epoch and its best one stay, but for models of a search that are not among its
+                best.
 
         Raises:
-            NotFoundError: there is no such model, it has not completed that epoch, or it has not trained a unit.
+            NotFoundError: there is no such model, it has not completed that epoch, or it has not trained a unit; or
+                its checkpoint was removed by the search.
         """
         model = find_model(self._run, name)
         if epoch is not None and not 1 <= epoch <= model.completed_epochs:
@@ -85,6 +88,10 @@ class FitResult(FitFigures):
         assert epoch is not None
         reference = model.epoch_checkpoint(epoch) if epoch else model.visits[-1].checkpoint
         assert reference is not None
+        if reference.name in model.removed:
+            raise NotFoundError(
+                f"{gone_text(self._run, model, epoch)}: name a model that has its checkpoints"
+            )
         code, request = self._code, self._request
         return TrainedModel(
             id=model.id,

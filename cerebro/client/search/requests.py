@@ -43,6 +43,9 @@ from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
 from cerebro.usercode.checks import check_procedure
 from cerebro.usercode.encoding import encode
 
+KEEP = 3
+"""Models of a search that keep their checkpoints if it is not told."""
+
 PERTURBED_BY: tuple[float, ...] = (0.8, 1.25)
 """Factors of what `PBT` changes if it is not told."""
 
@@ -54,6 +57,7 @@ def search_request(
     stop: Any = (),
     samples: int | None = None,
     hours: float | None = None,
+    keep: int | None = KEEP,
     epochs: int,
     put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
     author: str = "",
@@ -66,6 +70,7 @@ def search_request(
         stop: a stop rule or several; they act without a procedure, too.
         samples: draws at most.
         hours: after which models are stopped where they are.
+        keep: so many of the models that a procedure draws keep their checkpoints; `None`: all do, as listed ones do.
         epochs: the most that a model is trained for.
         put_code: stores a procedure of the user's own; called once all is found to be right.
         author: of it.
@@ -75,6 +80,7 @@ def search_request(
         SearchSpaceError: what is wrong with the space.
     """
     rules, hours = _rules(stop), _hours(hours)
+    _check_keep(keep)
     if search is None:
         if not rules and hours is None:
             return None
@@ -92,6 +98,7 @@ def search_request(
         samples=samples,
         stop=rules,
         hours=hours,
+        keep=keep,
     )
 
 
@@ -293,6 +300,14 @@ def _check_samples(samples: object) -> None:
         return
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise SearchError(f"samples={samples!r}: expected a whole number of at least 1")
+
+
+def _check_keep(keep: object) -> None:
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+        raise SearchError(
+            f"keep={keep!r}: expected a whole number of at least 1, of models that keep their checkpoints, or None for "
+            "all of them"
+        )
 
 
 def _hours(hours: Any) -> float | None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from cerebro.contract import api
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskResult, TrainTask
+from cerebro.data.checkpoint_files import outdated
 from cerebro.runtime.volumes import checkpoint_file, unit_of
 from cerebro.worker.agent.devices import WorkerDevices
-from cerebro.worker.agent.discarding import outdated
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings

@@ -11,9 +11,10 @@ import pytest
 from cerebro.contract import api
 from cerebro.contract.events import TaskAsked, TaskCommitted, TaskFailed, UnitSaved
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint
+from cerebro.data.checkpoint_files import outdated
 from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_file
-from cerebro.worker.agent.discarding import outdated, outdated_by_savepoint
+from cerebro.worker.agent.discarding import outdated_by_savepoint
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import LIMIT_S, Agents, until
 

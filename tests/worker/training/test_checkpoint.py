@@ -14,9 +14,9 @@ import torch
 
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data import durable
+from cerebro.data.checkpoint_files import outdated
 from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
 from cerebro.runtime.volumes import checkpoint_file
-from cerebro.worker.agent.discarding import outdated
 from cerebro.worker.training.checkpoint import State, load, save, state_bytes
 
 CPU = torch.device("cpu")

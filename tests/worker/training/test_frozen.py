@@ -22,10 +22,10 @@ from cerebro.client.files import MountedFiles
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data import durable
 from cerebro.data.based import Layout, base_written, is_base, layout_of
+from cerebro.data.checkpoint_files import outdated
 from cerebro.data.durable import checksum
 from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
 from cerebro.runtime.volumes import Volumes, checkpoint_file
-from cerebro.worker.agent.discarding import outdated
 from cerebro.worker.training import frozen as freezing
 from cerebro.worker.training.checkpoint import check, load, read, save, state_bytes
 from cerebro.worker.training.tracking import Checkpoint

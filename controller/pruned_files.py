@@ -1,0 +1,181 @@
+"""Taking from the disk what the log says is pruned.
+
+Level-triggered: whoever begins to lead goes through all models of open runs that were pruned, and finds most of it
+gone already. So a controller may die anywhere: the event comes before the first file goes, and a run ends only once its
+files are gone, or cannot be removed.
+
+A model that is trained no further belongs to nobody but the controller: all of its folder goes that is not kept, with
+savepoints, what dead writers have left, and bases that no file names any more. Of one that may yet be trained only
+checkpoints that were committed go, by name: no attempt ever writes a file of that name again.
+
+A thread removes, because a large file takes long, and a volume that hangs must not stop the loop. It removes nothing
+unless this controller leads, in the term in which it was told: else the files may be those of a new experiment of the
+same name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cerebro.data.checkpoint_files import outdated
+from cerebro.runtime.volumes import Volumes
+from cerebro.state import Model, Run
+
+log = logging.getLogger(__name__)
+
+_TRY_AGAIN_S = 5.0
+"""After something could not be removed."""
+_PATIENCE_S = 60.0
+"""So long the end of a run waits for its files to go."""
+_SOON_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """What is to go of one model.
+
+    Attributes:
+        model: its id.
+        folder: with its files.
+        keep: names of files that stay.
+        named: names of those that go; `None`: all but these.
+    """
+
+    model: str
+    folder: Path
+    keep: frozenset[str]
+    named: frozenset[str] | None
+
+    @classmethod
+    def of(cls, volumes: Volumes, experiment: str, run: Run, model: Model) -> Leftovers:
+        """As the log has it now."""
+        own = {visit.file for visit in model.own_visits}
+        kept = run.kept_checkpoints(model) & own
+        return cls(
+            model=model.id,
+            folder=volumes.model_checkpoints(experiment, run.id, model.id),
+            keep=_names(kept),
+            named=None if model.is_pruned else _names(own - kept),
+        )
+
+    def remove(self) -> None:
+        """Safe to be called again, wherever the first call ended.
+
+        Raises:
+            OSError: something cannot be removed.
+        """
+        try:
+            found = {path.name: path for path in self.folder.iterdir()}
+            gone = outdated(self.folder, sys.maxsize, self.keep) if self.named is None else found.values()
+        except FileNotFoundError:
+            return
+        for path in gone:
+            if self.named is None or path.name in self.named:
+                path.unlink(missing_ok=True)
+        if self.named is None and not self.keep:
+            with contextlib.suppress(OSError):  # something is in it that is not ours
+                self.folder.rmdir()
+
+
+def _names(checkpoints: Iterable[str]) -> frozenset[str]:
+    return frozenset(Path(name).name for name in checkpoints)
+
+
+@dataclass(kw_only=True)
+class _Handed:
+    """What the thread was told of a run.
+
+    Attributes:
+        told: how many of `Run.pruned`.
+        batch: what it is to remove, since when; it ends with the models that it could not do.
+        again: models to be done again, and when.
+        is_off: nothing more of it is to be removed.
+    """
+
+    told: int = 0
+    batch: Future[list[str]] | None = None
+    since: float = 0.0
+    again: dict[str, float] = field(default_factory=dict)
+    is_off: bool = False
+
+
+class PrunedFiles:
+    """Belongs to the loop; not thread-safe.
+
+    Args:
+        leads: whether this controller leads for certain, in that term; asked by the thread.
+    """
+
+    def __init__(self, volumes: Volumes, leads: Callable[[int], bool]) -> None:
+        self._volumes, self._leads = volumes, leads
+        self._thread = ThreadPoolExecutor(1, "pruning")
+        self._runs: dict[tuple[str, str], _Handed] = {}
+
+    def look_again(self) -> None:
+        """Another controller has led: what is gone by now nobody knows."""
+        for name, _ in list(self._runs):
+            self.forget(name)
+
+    def forget(self, experiment: str) -> None:
+        """It is being deleted; one of its name that is made later is another one."""
+        for of in [of for of in self._runs if of[0] == experiment]:
+            self._runs.pop(of).is_off = True
+
+    def tend(self, experiment: str, run: Run, term: int) -> None:
+        """Have removed what was pruned since the last call, and what could not be removed then.
+
+        Args:
+            term: of the leadership.
+        """
+        if not run.pruned:
+            return
+        handed, now = self._runs.setdefault((experiment, run.id), _Handed()), time.monotonic()
+        if handed.batch is not None:
+            if not handed.batch.done():
+                return
+            handed.again |= dict.fromkeys(handed.batch.result(), now + _TRY_AGAIN_S)
+            handed.batch = None
+        due = [name for name, at in handed.again.items() if at <= now]
+        models = dict.fromkeys((*run.pruned[handed.told :], *due))
+        handed.told = len(run.pruned)
+        for name in models:
+            handed.again.pop(name, None)
+        if models:
+            found = [Leftovers.of(self._volumes, experiment, run, run.models[name]) for name in models]
+            handed.since = now
+            handed.batch = self._thread.submit(self._remove, handed, found, term)
+
+    def is_busy(self, experiment: str, run: str) -> bool:
+        """Whether the end of a run is to wait for its files to go."""
+        handed = self._runs.get((experiment, run))
+        return (
+            handed is not None
+            and handed.batch is not None
+            and not handed.batch.done()
+            and time.monotonic() - handed.since < _PATIENCE_S
+        )
+
+    def wake_s(self) -> float:
+        """Seconds until `tend` has something to do; infinite if that is not known."""
+        return min((_SOON_S for of in self._runs if self.is_busy(*of)), default=float("inf"))
+
+    def _remove(self, handed: _Handed, found: Iterable[Leftovers], term: int) -> list[str]:
+        left = []
+        for each in found:
+            if handed.is_off or not self._leads(term):
+                left.append(each.model)
+                continue
+            try:
+                each.remove()
+            except OSError as error:
+                # Somebody has to mend the volume; until then the others go on.
+                log.warning("pruned checkpoints in %s stay for now: %s", each.folder, error)
+                left.append(each.model)
+        return left

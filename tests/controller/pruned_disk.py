@@ -1,0 +1,133 @@
+"""What is on the checkpoint volume while a simulated fit goes on, and that everything finds there what it reads.
+
+Made from the log alone: a commit writes a file and removes what its task was told not to keep, and what is pruned goes
+some events later, as `controller.pruned_files` removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from cerebro.contract.events import Event, RunFinished, TaskAssigned, TaskCommitted
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.tasks import EvaluateTask, PredictTask, TrainTask
+from cerebro.runtime.volumes import Volumes
+from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey
+from cerebro.state.beside import epochs_read
+from controller.pruned_files import Leftovers
+from controller.tasks import body
+
+_NOWHERE = Volumes(**{name: Path("/nowhere") for name in Volumes.__dataclass_fields__})
+
+
+class PrunedDisk:
+    """Files of models by name, after each event.
+
+    Args:
+        delay: after a pruning, how many events later its files go.
+        dies: whether the controller dies at an event: the next one goes through all that was pruned.
+        loses: whether files are damaged: then one that a unit is done again from is told, and may be gone.
+    """
+
+    def __init__(
+        self,
+        record: ExperimentRecord,
+        *,
+        delay: Callable[[], int] = lambda: 0,
+        dies: Callable[[], bool] = lambda: False,
+        loses: bool = False,
+    ) -> None:
+        self._record, self._delay, self._dies, self._loses = record, delay, dies, loses
+        self.state = ExperimentState(name=record.name)
+        self.files: set[str] = set()
+        self.most = 0
+        """Files that were there at once."""
+        self.read: set[str] = set()
+        """Models that open tests were to read when the fit ended."""
+        self._open: dict[str, tuple[TrainTask | EvaluateTask | PredictTask, set[str]]] = {}
+        """Task -> what it is to do, and the files of its model when it was assigned."""
+        self._due: list[tuple[int, str]] = []
+        self._told = 0
+
+    @property
+    def run(self) -> Run:
+        """The fit."""
+        return self.state.runs["fit-1"]
+
+    def apply(self, event: Event) -> None:
+        """Take in the next event of the log."""
+        self.state.apply(event)
+        match event:
+            case TaskAssigned():
+                self._assign(event)
+            case TaskCommitted():
+                self._commit(event)
+            case RunFinished(run="fit-1"):
+                models = self.run.models.values()
+                self.read = {each.id for each in models if epochs_read(self.state.runs, self.run, each)}
+        if "fit-1" in self.state.runs:
+            pruned = self.run.pruned
+            self._due += [(event.seq + self._delay(), name) for name in pruned[self._told :]]
+            self._told = len(pruned)
+        self._tend(event.seq)
+        self._check()
+
+    def finish(self) -> None:
+        """The run ends: all that was pruned goes."""
+        self._tend(1 << 40)
+        self._check()
+
+    def of(self, model: Model) -> set[str]:
+        """Its files."""
+        own = {visit.file for visit in model.own_visits}
+        return {name for name in self.files if name in own or _folder(name) == model.id}
+
+    # --- what happens to files -------------------------------------------------------------------
+
+    def _assign(self, event: TaskAssigned) -> None:
+        key = TaskKey.parse(event.task)
+        task = body(self._record, self.state, self.state.runs[key.run], key)
+        if isinstance(task, TrainTask | EvaluateTask | PredictTask):
+            self._open[event.task] = task, self.of(self.run.models[task.model])
+
+    def _commit(self, event: TaskCommitted) -> None:
+        task, there = self._open.get(event.task, (None, set()))
+        if isinstance(task, TrainTask) and event.result.checkpoint is not None:
+            self.files -= there - set(task.keep)
+            self.files.add(event.result.checkpoint.name)
+            self.most = max(self.most, len(self.files))
+
+    def _tend(self, seq: int) -> None:
+        if self._dies() and "fit-1" in self.state.runs:
+            self._due = [(seq, name) for name in dict.fromkeys(self.run.pruned)]
+        for name in [name for at, name in self._due if at <= seq]:
+            self._remove(self.run.models[name])
+        self._due = [(at, name) for at, name in self._due if at > seq]
+
+    def _remove(self, model: Model) -> None:
+        left = Leftovers.of(_NOWHERE, self._record.name, self.run, model)
+        for file in self.of(model):
+            name = Path(file).name
+            if name not in left.keep and (left.named is None or name in left.named):
+                self.files.discard(file)
+
+    # --- what must be there ----------------------------------------------------------------------
+
+    def _check(self) -> None:
+        for run in self.state.open_runs():
+            for key in run.open:
+                if key in self._open:
+                    task, _ = self._open[key]
+                    assert task.checkpoint is None or task.checkpoint.name in self.files, key
+        if "fit-1" not in self.state.runs:
+            return
+        for model in self.run.models.values():
+            if model.state is ModelState.ACTIVE and model.visits:
+                assert model.visits[-1].file in self.files, f"the next unit of {model.id}"
+            for name in self.run.kept_checkpoints(model) if not self._loses else ():
+                assert name in self.files, f"{name} is said to be there"
+
+
+def _folder(name: str) -> str:
+    return name.split("/", maxsplit=1)[0]

@@ -1,0 +1,175 @@
+"""Pruned checkpoints on a disk: what goes, what stays, and that any interruption is made good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.events import Event
+from cerebro.contract.search import AshaProcedure
+from cerebro.data.based import Layout, Range, base_namer
+from cerebro.data.durable import Written
+from cerebro.runtime.volumes import Volumes
+from cerebro.state import Run
+from cerebro.state.experiment import fold
+from controller import pruned_files
+from controller.pruned_files import Leftovers, PrunedFiles
+from controller.simulation.scenario import EXPERIMENT as SIMULATED
+from tests.controller.searches import fit_of, search_of, simulation
+
+EXPERIMENT = "one"
+
+
+@lru_cache
+def log() -> tuple[Event, ...]:
+    """Of a search that has ended."""
+    made = simulation(search_of(AshaProcedure(eta=2), samples=6, keep=2), epochs=2)
+    fit_of(made)
+    return made.log
+
+
+class Disk:
+    """A search that has ended, and its models' files as units have left them: some are based on frozen weights."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run: Run = fold(SIMULATED, log()).runs["fit-1"]
+        self.volumes = Volumes(**dict.fromkeys(Volumes.__dataclass_fields__, folder))
+        for model in self.run.models.values():
+            model.removed = {self._named(model.id, name) for name in model.removed}
+            for number, visit in enumerate(model.visits):
+                model.visits[number] = visit._replace(file=self._named(model.id, visit.file))
+            self._fill(model.id)
+
+    def _named(self, model: str, simulated: str) -> str:
+        """As a worker names it."""
+        unit, attempt = simulated.split("/")[1].split("-")
+        return f"{EXPERIMENT}/fit-1/{model}/u{int(unit[1:]):05d}-e001-p0000-{attempt}.pt"
+
+    def _fill(self, model: str) -> None:
+        found = self.run.models[model]
+        folder = self.volumes.model_checkpoints(EXPERIMENT, "fit-1", model)
+        folder.mkdir(parents=True)
+        bases = [base_namer()(Written(num_bytes=5, checksum=f"xxh3_64:{digit * 16}")) for digit in "01"]
+        for name in bases:
+            (folder / name).write_bytes(b"12345")
+        for number, visit in enumerate(found.visits):
+            layout = Layout(
+                base=bases[number == len(found.visits) - 1], size=5, ranges=(Range(start=0, size=5, at=0),)
+            )
+            self.volumes.checkpoint(visit.file).write_bytes(layout.encoded())
+        # What attempts that came to nothing have left.
+        (folder / f"u{len(found.visits):05d}-e001-p0000-a1.s000004.pt").touch()
+        (folder / f".u{len(found.visits):05d}-e001-p0000-a2.pt.7-1a.aside").touch()
+
+    def files(self, model: str) -> set[str]:
+        """Names of what is in a model's folder."""
+        folder = self.volumes.model_checkpoints(EXPERIMENT, "fit-1", model)
+        return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+    def all_files(self) -> dict[str, set[str]]:
+        """Model -> names, of those that have any."""
+        return {model: found for model in self.run.models if (found := self.files(model))}
+
+    def pruned(self, leads: Callable[[int], bool] = lambda term: True) -> PrunedFiles:
+        """As a controller that has just begun to lead has it."""
+        return PrunedFiles(self.volumes, leads)
+
+    def tend(self, files: PrunedFiles) -> None:
+        """And wait until all is done that was handed over."""
+        files.tend(EXPERIMENT, self.run, 1)
+        files._thread.submit(lambda: None).result()  # it does one thing after another
+        assert not files.is_busy(EXPERIMENT, "fit-1")
+
+
+def test_of_the_best_models_stays_what_they_are_kept_for_with_its_base(tmp_path: Path) -> None:
+    """Of the others nothing, not even a folder: no checkpoint, savepoint or base, nor what dead writers have left."""
+    disk = Disk(tmp_path)
+    best = disk.run.best_models(2)
+    disk.tend(disk.pruned())
+    found = disk.all_files()
+    assert set(found) == {model.id for model in best}
+    for model in best:
+        kept = {Path(name).name for name in disk.run.kept_checkpoints(model)}
+        checkpoints = {name for name in found[model.id] if name.endswith("-a1.pt") or name in kept}
+        assert {name for name in checkpoints if not name.startswith(".")} == kept
+        # It may be trained on: frozen weights and savepoints are left to the next commit.
+        assert any(name.startswith("frozen-") for name in found[model.id])
+    others = [model.id for model in disk.run.models.values() if model not in best]
+    assert others
+    assert not any(disk.volumes.model_checkpoints(EXPERIMENT, "fit-1", model).exists() for model in others)
+
+
+def test_a_base_stays_with_the_one_checkpoint_that_names_it(tmp_path: Path) -> None:
+    """Of a model that is trained no further and whose best epoch a test still reads."""
+    disk = Disk(tmp_path)
+    model = next(each for each in disk.run.models.values() if each.is_pruned)
+    read = model.visits[-2].file
+    left = Leftovers.of(disk.volumes, EXPERIMENT, disk.run, model)
+    left = Leftovers(model=model.id, folder=left.folder, keep=frozenset({Path(read).name}), named=left.named)
+    left.remove()
+    (base,) = disk.files(model.id) - {Path(read).name}
+    assert base.startswith("frozen-0000")
+    left.remove()
+    assert disk.files(model.id) == {Path(read).name, base}
+
+
+def test_a_removal_that_ends_anywhere_is_made_good_by_the_next_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two files."""
+    whole = Disk(tmp_path / "whole")
+    whole.tend(whole.pruned())
+    expected, unlink = whole.all_files(), Path.unlink
+    for dies_at in (0, 1, 6, 15):
+        disk, left = Disk(tmp_path / str(dies_at)), iter(range(dies_at))
+
+        def dying(path: Path, missing_ok: bool = False, *, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise OSError("the controller is dead")
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", dying)
+        disk.tend(disk.pruned())
+        monkeypatch.setattr(Path, "unlink", unlink)
+        assert disk.all_files() != expected
+        disk.tend(disk.pruned())
+        assert _without_draws(disk.all_files()) == _without_draws(expected)
+
+
+def _without_draws(found: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The end of a base's name is drawn."""
+    return {model: {name.rpartition("-")[0] for name in names} for model, names in found.items()}
+
+
+def test_who_leads_no_more_removes_nothing(tmp_path: Path) -> None:
+    """A new experiment of the same name may have made these files. Whoever leads then removes them."""
+    disk = Disk(tmp_path)
+    before = disk.all_files()
+    files = disk.pruned(lambda term: False)
+    disk.tend(files)
+    assert disk.all_files() == before
+    files = disk.pruned()
+    files.forget(EXPERIMENT)
+    disk.tend(files)
+    assert disk.all_files() != before
+
+
+def test_what_cannot_be_removed_stops_neither_the_others_nor_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again as long as the run is open."""
+    disk = Disk(tmp_path)
+    best = {model.id for model in disk.run.best_models(2)}
+    stuck = next(each.id for each in disk.run.models.values() if each.is_pruned)
+    obstacle = disk.volumes.model_checkpoints(EXPERIMENT, "fit-1", stuck) / "u00000-e001-p0000-a9.pt"
+    obstacle.mkdir()
+    files = disk.pruned()
+    monkeypatch.setattr(pruned_files, "_TRY_AGAIN_S", 0)
+    disk.tend(files)
+    assert set(disk.all_files()) == best | {stuck}
+    obstacle.rmdir()
+    disk.tend(files)
+    assert set(disk.all_files()) == best

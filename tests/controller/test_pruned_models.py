@@ -1,0 +1,118 @@
+"""What users can do with a model whose checkpoints a search has removed, and what they are told."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+
+from cerebro.commands.command import Command, events_of
+from cerebro.commands.planning import plan_evaluation
+from cerebro.commands.rules import CommandKind, allowed
+from cerebro.contract.events import (
+    CheckpointsPruned,
+    Event,
+    ModelExtended,
+    ModelResumed,
+    ModelsAdded,
+    ModelStopRequested,
+    RunFinished,
+)
+from cerebro.contract.runs import EvaluateRequest, NewModel, Origin
+from cerebro.contract.search import AshaProcedure
+from cerebro.errors import ConflictError, IllegalEventError, NotFoundError
+from cerebro.state import ExperimentState, Model, ModelState
+from cerebro.state.experiment import fold
+from controller.simulation.scenario import EXPERIMENT
+from tests.controller.searches import ask, fit_of, search_of, simulation
+
+GONE = r"the checkpoints of m\d+ were removed, because fit-1 keeps those of its best model \(keep=1\)"
+
+
+@lru_cache
+def log() -> tuple[Event, ...]:
+    """Of a search that has ended; a user has stopped a model on its way."""
+    made = simulation(search_of(AshaProcedure(eta=2), samples=8, keep=1), epochs=4)
+    ask(made, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
+    fit_of(made)
+    return made.log
+
+
+def state_before(event: Event) -> ExperimentState:
+    """All that the log says before it."""
+    return fold(EXPERIMENT, log()[: event.seq - 1])
+
+
+def tell(state: ExperimentState, *events: Event) -> None:
+    """What is written next instead."""
+    for event in events:
+        state.apply(event.model_copy(update={"seq": state.seq + 1}))
+
+
+def pruned(state: ExperimentState, *, is_stopped: bool) -> Model:
+    """A model that lost its checkpoints: one that a user has stopped, or one that the search let go no further."""
+    models = state.runs["fit-1"].models.values()
+    return next(
+        each for each in models if each.is_pruned and (each.state is ModelState.STOPPED) is is_stopped
+    )
+
+
+def test_a_model_whose_checkpoints_were_removed_does_not_go_on_and_says_why() -> None:
+    """It cannot be resumed or extended, nor cloned with its weights, nor tested; it can be cloned cold."""
+    state = fold(EXPERIMENT, log())
+    run = state.runs["fit-1"]
+    for model, kind in (
+        (pruned(state, is_stopped=True), CommandKind.RESUME_MODEL),
+        (pruned(state, is_stopped=False), CommandKind.EXTEND_MODEL),
+    ):
+        assert allowed(state, run, model) == {CommandKind.CLONE_MODEL}
+        with pytest.raises(ConflictError, match=f"{GONE}: clone it cold"):
+            events_of(Command(kind=kind, models=(model.id,), epochs=9), state, by="ada")
+        warm = Command(kind=CommandKind.CLONE_MODEL, models=(model.id,), warm=True, epochs=9)
+        with pytest.raises(ConflictError, match=f"{GONE}; clone it cold"):
+            events_of(warm, state, by="ada")
+        cold = Command(kind=CommandKind.CLONE_MODEL, models=(model.id,), epochs=9)
+        assert isinstance(events_of(cold, state, by="ada")[0], ModelsAdded)
+    request = EvaluateRequest(kind="test", fit="fit-1", models=(model.id,), split="test")
+    with pytest.raises(NotFoundError, match=f"{GONE}: name a model that has its checkpoints"):
+        plan_evaluation(state, request)
+
+
+def test_what_comes_after_the_removal_is_late() -> None:
+    """Whoever asked on what he saw before."""
+    state = fold(EXPERIMENT, log())
+    stopped, finished = pruned(state, is_stopped=True), pruned(state, is_stopped=False)
+    new = NewModel(hyperparams={"lr": 0.1, "batch_size": 1}, epochs=9, origin=Origin(model=finished.id))
+    tell(
+        state,
+        ModelResumed(run="fit-1", model=stopped.id, by="ada", beside=True),
+        ModelExtended(run="fit-1", model=finished.id, epochs=9, by="ada", beside=True),
+        ModelsAdded(run="fit-1", models=(new,), by="ada", beside=True),
+    )
+    assert [record.is_late for record in state.commands[-3:]] == [True, True, True]
+    assert not state.runs["fit-1"].is_open
+
+
+def test_a_removal_that_comes_after_a_user_had_the_model_go_on_is_without_effect() -> None:
+    """The order of the log decides: what is in use by then stays."""
+    events = [event for event in log() if isinstance(event, CheckpointsPruned)]
+    (event,) = [event for event in events if "m01" in event.files]
+    assert event.files.keys() - {"m01"}
+    state = state_before(event)
+    tell(state, ModelResumed(run="fit-1", model="m01", by="ada"), event)
+    run = state.runs["fit-1"]
+    model = run.models["m01"]
+    assert model.state is ModelState.ACTIVE
+    assert not model.removed & {visit.file for visit in model.visits[-2:]}
+    assert set(event.files["m01"]) <= run.kept_checkpoints(model)
+    others = set(event.files) - {"m01"}
+    assert all(run.models[name].removed >= set(event.files[name]) for name in others)
+
+
+def test_the_end_of_the_run_is_not_written_before_the_last_removal() -> None:
+    """Nobody looks after a run that has ended; and a model of no run is an event that does not fit."""
+    kinds = [type(event) for event in log()]
+    assert CheckpointsPruned not in kinds[kinds.index(RunFinished) :]
+    state = state_before(next(event for event in log() if isinstance(event, RunFinished)))
+    with pytest.raises(IllegalEventError, match="checkpoints of fit-1 pruned, of m77"):
+        tell(state, CheckpointsPruned(run="fit-1", files={"m77": ("m77/u0",)}))

@@ -1,0 +1,194 @@
+"""Checkpoints of searches: what nothing needs goes, and nothing goes that anything needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract import api
+from cerebro.contract.events import (
+    CheckpointsPruned,
+    ClientEvent,
+    ModelExtended,
+    ModelResumed,
+    ModelRetried,
+    ModelsAdded,
+    ModelStopRequested,
+    RunFinished,
+    RunRequested,
+    RunResumed,
+    RunStarted,
+    RunStopRequested,
+    SearchStopRequested,
+)
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
+from cerebro.contract.search import AshaProcedure
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.state import ModelState, Run, RunState, pruning
+from controller.cluster_snapshot import ClusterSnapshot
+from controller.core import Core
+from controller.decide import Step
+from controller.sharing import Asked
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import DATASET, WorkerOutage
+from tests.controller.pruned_disk import PrunedDisk
+from tests.controller.searches import ask, fit_of, search_of, simulation
+from tests.controller.test_searching import SEARCHES
+
+
+class _WithTests(Simulation):
+    """Tests of models are planned when it is their turn, as the controller's loop does."""
+
+    def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
+        run = asked.run
+        if isinstance(run.request, EvaluateRequest) and run.state is RunState.QUEUED:
+            return [api.Note(event=_planned(asked.core, run, run.request))]
+        return super()._steps(asked, snapshot)
+
+
+def _planned(core: Core, run: Run, request: EvaluateRequest) -> RunStarted | RunFinished:
+    fit = core.state.runs[request.fit]
+    epochs = {name: fit.best_epoch(fit.models[name]) for name in request.models if name in fit.models}
+    found = {
+        name: epoch
+        for name, epoch in epochs.items()
+        if epoch and not pruning.is_gone(fit.models[name], epoch)
+    }
+    if not found:
+        return RunFinished(run=run.id, outcome="failed", error="no checkpoint")
+    plan = EvaluatePlan(
+        kind="test", dataset=DATASET, fit=fit.id, models=found, partitions={0: 10}, is_whole=True
+    )
+    return RunStarted(run=run.id, plan=plan)
+
+
+def _tested(*models: str, run: str = "test-1") -> RunRequested:
+    return RunRequested(
+        run=run, request=EvaluateRequest(kind="test", fit="fit-1", models=models, split="test")
+    )
+
+
+def _disk(made: Simulation, **how: Any) -> PrunedDisk:
+    disk = PrunedDisk(made.core.record, **how)
+    for event in made.log:
+        disk.apply(event)
+    disk.finish()
+    return disk
+
+
+def _may_have_files(disk: PrunedDisk) -> set[str]:
+    """Models whose checkpoints are to be there when the run has ended."""
+    run = disk.run
+    found = {model.id for model in run.best_models(run.keep or 0)}
+    found |= {young.parent for young in run.young.values()} | disk.read
+    for model in run.models.values():
+        if model.state is ModelState.ACTIVE or pruning.may_go_on(run, model):
+            found.add(model.id)
+    return found
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_of_a_search_that_is_over_the_best_models_have_checkpoints(name: str, keep: int) -> None:
+    """Those of their best epochs and their newest ones; of no other model is any file left."""
+    procedure, samples, epochs = SEARCHES[name]
+    made = simulation(search_of(procedure, samples=samples, keep=keep), epochs=epochs, is_validated=True)
+    assert fit_of(made).state is RunState.FINISHED
+    disk = _disk(made)
+    best = disk.run.best_models(keep)
+    expected = set()
+    for model in best:
+        newest, epoch = model.visits[-1].file, disk.run.best_epoch(model)
+        assert epoch is not None
+        reference = model.epoch_checkpoint(epoch)
+        assert reference is not None
+        expected |= {newest, reference.name}
+    assert disk.files == expected
+    assert len(disk.run.models) > keep
+
+
+def test_without_a_number_every_model_keeps_its_checkpoints() -> None:
+    """As in logs of an earlier version, and with `keep=None`."""
+    made = simulation(search_of(AshaProcedure(), samples=8), epochs=4)
+    fit_of(made)
+    assert not any(isinstance(event, CheckpointsPruned) for event in made.log)
+    disk = _disk(made)
+    assert all(disk.of(model) for model in disk.run.models.values())
+
+
+def _draw_command(data: st.DataObject, number: int) -> ClientEvent:
+    name = f"m{data.draw(st.integers(0, 8)):02}"
+    warm = Origin.model_validate({"model": name, "at": data.draw(st.sampled_from(["last", "best", 1]))})
+    new = NewModel(hyperparams={"lr": 0.01, "batch_size": 1}, epochs=5, origin=warm)
+    kinds: Sequence[ClientEvent] = [
+        ModelStopRequested(run="fit-1", model=name, by="ada"),
+        ModelResumed(run="fit-1", model=name, by="ada", beside=True),
+        ModelRetried(run="fit-1", model=name, by="ada", beside=True),
+        ModelExtended(run="fit-1", model=name, epochs=6, by="ada", beside=True),
+        ModelsAdded(run="fit-1", models=(new,), by="ada", beside=True),
+        _tested(name, run=f"test-{number}"),
+        SearchStopRequested(run="fit-1", by="ada"),
+        RunStopRequested(run="fit-1", by="ada"),
+        RunResumed(run="fit-1", by="ada", beside=True),
+    ]
+    return data.draw(st.sampled_from(kinds))
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_no_needed_checkpoint_is_ever_removed(data: st.DataObject) -> None:
+    """Of drawn searches. Workers go and come, units fail, checkpoints are lost, the controller dies, users steer and
+    test models at any time, and files go at once or later: each task finds what it reads, who may go on has its newest
+    state, what is said to be there is there. In the end only the best models have files, those that a user may let go
+    on, and those of whom others go on."""
+    procedure, samples, epochs = SEARCHES[data.draw(st.sampled_from(sorted(SEARCHES)))]
+    failing = {f"m{n:02}" for n in data.draw(st.sets(st.integers(0, 12), max_size=3))}
+    loses = data.draw(st.sets(st.tuples(st.integers(0, 8), st.integers(1, 6)), max_size=1))
+    outages = [
+        WorkerOutage(worker=f"worker-{worker}", start=start, length=data.draw(st.floats(1, 30)))
+        for worker, start in data.draw(
+            st.dictionaries(st.integers(0, 1), st.floats(0.5, 20), max_size=2)
+        ).items()
+    ]
+
+    def outcome(task: TaskBody, attempt: int, _worker: str) -> Failure | None:
+        model = getattr(task, "model", "")
+        if isinstance(task, TrainTask) and attempt == 1 and (int(model[1:]), task.unit) in loses:
+            return Failure(kind=FailureKind.CHECKPOINT, message="it is damaged")
+        return Failure(kind=FailureKind.USER_ERROR, message="it raises") if model in failing else None
+
+    made = simulation(
+        search_of(procedure, samples=samples, keep=data.draw(st.integers(1, 4))),
+        epochs=epochs,
+        is_validated=data.draw(st.booleans()),
+        outages=outages,
+        crash_before=data.draw(st.frozensets(st.integers(0, 80), max_size=4)),
+        outcome=outcome,
+        kind=_WithTests,
+    )
+    times = sorted(data.draw(st.lists(st.floats(1, 30), max_size=6)))
+    for number, at in enumerate(times):
+        ask(made, at, _draw_command(data, number))
+    fit_of(made)
+    rng = Random(data.draw(st.integers(0, 1000)))
+    disk = _disk(
+        made,
+        delay=lambda: rng.choice([0, 0, 3, 40]),
+        dies=lambda: rng.random() < 0.05,
+        loses=bool(loses),
+    )
+    may_have = _may_have_files(disk)
+    for model in disk.run.models.values():
+        if not disk.run.is_open and model.id not in may_have:
+            assert not disk.of(model), model.id
+    if not loses:
+        for model in disk.run.best_models(1):
+            epoch = disk.run.best_epoch(model)
+            reference = model.epoch_checkpoint(epoch) if epoch else None
+            assert reference is not None
+            assert reference.name in disk.files
