@@ -72,6 +72,7 @@ def test_a_search_as_data() -> None:
         samples=200,
         stop=(PlateauRule(epochs=3), AboveRule(metric="loss", limit=20.0)),
         hours=12.0,
+        keep=3,
     )
     assert SearchRequest.model_validate_json(found.model_dump_json()) == found
     assert list(found.space) == list(SPACE)
@@ -131,6 +132,9 @@ ALWAYS = {"samples": 200, "epochs": 27}
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
+        # checkpoints
+        ({"search": ASHA(), "keep": 0}, "keep=0: expected a whole number of at least 1.*or None"),
+        ({"search": ASHA(), "keep": True}, "keep=True: expected a whole number"),
         # rungs
         ({"search": ASHA(first=28)}, r"ASHA\(first=28\) is more than epochs=27.*lower"),
         ({"search": Hyperband(first=28)}, r"Hyperband\(first=28\) is more than epochs=27"),

@@ -42,7 +42,15 @@ from tests.controller.test_searching import SEARCHES
 
 
 class _WithTests(Simulation):
-    """Tests of models are planned when it is their turn, as the controller's loop does."""
+    """Tests of models are planned when it is their turn, and runs that a late command has put into the queue leave it,
+    as the controller's loop does."""
+
+    def _decide_all(self) -> bool:
+        if super()._decide_all():
+            return True
+        runs = self.core.state.runs
+        ended = [each.run for each in self.store.queue() if each.run in runs and not runs[each.run].is_open]
+        return bool(ended) and self._perform(self.core, [api.Dequeue(run=ended[0])])
 
     def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
         run = asked.run
@@ -139,7 +147,7 @@ def _draw_command(data: st.DataObject, number: int) -> ClientEvent:
     return data.draw(st.sampled_from(kinds))
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_needed_checkpoint_is_ever_removed(data: st.DataObject) -> None:
     """Of drawn searches. Workers go and come, units fail, checkpoints are lost, the controller dies, users steer and

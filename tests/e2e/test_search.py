@@ -5,10 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import xxhash
 
 from cerebro import ASHA, PBT, TPE, loguniform
-from cerebro.contract.events import ModelsAdded, SearchDecided, ValuesDrawn
-from cerebro.state import Run
+from cerebro.contract.events import (
+    CheckpointsPruned,
+    ModelsAdded,
+    SearchDecided,
+    TaskAssigned,
+    TaskCommitted,
+    ValuesDrawn,
+)
+from cerebro.contract.tasks import TrainTask
+from cerebro.errors import ConflictError, NotFoundError
+from cerebro.state import Run, TaskKey
+from cerebro.state.experiment import fold
+from controller.tasks import body
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining
@@ -86,3 +98,77 @@ def test_a_clone_of_a_search_begins_with_its_parents_file(lab: Lab) -> None:
         parent = run.models[clone.parent]
         assert clone.visits[clone.inherited - 1].checksum == parent.visits[clone.inherited - 1].checksum
         assert clone.hyperparams["lr"] != parent.hyperparams["lr"]
+
+
+def test_of_a_search_the_best_models_have_files_and_no_other(own_lab: MakeLab) -> None:
+    """ASHA with 12 models, whose controller is killed in the middle: on the disk is what the log says is kept, of two
+    models. One of them is extended, cloned with its weights and tested; the others say that they cannot be."""
+    lab = own_lab(workers=2)
+    experiment = lab.prepared()
+    fit = lab.spawn(
+        lambda: (
+            type(experiment)
+            .attach(experiment.name)
+            .run_fit(TinyTraining(), SPACE, epochs=4, samples=12, search=ASHA(eta=2), keep=2, **SETTINGS)
+        )
+    )
+    log = lab.log(experiment)
+    log.until(lambda event: isinstance(event, CheckpointsPruned), "a first checkpoint is removed")
+    lab.kill("controller")
+    result = lab.result(fit, experiment)
+    run = run_of(lab, experiment)
+    best = run.best_models(2)
+    check_files(lab, experiment, run, {model.id for model in best})
+    assert result.best.load()["models"]
+    gone = next(model.id for model in run.models.values() if model not in best)
+    with pytest.raises(
+        NotFoundError, match=f"the checkpoints of {gone} were removed, because fit-1 keeps those"
+    ):
+        result.model(gone)
+    with pytest.raises(ConflictError, match="were removed, because fit-1 keeps those of its 2 best models"):
+        experiment.clone(gone, {"lr": 0.02}, warm=True)
+    assert list(experiment.run_test(best[0].id, split="valid", progress=False).index) == [best[0].id]
+    clone = experiment.clone(best[1].id, {"lr": 0.02}, warm=True, epochs=6)
+    experiment.watch("fit-1", progress=False)
+    run = run_of(lab, experiment)
+    check_files(lab, experiment, run, {model.id for model in run.best_models(2)})
+    assert run.models[clone].own_visits
+
+
+def check_files(lab: Lab, experiment: Any, run: Run, models: set[str]) -> None:
+    """On the disk is what is said to be kept, byte for byte, and nothing else."""
+    found = {path for path in (lab.volumes.checkpoints / experiment.name).rglob("*") if path.is_file()}
+    kept = {
+        visit.file: visit.checksum
+        for model in run.models.values()
+        for visit in model.own_visits
+        if visit.file in run.kept_checkpoints(model)
+    }
+    assert found == {lab.volumes.checkpoint(name) for name in kept}
+    assert {name.split("/")[2] for name in kept} == models
+    assert len(found) <= 2 * len(models)
+    for name, checksum in kept.items():
+        assert checksum == f"xxh3_64:{xxhash.xxh3_64_hexdigest(lab.volumes.checkpoint(name).read_bytes())}"
+
+
+def test_a_warm_clones_first_unit_reads_its_parents_checkpoint(lab: Lab) -> None:
+    """Made by hand: what the worker is told to read has the name and the checksum of what the parent's last unit has
+    committed, and so do the bytes on the disk. A worker reads nothing that has another one."""
+    experiment = lab.prepared()
+    experiment.run_fit(TinyTraining(), [{"lr": 0.01, "batch_size": 5}], epochs=2, **SETTINGS)
+    clone = experiment.clone("m00", {"lr": 0.02}, warm=True, at="last", epochs=3)
+    experiment.watch("fit-1", progress=False)
+    events = lab.log(experiment).read()
+    committed = [
+        event.result for event in events if isinstance(event, TaskCommitted) and "/m00/" in event.task
+    ]
+    given = [result.checkpoint for result in committed if result.checkpoint is not None][-1]
+    first = next(event for event in events if isinstance(event, TaskAssigned) and f"/{clone}/" in event.task)
+    before = fold(experiment.name, events[: first.seq - 1])
+    key = TaskKey.parse(first.task)
+    told = body(lab.kvs.experiment(experiment.name), before, before.runs["fit-1"], key)
+    assert isinstance(told, TrainTask)
+    assert told.checkpoint == given
+    content = lab.volumes.checkpoint(given.name).read_bytes()
+    assert given.checksum == f"xxh3_64:{xxhash.xxh3_64_hexdigest(content)}"
+    assert run_of(lab, experiment).models[clone].completed_epochs == 3

@@ -1,0 +1,54 @@
+"""Pages of models whose checkpoints a search has removed: they offer none, and say why."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from cerebro.contract.events import Event, ModelStopRequested
+from cerebro.contract.search import AshaProcedure
+from cerebro.state import ModelState, Run
+from cerebro.state.experiment import fold
+from tests.controller.searches import ask, fit_of, search_of, simulation
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import NOW, record
+
+
+@cache
+def log() -> tuple[Event, ...]:
+    """Of a search that has ended; a user has stopped a model on its way."""
+    made = simulation(search_of(AshaProcedure(eta=2), samples=8, keep=2), epochs=4)
+    ask(made, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
+    fit_of(made)
+    late = NOW - made.log[-1].time - 60
+    return tuple(event.model_copy(update={"time": event.time + late}) for event in made.log)
+
+
+def shown() -> tuple[Run, Browser]:
+    bench = Bench()
+    bench.store.records["pruned"] = record("pruned")
+    bench.store.logs["pruned"] = list(log())
+    return fold("pruned", log()).runs["fit-1"], bench.signed_in()
+
+
+def test_a_models_page_says_that_its_checkpoints_were_removed() -> None:
+    """And offers nothing that needs one."""
+    run, browser = shown()
+    assert run.models["m01"].state is ModelState.STOPPED
+    page = text_of(browser.get("/experiments/pruned/models/m01").text)
+    assert "the checkpoints of m01 were removed, because fit-1 keeps those of its 2 best models" in page
+    assert "Resume model" not in page
+    best = run.best_models(1)[0]
+    assert "were removed" not in text_of(browser.get(f"/experiments/pruned/models/{best.id}").text)
+
+
+def test_the_list_of_checkpoints_has_those_that_are_there() -> None:
+    """Of the best models; of another one that is asked for it says why there is none."""
+    run, browser = shown()
+    page = text_of(browser.get("/experiments/pruned/checkpoints").text)
+    best = {model.id for model in run.best_models(2)}
+    named = {name for name in run.models if f"/{name}/" in page or f"{name}/u" in page}
+    assert named == best
+    assert "Removed The checkpoints of m01 were removed" in text_of(
+        browser.get("/experiments/pruned/checkpoints?model=m01").text
+    )
