@@ -50,7 +50,7 @@ PERTURBED_BY: tuple[float, ...] = (0.8, 1.25)
 """Factors of what `PBT` changes if it is not told."""
 
 
-def search_request(
+def search_request(  # noqa: PLR0913 - the arguments of `run_fit` that are about it
     space: SearchSpace,
     *,
     search: ProcedureOfUser | None = None,
