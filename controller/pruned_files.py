@@ -23,10 +23,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from cerebro.data.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes
-from cerebro.state import Model, Run
+from cerebro.state import Model, ModelState, Run
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +56,16 @@ class Leftovers:
 
     @classmethod
     def of(cls, volumes: Volumes, experiment: str, run: Run, model: Model) -> Leftovers:
-        """As the log has it now."""
+        """As the log has it now. Of a model that is trained again, its next commit removes what is to go."""
         own = {visit.file for visit in model.own_visits}
         kept = run.kept_checkpoints(model) & own
+        is_trained_on = model.state is ModelState.ACTIVE or model.busy is not None
+        named = _names(set() if is_trained_on else own - kept)
         return cls(
             model=model.id,
             folder=volumes.model_checkpoints(experiment, run.id, model.id),
             keep=_names(kept),
-            named=None if model.is_pruned else _names(own - kept),
+            named=named if is_trained_on or not model.is_pruned else None,
         )
 
     def remove(self) -> None:
@@ -88,19 +91,28 @@ def _names(checkpoints: Iterable[str]) -> frozenset[str]:
     return frozenset(Path(name).name for name in checkpoints)
 
 
+class _Left(NamedTuple):
+    """Models that were not done: those of which something could not be removed, and those of which nobody knew whether
+    this controller leads."""
+
+    stuck: list[str]
+    unsure: list[str]
+
+
 @dataclass(kw_only=True)
 class _Handed:
     """What the thread was told of a run.
 
     Attributes:
         told: how many of `Run.pruned`.
-        batch: what it is to remove, since when; it ends with the models that it could not do.
+        batch: what it is to remove; it ends with the models that it could not do.
+        since: when the first was handed over of those that are not done; 0 if there are none.
         again: models to be done again, and when.
         is_off: nothing more of it is to be removed.
     """
 
     told: int = 0
-    batch: Future[list[str]] | None = None
+    batch: Future[_Left] | None = None
     since: float = 0.0
     again: dict[str, float] = field(default_factory=dict)
     is_off: bool = False
@@ -140,8 +152,9 @@ class PrunedFiles:
         if handed.batch is not None:
             if not handed.batch.done():
                 return
-            handed.again |= dict.fromkeys(handed.batch.result(), now + _TRY_AGAIN_S)
-            handed.batch = None
+            left = handed.batch.result()
+            handed.again |= dict.fromkeys(left.stuck, now + _TRY_AGAIN_S) | dict.fromkeys(left.unsure, now)
+            handed.batch, handed.since = None, handed.since if left.unsure else 0.0
         due = [name for name, at in handed.again.items() if at <= now]
         models = dict.fromkeys((*run.pruned[handed.told :], *due))
         handed.told = len(run.pruned)
@@ -149,33 +162,30 @@ class PrunedFiles:
             handed.again.pop(name, None)
         if models:
             found = [Leftovers.of(self._volumes, experiment, run, run.models[name]) for name in models]
-            handed.since = now
+            handed.since = handed.since or now
             handed.batch = self._thread.submit(self._remove, handed, found, term)
 
     def is_busy(self, experiment: str, run: str) -> bool:
         """Whether the end of a run is to wait for its files to go."""
         handed = self._runs.get((experiment, run))
-        return (
-            handed is not None
-            and handed.batch is not None
-            and not handed.batch.done()
-            and time.monotonic() - handed.since < _PATIENCE_S
-        )
+        if handed is None or not handed.since or time.monotonic() - handed.since > _PATIENCE_S:
+            return False
+        return handed.batch is None or not handed.batch.done() or bool(handed.batch.result().unsure)
 
     def wake_s(self) -> float:
         """Seconds until `tend` has something to do; infinite if that is not known."""
         return min((_SOON_S for of in self._runs if self.is_busy(*of)), default=float("inf"))
 
-    def _remove(self, handed: _Handed, found: Iterable[Leftovers], term: int) -> list[str]:
-        left = []
+    def _remove(self, handed: _Handed, found: Iterable[Leftovers], term: int) -> _Left:
+        left = _Left([], [])
         for each in found:
             if handed.is_off or not self._leads(term):
-                left.append(each.model)
+                left.unsure.append(each.model)
                 continue
             try:
                 each.remove()
             except OSError as error:
                 # Somebody has to mend the volume; until then the others go on.
                 log.warning("pruned checkpoints in %s stay for now: %s", each.folder, error)
-                left.append(each.model)
+                left.stuck.append(each.model)
         return left

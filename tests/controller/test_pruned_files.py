@@ -81,7 +81,6 @@ class Disk:
         """And wait until all is done that was handed over."""
         files.tend(EXPERIMENT, self.run, 1)
         files._thread.submit(lambda: None).result()  # it does one thing after another
-        assert not files.is_busy(EXPERIMENT, "fit-1")
 
 
 def test_of_the_best_models_stays_what_they_are_kept_for_with_its_base(tmp_path: Path) -> None:
@@ -148,12 +147,15 @@ def test_who_leads_no_more_removes_nothing(tmp_path: Path) -> None:
     """A new experiment of the same name may have made these files. Whoever leads then removes them."""
     disk = Disk(tmp_path)
     before = disk.all_files()
-    files = disk.pruned(lambda term: False)
+    leading: list[int] = []
+    files = disk.pruned(lambda term: term in leading)
     disk.tend(files)
     assert disk.all_files() == before
-    files = disk.pruned()
-    files.forget(EXPERIMENT)
+    # The run does not end on it.
+    assert files.is_busy(EXPERIMENT, "fit-1")
+    leading.append(1)
     disk.tend(files)
+    assert not files.is_busy(EXPERIMENT, "fit-1")
     assert disk.all_files() != before
 
 
@@ -170,6 +172,7 @@ def test_what_cannot_be_removed_stops_neither_the_others_nor_the_run(
     monkeypatch.setattr(pruned_files, "_TRY_AGAIN_S", 0)
     disk.tend(files)
     assert set(disk.all_files()) == best | {stuck}
+    assert not files.is_busy(EXPERIMENT, "fit-1")
     obstacle.rmdir()
     disk.tend(files)
     assert set(disk.all_files()) == best
