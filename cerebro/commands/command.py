@@ -35,7 +35,7 @@ from cerebro.contract.priority import NORMAL, parse
 from cerebro.contract.search import OwnProcedure
 from cerebro.errors import ConflictError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
-from cerebro.state import CommandRecord, ExperimentState, Model, Run, RunState, wording
+from cerebro.state import CommandRecord, ExperimentState, Model, Run, wording
 from cerebro.state.search import own_procedure
 
 
