@@ -410,6 +410,8 @@ class FitDispatch:
         if self.times.settled != self._settled:
             self._estimate()
             return
+        if not self._settled:  # the unit told nothing, and none did before
+            return
         for worker, times in enumerate(zip(self.ways.row(index), self.ways.fixed(index), strict=True)):
             self.dispatch_state.set_time(index, worker, *times)
 

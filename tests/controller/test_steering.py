@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import example, given, settings
@@ -304,6 +305,16 @@ def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-un
     state = fold(EXPERIMENT, simulation.log)
     assert_complete(state, epochs=epochs, partitions=workers)
     assert simulation.store.queue() == ()
+
+
+def test_a_unit_that_tells_nothing_of_its_time_changes_no_estimate() -> None:
+    """What is left of the only unit, resumed from a savepoint, takes less than the model took to load."""
+    scenario = disturbed(1, outages=[], faults={}, times=Random(28))
+    scenario.saves = True
+    simulation = Steered(scenario, [(0.875, stop("m00"))], models=1, epochs=1)
+    simulation.run()
+    simulation.go_on(resume("m00"))
+    assert told_step_by_step(simulation)
 
 
 def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
