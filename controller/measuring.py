@@ -44,8 +44,7 @@ def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, draft: Assignm
     if all(worker.devices == 1 for worker in workers):
         return
     for wanted in fit.again("trials", of, lambda: [*trials(situation(run, fit.times, workers))]):
-        if not run.models[wanted.model].is_trained:
-            giver.try_out(wanted)
+        giver.try_out(wanted)
 
 
 _SHARE = 20
@@ -122,8 +121,11 @@ class _Giver(NamedTuple):
         """On the worker that has most of the devices free, if one has any."""
         run, size = self.run, wanted.known.way.size
         assert run.inspection is not None
-        if len(run.models[wanted.model].terms) > 1:
-            return  # it is no longer the model that was inspected, and what is found is kept for other runs
+        # A changed model is not the one that was inspected, and outcomes are kept for other runs.
+        alike = (run.models[name] for name in (wanted.model, *wanted.group.models) if name in run.models)
+        model = next((each for each in alike if not (each.has_changed or each.is_trained)), None)
+        if model is None:
+            return
         device = run.inspection.places[wanted.known.place].device
         able = [
             (worker, devices) for worker in self.workers if (devices := self._devices(worker, device, size))
@@ -137,8 +139,8 @@ class _Giver(NamedTuple):
         key = TaskKey(run=run.id, kind="trial", group=wanted.group.id, way=wanted.known.id)
         body = TrialTask(
             **self._common(key),
-            model=wanted.model,
-            hyperparams=run.models[wanted.model].hyperparams,
+            model=model.id,
+            hyperparams=model.hyperparams,
             hang_timeout_s=min(run.fit_request.hang_timeout_s, TRIAL_S),
             group=wanted.group.id,
             id=wanted.known.id,

@@ -323,6 +323,14 @@ class Model:
         return found
 
     @property
+    def has_changed(self) -> bool:
+        """Whether it ever had other hyper-parameters than it has now: what is measured of it, and of models that were
+        like it when they were inspected, does not hold for each other."""
+        return len(self.terms) > 1 and not all(
+            is_same(each.hyperparams, self.hyperparams) for each in self.terms
+        )
+
+    @property
     def is_pruned(self) -> bool:
         """Whether its newest state was removed: it is trained no further, whatever a user asks for."""
         return bool(self.visits) and self.visits[-1].file in self.removed

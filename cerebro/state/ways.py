@@ -236,8 +236,8 @@ _CONCLUSIVE: dict[Cause, tuple[FailureKind, MemoryPlace | None]] = {
 
 def see_trial(run: Run, group: str, way: str) -> None:
     """Strike a way off for the models of a group if a trial has shown that it cannot be used; on each kind of devices,
-    if there are several. Not where a unit of one of them has been trained so; and the last way that a model has is left
-    for its own units to judge.
+    if there are several. Not where a unit of one of them has been trained so, nor for those that have changed since;
+    and the last way that a model has is left for its own units to judge.
 
     Args:
         group, way: ids in the run's inspection.
@@ -249,7 +249,7 @@ def see_trial(run: Run, group: str, way: str) -> None:
     label = tried.way.label
     outcomes = [run.trials.get((group, each.id)) for each in known.ways if each.way.label == label]
     bad = [each for each in outcomes if each is not None and each.cause in _CONCLUSIVE]
-    models = [run.models[name] for name in known.models if name in run.models]
+    models = [each for name in known.models if (each := run.models.get(name)) and not each.has_changed]
     has_worked = any((visit.way or SINGLE).label == label for model in models for visit in model.visits)
     if len(bad) < len(outcomes) or has_worked:
         return

@@ -107,25 +107,25 @@ def _batch_s(run: Run, times: UnitTimes, workers: Sequence[Worker]) -> Mapping[s
 
 
 def struck_off(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
-    """Ways that units have failed by, of a model of the group."""
+    """Ways that units have failed by, of a model of the group that has not changed since."""
     return {
         (group.id, known.id)
         for group in inspection.groups
         for model in group.models
-        if run.models[model].struck
+        if run.models[model].struck and not run.models[model].has_changed
         for known in group.ways
         if known.way.label in run.models[model].struck
     }
 
 
 def _fitting(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
-    """Ways by which units of the group were committed."""
+    """Ways by which units of the group were committed, of models that have not changed since."""
     found = set()
     for group in inspection.groups:
         labels = {
             visits[-1].way.label if visits[-1].way is not None else "single"
             for model in group.models
-            if (visits := run.models[model].visits)
+            if (visits := run.models[model].visits) and not run.models[model].has_changed
         }
         found |= {(group.id, known.id) for known in group.ways if known.way.label in labels}
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.events import (
+    ModelChanged,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -196,3 +197,15 @@ def test_the_last_way_of_a_model_is_left_for_its_units_to_judge() -> None:
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
     assert not story.model("m01").struck
     assert story.model("m01").state is ModelState.ACTIVE
+
+
+def test_what_a_trial_shows_holds_for_no_model_that_has_changed_since() -> None:
+    """With another batch size a way may fit that did not; its own units tell."""
+    ddp = Way(technique="ddp", size=2)
+    story = inspected(SINGLE, ddp)
+    story.tell(ModelChanged(run="fit-1", model="m00", hyperparams={"batch_size": 2}))
+    named = started(story, DDP, (0, 1))
+    bad = TrialOutcome(reason="CUDA out of memory", cause="device_memory")
+    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=bad)}))
+    assert set(story.model("m01").struck) == {ddp.label}
+    assert story.model("m00").struck == {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.events import TaskAssigned
+from cerebro.contract.events import ClientEvent, ModelChanged, TaskAssigned
 from cerebro.contract.tasks import Failure, FailureKind, InspectTask, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection, KnownWay, ModelGroup, TrialOutcome
 from cerebro.contract.ways import SINGLE, TechniqueChoice, Way
@@ -17,6 +17,7 @@ from controller.fit_dispatch import FitDispatch
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario, UnitTime, WorkerOutage
 from controller.unit_times import UnitTimes
+from tests.controller.searches import ask
 from tests.controller.test_core import assert_complete, own_partition, plan, request, several_devices
 
 VIRTUAL = DeviceKind(kind="gpu", name="virtual")
@@ -55,9 +56,10 @@ def simulate(
     groups: int = 1,
     trials: str = "auto",
     techniques: tuple[TechniqueChoice, ...] | None = None,
+    asked_for: tuple[ClientEvent, ...] = (),
     **changes: Any,
 ) -> Simulation:
-    """A finished run; workers can measure."""
+    """A finished run; workers can measure. `asked_for`: by a user, once it has begun."""
     scenario = Scenario(
         holdings=own_partition(len(devices)),
         devices=several_devices(*devices),
@@ -70,6 +72,8 @@ def simulate(
     )
     asked = request(models, epochs).model_copy(update={"trials": trials, "techniques": techniques})
     simulation = Simulation(scenario, asked, plan(models, len(devices), rows=200))
+    for event in asked_for:
+        ask(simulation, 1.0, event)
     simulation.run()
     return simulation
 
@@ -110,6 +114,24 @@ def test_where_there_is_no_choice_nothing_is_measured(
     assert measured(simulation) == []
     assert run_of(simulation).inspection is None
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=len(devices))
+
+
+def test_a_changed_model_is_not_tried_for_those_that_were_like_it() -> None:
+    """Another one of its group is; of a model that is alone none."""
+    changed = ModelChanged(run="fit-1", model="m00", hyperparams={"batch_size": 2})
+    tried: list[str] = []
+
+    def trial(body: TrialTask) -> TrialOutcome:
+        tried.append(body.model)
+        return TrialOutcome(batch_s=0.6, is_verified=True)
+
+    assert measured(simulate(2, 2, models=2, trial=trial))
+    assert tried == ["m00"]
+    simulate(2, 2, models=2, trial=trial, asked_for=(changed,))
+    assert tried == ["m00", "m01"]
+    assert [event.task for event in measured(simulate(2, models=1, asked_for=(changed,)))] == [
+        "fit-1/inspect"
+    ]
 
 
 def test_shares_of_cores_are_measured_only_where_techniques_are_named() -> None:
