@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.search import OwnProcedure
-from cerebro.search.procedure import SEARCH, Measured, Reached, Stopped
+from cerebro.search.procedure import SEARCH, Measured, Reached, Report, Stopped
 from cerebro.state import wording
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
@@ -72,19 +74,54 @@ class Rung:
         return next((each.value for each in reversed(self.models) if each.fate == "goes on"), None)
 
 
-def rungs(run: Run) -> list[Rung]:
-    """The rungs of a fit that searches, the highest first; none of any other run."""
+class Told:
+    """What a search was told of its models. Who follows a log keeps it: only reports that are new are read.
+
+    Attributes:
+        values: model -> epochs -> its value there, `None` if that is no number.
+        grants: model -> epochs at whose end the search was told that it is there.
+        stoppers: model -> who stopped it, if it was a user.
+    """
+
+    def __init__(self) -> None:
+        self.values: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
+        self.grants: defaultdict[str, set[int]] = defaultdict(set)
+        self.stoppers: dict[str, str] = {}
+        self._reports = 0
+
+    def see(self, reports: Sequence[Report]) -> Told:
+        """Read all reports of the search but for those that were read before; itself."""
+        for report in islice(reports, self._reports, None):
+            match report:
+                case Measured():
+                    self.values[report.model][report.epoch] = report.value
+                case Reached():
+                    value = report.value if math.isfinite(report.value) else None
+                    self.values[report.model][report.epochs] = value
+                    self.grants[report.model].add(report.epochs)
+                case Stopped() if report.by != SEARCH:
+                    self.stoppers[report.model] = report.by
+        self._reports = len(reports)
+        return self
+
+
+def rungs(run: Run, told: Told | None = None) -> list[Rung]:
+    """The rungs of a fit that searches, the highest first; none of any other run.
+
+    Args:
+        told: of this run, by who keeps it.
+    """
     if run.search is None:
         return []
-    values, stoppers, grants = _told(run)
+    told = (told or Told()).see(run.search.reports)
     found: defaultdict[int, list[AtRung]] = defaultdict(list)
     for model in run.models.values():
-        known = values.get(model.id, {})
-        own = sorted(grants[model.id])
-        for epochs, to in zip(own, [*own[1:], 0], strict=True):
+        known = told.values.get(model.id, {})
+        own = sorted({*told.grants.get(model.id, ()), model.epochs})
+        for epochs, to in pairwise(own):
             if epochs in known and epochs < model.epochs:
                 found[epochs].append(AtRung(model=model.id, value=known[epochs], fate="goes on", to=to))
-        found[model.epochs].append(_newest(run, model, known, stoppers))
+        found[model.epochs].append(_newest(run, model, known, told.stoppers))
     sign = 1 if run.fit_request.mode == "min" else -1
 
     def rank(each: AtRung) -> tuple[bool, bool, float]:
@@ -93,24 +130,6 @@ def rungs(run: Run) -> list[Rung]:
     return [
         Rung(epochs=epochs, models=tuple(sorted(found[epochs], key=rank))) for epochs in sorted(found)[::-1]
     ]
-
-
-def _told(run: Run) -> tuple[dict[str, dict[int, float | None]], dict[str, str], dict[str, set[int]]]:
-    """Model -> epochs -> its value there; model -> who stopped it, if it was a user; model -> all grants that it had,
-    and has."""
-    values: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
-    stoppers: dict[str, str] = {}
-    grants = {model.id: {model.epochs} for model in run.models.values()}
-    for report in run.search.reports if run.search is not None else ():
-        match report:
-            case Measured():
-                values[report.model][report.epoch] = report.value
-            case Reached():
-                values[report.model][report.epochs] = report.value if math.isfinite(report.value) else None
-                grants[report.model].add(report.epochs)
-            case Stopped() if report.by != SEARCH:
-                stoppers[report.model] = report.by
-    return values, stoppers, grants
 
 
 def _newest(run: Run, model: Model, values: dict[int, float | None], stoppers: dict[str, str]) -> AtRung:

@@ -33,6 +33,8 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, Run, ScheduleNow, TaskKey, schedule_now
+from cerebro.state.rungs import Rung, Told
+from cerebro.state.rungs import rungs as rungs_of
 from cerebro.state.tasks import OPEN
 from cerebro.state.throughput import IDLE, Throughput, ThroughputMeter
 from dispatcher.reading.live_series import LiveSeries
@@ -97,6 +99,7 @@ class ReadModel:
         self.is_complete = False
         self.is_open = False
         self._tables: dict[str, ModelTable] = {}
+        self._told: dict[str, Told] = {}
         self._throughput = ThroughputMeter()
         self._schedules: dict[str, _Schedule] = {}
 
@@ -167,6 +170,10 @@ class ReadModel:
         if run.id not in self._tables:
             self._tables[run.id] = ModelTable(run)
         return self._tables[run.id]
+
+    def rungs(self, run: Run) -> list[Rung]:
+        """Of the search of a planned fit run, the highest first; none if it searches nothing."""
+        return rungs_of(run, self._told.setdefault(run.id, Told()))
 
     def progress(self, run: Run) -> tuple[int, int]:
         """Tasks committed, of so many; see `Run.progress`. Of 0: nobody knows."""

@@ -99,7 +99,7 @@ def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchV
         mode=request.mode,
         epochs=request.epochs,
         stop=_stop_rules(run),
-        rungs=tuple(_table(read_model.state, run, table, rung, size) for rung in rungs.rungs(run)),
+        rungs=tuple(_table(read_model.state, run, table, rung, size) for rung in read_model.rungs(run)),
         size=size,
         may=tuple(sorted(allowed(read_model.state, run))),
     )

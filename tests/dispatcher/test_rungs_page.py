@@ -10,7 +10,7 @@ import pytest
 
 from cerebro.contract.events import Event
 from cerebro.contract.search import AshaProcedure, PbtProcedure, ProcedureChoice
-from cerebro.state import ExperimentState
+from cerebro.state import ExperimentState, rungs
 from cerebro.state.experiment import fold
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.rungs.view import MOST, search
@@ -135,7 +135,7 @@ def test_a_run_that_searches_nothing_has_no_tab_of_it() -> None:
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
-    """After every event of a search: models come, grants grow, words change."""
+    """After every event of a search: models come, grants grow, words change; and so are the rungs."""
     kept = ReadModel(record(name))
     for number, event in enumerate(log_of(name)):
         kept.apply([event])
@@ -144,6 +144,7 @@ def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
             continue
         table = kept.table(run)
         assert table.progress() == (run.progress() if run.has_known_end else (run.progress()[0], 0))
+        assert kept.rungs(run) == rungs.rungs(run)
         assert table.trained_epochs() == sum(model.own_epochs for model in run.models.values())
         if number % 7 == 0:
             anew = ReadModel(record(name))
