@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from cerebro.contract.events import Event
+from cerebro.contract.events import Event, SearchStopRequested
 from cerebro.contract.search import AshaProcedure, PbtProcedure, ProcedureChoice
 from cerebro.state import ExperimentState, rungs
 from cerebro.state.experiment import fold
@@ -153,8 +153,22 @@ def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
             assert table.varying == anew.table(anew.state.runs[run.id]).varying
 
 
+def test_a_search_is_steered_from_its_tab() -> None:
+    """A model is added or cloned there, and the search is stopped, by whoever asks; what is over is not offered."""
+    bench, browser = shown("waiting", half_of("waiting"))
+    page = browser.get("/experiments/waiting/search").text
+    assert "/experiments/waiting/add?fit=fit-1" in page
+    assert "/experiments/waiting/clone?fit=fit-1&amp;model=m01" in page
+    fields = {"action": "stop_search", "run": "fit-1"}
+    assert browser.post("/experiments/waiting/actions", fields, form="/start").status_code == 303
+    assert isinstance(bench.store.logs["waiting"][-1], SearchStopRequested)
+    page = browser.get("/experiments/waiting/search").text
+    assert "a user ended the search" in page
+    assert "stop_search" not in page
+
+
 def test_of_a_long_rung_the_best_are_listed() -> None:
-    """The table of models has all."""
+    """All of them if somebody asks."""
     made = simulation(search_of(AshaProcedure(active=60), samples=MOST + 20), epochs=3)
     made.run(limit=50_000)
     read_model = ReadModel(record("long"))
@@ -163,3 +177,6 @@ def test_of_a_long_rung_the_best_are_listed() -> None:
     assert view is not None
     lowest = view.rungs[-1]
     assert (len(lowest.rows), lowest.total) == (MOST, MOST + 20)
+    whole = search(read_model, size=lowest.total)
+    assert whole is not None
+    assert len(whole.rungs[-1].rows) == lowest.total
