@@ -342,6 +342,8 @@ class _Units:
             worker, devices = task.worker or "", task.attempts[-1].devices
             if task.key.kind != "train" or task.key.others or worker in self._draft.barred:
                 continue
+            if fit.is_interrupted(task.key):
+                continue  # it goes first whatever its priority: it would be queued there again
             is_due = set(devices) <= set(self._soon.get(worker, ()))
             for model, _ in state.eligible(fit.worker(worker)):
                 if idle[model] > priority and (is_due or model not in with_room):

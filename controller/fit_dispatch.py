@@ -152,6 +152,11 @@ class FitDispatch:
         """Index of a model."""
         return self._model[name]
 
+    def is_interrupted(self, key: TaskKey) -> bool:
+        """Whether it is a unit that goes first, as `interrupted` says."""
+        unit = (self._model[key.model or ""], key.epoch or 0, self._partition[key.partition or 0])
+        return unit in self.interrupted
+
     # --- what is kept of decisions ---------------------------------------------------------------
 
     def again(self, question: str, of: Hashable, ask: Callable[[], _Answer]) -> _Answer:

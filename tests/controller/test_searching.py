@@ -309,3 +309,17 @@ def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_
     found = [position_of(model, run.fit_rows, unit) for unit in range(len(model.visits))]
     assert {place.total_steps for place in found} == {4 * sum(run.fit_rows.values())}
     assert [place.step for place in found] == sorted(place.step for place in found)
+
+
+def test_an_interrupted_unit_keeps_its_place_before_models_of_a_higher_priority() -> None:
+    """It goes first whatever its priority. Were it taken back for them, it would be queued again, and so on for ever."""
+    made = simulation(
+        search_of(HyperbandProcedure(eta=2)),
+        epochs=4,
+        is_validated=True,
+        outages=[
+            WorkerOutage(worker="worker-0", start=6.7, length=4.7),
+            WorkerOutage(worker="worker-1", start=6.7, length=11.0),
+        ],
+    )
+    assert fit_of(made).state is RunState.FINISHED
