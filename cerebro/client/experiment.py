@@ -55,6 +55,7 @@ class Experiment(CommandsMixin):
             ``{"train": {"metadata": "train.csv", "objects": "images/"}, ..., "misc": ["vocabulary.txt"]}``.
             Addresses are paths, ``file://`` or ``s3://``.
         code: a folder, or an archive (zip, tar), with files that user code may import, and perhaps a requirements.txt.
+        folder: that relative paths of the locators are in; left out: the working directory.
         server, token: of a cluster elsewhere: the address of its web page, or of its kvs_api.
 
     Raises:
@@ -69,11 +70,12 @@ class Experiment(CommandsMixin):
         *,
         locators: Locators | Mapping[str, Any],
         code: str | Path | None = None,
+        folder: str | Path = "",
         server: str | None = None,
         token: str | None = None,
     ) -> None:
         given = parse_locators(locators)
-        parsed = absolute(given)
+        parsed = absolute(given, Path(folder))
         packed = packed_code(Path(code)) if code is not None else None
         connection = connect(server, token)
         self._session = Session(connection, created(connection, name, parsed, given, packed))

@@ -64,6 +64,9 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
+        places = list(
+            _places(root, ())
+        )  # now: what is merged (`<<`) is put among the other keys when it is made
         given = None if root is None else loader.construct_document(root)
     except yaml.YAMLError as problem:
         raise error(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem
@@ -71,7 +74,7 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
         needed = [name for name, field in model.model_fields.items() if field.is_required()]
         raise error(f"{source}: must be a mapping with {', '.join(needed)}")
     lines: dict[Place, int] = {}
-    for place, line in _places(root, ()):
+    for place, line in places:
         if place in lines:
             raise error(f"{source}:{line}: {_path(place)}: given twice")
         lines[place] = line
@@ -80,6 +83,19 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
     except ValidationError as problem:
         mistakes = [_mistake(source, lines, found, model) for found in problem.errors()]
         raise error("\n".join(mistakes)) from problem
+
+
+def told(path: Path, place: Place, problem: object) -> str:
+    """A sentence on what stands at a place of a file that was read, with its line."""
+    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+    lines = dict(_places(root, ()))
+    return f"{path}:{_line(lines, place)}: {_path(place)}: {problem}"
+
+
+def _line(lines: dict[Place, int], place: Place) -> int:
+    """Of the place, or of the nearest around it that is in the file."""
+    known_parts = (place[:length] for length in range(len(place), 0, -1))
+    return next((lines[part] for part in known_parts if part in lines), 1)
 
 
 def _places(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, int]]:
@@ -109,9 +125,7 @@ def _mistake(source: str, lines: dict[Place, int], error: ErrorDetails, model: t
         case kind:
             has_value = kind in ("greater_than_equal", "less_than_equal", "string_pattern_mismatch")
             message = message[0].lower() + message[1:] + (f", not {error['input']!r}" if has_value else "")
-    known_parts = (place[:length] for length in range(len(place), 0, -1))
-    line = next((lines[part] for part in known_parts if part in lines), 1)
-    return f"{source}:{line}: {_path(place)}: {message}"
+    return f"{source}:{_line(lines, place)}: {_path(place)}: {message}"
 
 
 def _path(place: Place) -> str:

@@ -12,7 +12,7 @@ from cerebro.client.experiment_file import read
 from cerebro.client.experiment_file.running import Study
 from cerebro.client.search import choice, loguniform
 from cerebro.client.search.choices import ASHA, TPE, Above, Plateau
-from cerebro.errors import ExperimentFileError, MetricError, SearchError, SearchSpaceError, SpecError
+from cerebro.errors import ExperimentFileError
 from cerebro.techniques import Fsdp
 
 CODE = """\
@@ -34,6 +34,7 @@ GOOD = """\
 name: rows
 locators:
   train: {metadata: train.csv}
+  test: {metadata: train.csv}
 etl:
   spec: rows:Rows(size=3)
 fit:
@@ -66,10 +67,10 @@ def opened(folder: Path, text: str) -> Study:
     return Study.open(path)
 
 
-def refusal(folder: Path, old: str, new: str, kind: type[Exception] = ExperimentFileError) -> str:
+def refusal(folder: Path, old: str, new: str) -> str:
     """What is said of the good file with one change."""
     assert old in GOOD
-    with pytest.raises(kind) as refused:
+    with pytest.raises(ExperimentFileError) as refused:
         opened(folder, GOOD.replace(old, new))
     return str(refused.value).replace(str(folder), "")
 
@@ -107,25 +108,39 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
     [
         ("name: rows", "name: Rows!", r"e.yaml:1: name: string should match .*, not 'Rows!'"),
         ("name: rows\n", "", r"e.yaml:1: name: is missing"),
-        ("epochs: 9", "epoch: 9", r"e.yaml:9: fit.epoch: no such field; did you mean epochs\?"),
-        ("test: true", "test: {splits: test}", r"e.yaml:16: test.splits: no such field; did you mean split\?"),
-        ("search: ASHA", "search: Asha", r"e.yaml:11: fit.search: Asha\(.*\): did you mean ASHA\?"),
-        ("eta=3", "eta=1", r"e.yaml:11: fit.search: ASHA\(eta=1.*\): ASHA\(eta=1\): expected a whole number"),
-        ("ASHA(eta=3, sampler=TPE(startup=2))", "ASHA", r"e.yaml:11: fit.search: 'ASHA': expected a call such as ASHA"),
-        ("eta=3", "rungs=3", r"e.yaml:11: .*unexpected keyword argument 'rungs'"),
-        ("startup=2", "startup=open('x')", r"e.yaml:11: fit.search: open\('x'\): there are ASHA, CMA"),
-        ("eta=3", "eta=", r"e.yaml:11: fit.search: ASHA\(eta=, .*invalid syntax"),
-        ("startup=2", "**{}", r"e.yaml:11: .*give the arguments one by one"),
-        ("loguniform(1e-4", "loguniform(lr", r"e.yaml:8: fit.space: lr: expected a number"),
-        ("loguniform(1e-4", "loguniform(-1", r"e.yaml:8: .*the lower end must be positive"),
-        ("rows:Rows(size=3)", "rows.Rows", r"e.yaml:5: etl.spec: 'rows.Rows': expected module:Class"),
-        ("size=3", "size=x", r"e.yaml:5: etl.spec: x: expected a number"),
-        ("{metadata: train.csv}", "{metadata: 3}", r"e.yaml:2: locators: locators are wrong: train.metadata"),
+        ("epochs: 9", "epoch: 9", r"e.yaml:10: fit.epoch: no such field; did you mean epochs\?"),
+        ("test: true", "test: {splits: test}", r"e.yaml:17: test.splits: no such field; did you mean split\?"),
+        ("search: ASHA", "search: Asha", r"e.yaml:12: fit.search: Asha\(.*\): did you mean ASHA\?"),
+        ("eta=3", "eta=1", r"e.yaml:12: fit.search: ASHA\(eta=1.*\): ASHA\(eta=1\): expected a whole number"),
+        ("ASHA(eta=3, sampler=TPE(startup=2))", "ASHA", r"e.yaml:12: fit.search: 'ASHA': expected a call such as ASHA"),
+        ("eta=3", "rungs=3", r"e.yaml:12: .*unexpected keyword argument 'rungs'"),
+        ("startup=2", "startup=open('x')", r"e.yaml:12: fit.search: open\('x'\): there are ASHA, CMA"),
+        ("eta=3", "eta=", r"e.yaml:12: fit.search: ASHA\(eta=, .*invalid syntax"),
+        ("startup=2", "**{}", r"e.yaml:12: .*give the arguments one by one"),
+        ("loguniform(1e-4", "loguniform(lr", r"e.yaml:9: fit.space: lr: expected a number"),
+        ("loguniform(1e-4", "loguniform(-1", r"e.yaml:9: .*the lower end must be positive"),
+        ("rows:Rows(size=3)", "rows.Rows", r"e.yaml:6: etl.spec: 'rows.Rows': expected module:Class"),
+        ("(size=3)", "(size=x)", r"e.yaml:6: etl.spec: x: expected a number"),
+        ("train: {metadata: train.csv}", "train: 3", r"e.yaml:2: locators: locators are wrong: train: Input"),
         ("name: rows", "name: rows\nname: more", r"e.yaml:2: name: given twice"),
-        (GOOD[GOOD.index("fit:") : GOOD.index("test:")], "", r"e.yaml:1: the file: `test` needs models: add `fit`"),
-        ("rows:Training", "nowhere:Training", r"e.yaml: nowhere:Training: there is no module 'nowhere' in"),
-        ("rows:Training", "rows:Trainin", r"e.yaml: rows:Trainin: module 'rows' has no attribute 'Trainin'"),
-        ("Rows(size=3)", "Rows(sizes=3)", r"rows:Rows\(sizes=3\): Rows\(sizes=3\): .*unexpected keyword"),
+        (GOOD[GOOD.index("fit:") : GOOD.index("test: true")], "", r"e.yaml:7: test: needs models: add `fit`"),
+        ("rows:Training", "nowhere:Training", r"e.yaml:8: fit.spec: nowhere:Training: there is no module 'nowhere' in"),
+        ("rows:Training", "rows:Trainin", r"e.yaml:8: fit.spec: rows:Trainin cannot .*\n(.*\n)*.*no attribute 'Trainin'"),
+        ("Rows(size=3)", "Rows(sizes=3)", r"e.yaml:6: etl.spec: rows:Rows\(sizes=3\): .*unexpected keyword"),
+        ("epochs: 9", "epochs: nine", r"e.yaml:10: fit.epochs: input should be a valid integer"),
+        ("epochs: 9", "epochs: true", r"e.yaml:10: fit.epochs: input should be a valid integer"),
+        ("epochs: 9", "hang_timeout_s: soon", r"e.yaml:10: fit.hang_timeout_s"),
+        ("epochs: 9", "priority: urgent", r"e.yaml:10: fit.priority: no priority 'urgent': choose one of"),
+        ("epochs: 9", "gang: many", r"e.yaml:10: fit.gang: input should be a valid integer"),
+        ("[single, Fsdp(reshard=False)]", "[ddpp]", r"e.yaml:7: fit: .*'ddpp'"),
+        ("[single, Fsdp(reshard=False)]", "[Fsdp]", r"e.yaml:7: fit: .*'Fsdp'"),
+        ("test: true", "test: {fit: fit-1}", r"e.yaml:17: test.fit: no such field"),
+        ("test: true", "test: {split: valid}", r"e.yaml:17: test: there are no locators of the split 'valid'"),
+        ("test: true", "test: {split: tests}", r"e.yaml:17: test.split: input should be 'train', 'valid'"),
+        ("loguniform(1e-4, 1e-1)", "logunifrm(1e-4, 1e-1)", r"e.yaml:9: .*: did you mean loguniform\?"),
+        ("loguniform(1e-4, 1e-1)", "loguniform(1e-4", r"e.yaml:9: fit.space: loguniform\(1e-4: '\(' was never closed"),
+        ("ASHA(eta=3, sampler=TPE(startup=2))", "a:B(c=x)", r"e.yaml:12: fit.search: x: expected a number"),
+        ("name: rows", "code: .\nname: rows", r"e.yaml:1: code: the folder .* holds this file"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, told: str) -> None:
@@ -134,28 +149,44 @@ def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, told:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "kind", "told"),
+    ("old", "new", "told"),
     [
-        ("ASHA(eta=3, sampler=TPE(startup=2))", "rows:Rows()", SearchError, r"e.yaml: search=<rows.Rows .*: expected"),
-        ("metric: loss", "metric: los", MetricError, r"e.yaml: metric 'los' is not returned by Training.train\(\)"),
-        ("rows:Training", "rows:Rows", SpecError, r"e.yaml: run_fit takes an object of a subclass of .*SubEpochSpec"),
-        ("batch_size: 4", "width2: 4", SearchSpaceError, r"e.yaml: .*batch_size"),
+        ("ASHA(eta=3, sampler=TPE(startup=2))", "rows:Rows()", r"e.yaml:7: fit: search=<rows.Rows .*: expected"),
+        ("metric: loss", "metric: los", r"e.yaml:7: fit: metric 'los' is not returned by Training.train\(\)"),
+        ("rows:Training", "rows:Rows", r"e.yaml:7: fit: run_fit takes an object of a subclass of .*SubEpochSpec"),
+        ("batch_size: 4", "width2: 4", r"e.yaml:7: fit: .*batch_size"),
+        ("rows:Training", "broken:Training", r"e.yaml:8: fit.spec: broken:Training cannot be imported\n(.*\n)*.*a: b"),
     ],
 )  # fmt: skip
 def test_what_a_fit_would_refuse_is_told_before_preprocessing(
-    folder: Path, old: str, new: str, kind: type[Exception], told: str
+    folder: Path, old: str, new: str, told: str
 ) -> None:
     """Nobody waits for it."""
-    assert re.search(told, refusal(folder, old, new, kind))
+    (folder / "broken.py").write_text("raise KeyError('a: b')\n")
+    assert re.search(told, refusal(folder, old, new))
+
+
+def test_parts_of_a_file_may_be_merged(folder: Path) -> None:
+    """As YAML has it."""
+    merged = "train: &rows {metadata: train.csv}\n  test:\n    <<: *rows\n"
+    study = opened(
+        folder, GOOD.replace("train: {metadata: train.csv}\n  test: {metadata: train.csv}\n", merged)
+    )
+    assert study.locators.test == study.locators.train
+
+
+def test_a_dry_run_needs_no_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And takes no name: the code that it shows to be wrong can be mended."""
+    monkeypatch.setattr("cerebro.client.experiment.connect", None)
+    study = opened(folder, GOOD[: GOOD.index("fit:")])
+    assert "nothing was sent" in repr(study.try_out(rows=1))
 
 
 def test_code_may_have_a_folder_of_its_own(folder: Path) -> None:
     """Modules are looked for there."""
     (folder / "src").mkdir()
     (folder / "src" / "own_rows.py").write_text(CODE)
-    study = opened(
-        folder, GOOD.replace("rows:", "own_rows:").replace("own_rows:Rows", "own_rows:Rows") + "code: src\n"
-    )
+    study = opened(folder, GOOD.replace("rows:", "own_rows:") + "code: src\n")
     assert study.code == folder / "src"
     assert type(study.etl).__module__ == "own_rows"
 

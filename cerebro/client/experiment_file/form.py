@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model, field_validator
 
 from cerebro import techniques
 from cerebro.client.experiment import Experiment
@@ -61,12 +61,9 @@ def _search(given: Any) -> Any:
     found = meant(given, _PROCEDURES, is_strict=True)
     if not isinstance(found, str):
         return found
-    try:
-        return Named.parse(found)
-    except ValueError:
-        raise ValueError(
-            f"{found!r}: expected a call such as ASHA(), or module:Class of your own procedure"
-        ) from None
+    if ":" not in found:
+        raise ValueError(f"{found!r}: expected a call such as ASHA(), or module:Class of your own procedure")
+    return Named.parse(found)
 
 
 def _stop(given: Any) -> Any:
@@ -121,14 +118,16 @@ class WithSpace(WithSpec):
 _M = TypeVar("_M", bound=Options)
 
 
-def _options_of(method: Callable[..., Any], base: type[_M]) -> type[_M]:
-    """The keyword arguments of a method as optional fields, but for `progress`; what they may be is checked there."""
-    options = {
-        each.name: (_MEANINGS.get(each.name, Any), None)
+def _options_of(method: Callable[..., Any], base: type[_M], *without: str) -> type[_M]:
+    """The keyword arguments of a method, of the types that they have there, as optional fields; but for `progress` and
+    those named."""
+    options: Any = {
+        each.name: (_MEANINGS.get(each.name, each.annotation), each.default)
         for each in inspect.signature(method).parameters.values()
-        if each.kind is each.KEYWORD_ONLY and each.name != "progress"
+        if each.kind is each.KEYWORD_ONLY and each.name not in ("progress", *without)
     }
-    return create_model(method.__name__, __base__=base, **options)  # type: ignore[no-any-return, call-overload]
+    # The types are texts, which are looked up where the method is.
+    return create_model(method.__name__, __base__=base, __module__=Experiment.__module__, **options)
 
 
 class WithModels(Options):
@@ -146,8 +145,8 @@ if TYPE_CHECKING:  # the fields of the options are known when this is run
 else:
     _Etl = _options_of(Experiment.run_etl, WithSpec)
     _Fit = _options_of(Experiment.run_fit, WithSpace)
-    _Test = _options_of(Experiment.run_test, WithModels)
-    _Predict = _options_of(Experiment.run_predict, WithModels)
+    _Test = _options_of(Experiment.run_test, WithModels, "fit")
+    _Predict = _options_of(Experiment.run_predict, WithModels, "fit")
 
 
 def _switched(given: Any) -> Any:
@@ -166,7 +165,7 @@ class ExperimentFile(Part):
     locators: Annotated[dict[str, Any], BeforeValidator(_located)]
     """As `Experiment` takes them."""
     code: str | None = None
-    """A folder or archive that is sent with the experiment; modules are looked for there, too."""
+    """A folder or archive that is sent with the experiment; in a folder modules are looked for, too."""
     etl: _Etl
     fit: _Fit | None = None
     test: Annotated[_Test | None, BeforeValidator(_switched)] = None
@@ -175,12 +174,19 @@ class ExperimentFile(Part):
     output: str | None = None
     """The folder for tables and the report; left out: ``results/NAME``."""
 
-    @model_validator(mode="after")
-    def _has_models(self) -> Self:
-        for name in ("test", "predict"):
-            if getattr(self, name) is not None and self.fit is None:
-                raise ValueError(f"`{name}` needs models: add `fit`")
-        return self
+    @field_validator("test", "predict")
+    @classmethod
+    def _has_models_and_rows(cls, part: WithModels | None, told: ValidationInfo) -> WithModels | None:
+        if part is None or not {"fit", "locators"} <= told.data.keys():
+            return part
+        if told.data["fit"] is None:
+            raise ValueError("needs models: add `fit`")
+        split = getattr(part, "split")  # noqa: B009 - a field that was made from the method's arguments
+        if split not in told.data["locators"]:
+            raise ValueError(
+                f"there are no locators of the split {split!r}: add them, or name another `split`"
+            )
+        return part
 
 
 def read(path: Path) -> ExperimentFile:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cerebro.client.asking import asked_fit, check_etl
+from cerebro.client.asking import asked_fit, check_dry_run, check_etl
+from cerebro.client.creation import packed_code
 from cerebro.client.experiment import Experiment
 from cerebro.client.experiment_file.form import ExperimentFile, read
 from cerebro.client.experiment_file.words import Named
+from cerebro.client.techniques import chosen, to_try
+from cerebro.contract import priority
+from cerebro.contract.records import ExperimentRecord, Locators
 from cerebro.data.locators import absolute, parse_locators
 from cerebro.errors import ExperimentFileError, PermanentError
+from cerebro.runtime.checked_yaml import told
 from cerebro.spec import ETLSpec, SubEpochSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from cerebro.client.dry_run import DryRun
-    from cerebro.contract.records import Locators
 
+_LEFT = ("leaderboard.csv", "history.csv", "visits.csv", "test.csv", "predictions.csv", "report.html")
 Say = Callable[[str], None]
 """Told what has happened, a line or some at a time."""
 
@@ -31,7 +38,8 @@ class Study:
     """A file with the user's code that it names. What can be said without a cluster is checked."""
 
     file: ExperimentFile
-    locators: Locators
+    folder: Path
+    """Of the file: relative paths are in it."""
     code: Path | None
     output: Path
     etl: ETLSpec
@@ -41,60 +49,93 @@ class Study:
 
     @classmethod
     def open(cls, path: Path, *, output: Path | None = None) -> Study:
-        """Read the file and import the code. Runs user code.
+        """Read the file, import the code, and check what can be checked without a cluster. Runs user code.
 
         Args:
             output: instead of the file's.
 
         Raises:
-            ExperimentFileError: what is wrong with the file.
-            Whatever importing the user's modules raises.
+            ExperimentFileError: what is wrong, with its line.
         """
         file, folder = read(path), path.absolute().parent
         code = None if file.code is None else folder / file.code
-        modules = code if code is not None and code.is_dir() else folder
-        try:
-            study = cls(
-                file=file,
-                locators=absolute(parse_locators(file.locators), folder),
-                code=code,
-                output=output or folder / (file.output or f"results/{file.name}"),
-                etl=Named.parse(file.etl.spec).loaded(modules),
-                training=None if file.fit is None else Named.parse(file.fit.spec).loaded(modules),
-                fit={} if file.fit is None else _loaded(file.fit.given, modules),
-            )
-            study._check()
-        except ExperimentFileError as problem:
-            raise ExperimentFileError(f"{path}: {problem}") from problem
-        except PermanentError as problem:
-            raise type(problem)(f"{path}: {problem}") from problem
+        output = output or folder / (file.output or f"results/{file.name}")
+        with _told(path, "code"):
+            _check_code(code, path, output)
+        modules = [folder] if code is None or not code.is_dir() else [code, folder]
+        with _told(path, "etl", "spec"):
+            etl = Named.parse(file.etl.spec).loaded(modules)
+        training, fit = None, {}
+        if file.fit is not None:
+            with _told(path, "fit", "spec"):
+                training = Named.parse(file.fit.spec).loaded(modules)
+            with _told(path, "fit", "search"):
+                fit = _loaded(file.fit.given, modules)
+        study = cls(file=file, folder=folder, code=code, output=output, etl=etl, training=training, fit=fit)
+        study._check(path)
         return study
 
-    def _check(self) -> None:
+    @property
+    def locators(self) -> Locators:
+        """With absolute paths."""
+        return absolute(parse_locators(self.file.locators), self.folder)
+
+    def _check(self, path: Path) -> None:
+        parts = {
+            "etl": self.file.etl,
+            "fit": self.file.fit,
+            "test": self.file.test,
+            "predict": self.file.predict,
+        }
+        for name, part in parts.items():
+            if part is not None and "priority" in part.given:
+                with _told(path, name, "priority"):
+                    priority.parse(part.given["priority"])
         etl = {**_defaults(Experiment.run_etl), **self.file.etl.given}
-        check_etl(
-            self.etl, self.locators, fraction=etl["fraction"], max_failed=etl["max_failed"], is_outside=False
-        )
-        if self.file.fit is not None and self.training is not None:
-            options = {**_defaults(Experiment.run_fit), **self.fit}
+        with _told(path, "etl"):
+            check_etl(
+                self.etl,
+                self.locators,
+                fraction=etl["fraction"],
+                max_failed=etl["max_failed"],
+                is_outside=False,
+            )
+        if self.file.fit is None or self.training is None:
+            return
+        options = {**_defaults(Experiment.run_fit), **self.fit}
+        with _told(path, "fit"):
             is_validated = self.locators.valid is not None
             asked_fit(self.training, self.file.fit.space, options, is_validated=is_validated)
+            named = (options[name] for name in ("techniques", "gpus", "trials", "gang"))
+            chosen(*named, workers={}, put_code=lambda code: code)
 
     def experiment(self) -> Experiment:
         """Created, or found again."""
-        return Experiment(self.file.name, locators=self.locators, code=self.code)
+        return Experiment(self.file.name, locators=self.file.locators, code=self.code, folder=self.folder)
 
-    def try_out(self) -> DryRun:
-        """The first rows of each split and one batch of them, in this process."""
-        fit = self.file.fit
-        if fit is None:
-            return self.experiment().try_out(self.etl)
-        ways = {name: self.fit[name] for name in ("techniques", "gpus") if name in self.fit}
-        return self.experiment().try_out(self.etl, self.training, fit.space, **ways)
+    def try_out(self, *, rows: int = 8) -> DryRun:
+        """The first rows of each split and one batch of them, in this process; there need be no cluster."""
+        from cerebro.client.dry_run import dry_run
+
+        space = None if self.file.fit is None else self.file.fit.space
+        is_validated = self.locators.valid is not None
+        configuration = check_dry_run(self.etl, self.training, space, rows=rows, is_validated=is_validated)
+        packed = b"" if self.code is None else packed_code(self.code)
+        record = ExperimentRecord(
+            name=self.file.name,
+            locators=self.locators,
+            archive=hashlib.sha256(packed).hexdigest() if packed else None,
+        )
+        ways = to_try(self.fit.get("techniques"), self.fit.get("gpus"))
+        return dry_run(record, lambda _: packed, self.etl, self.training, configuration, rows=rows, ways=ways)
 
     def run(self, say: Say) -> None:
         """Preprocess, train, test and predict as the file says; tables and the report are left in `output`."""
         experiment = self.experiment()
+        for name in _LEFT:
+            (self.output / name).unlink(
+                missing_ok=True
+            )  # of an earlier call, which may have left more than this one
         if page := experiment.connection.page:
             say(f"experiment {experiment.name}: {page}/experiments/{experiment.name}")
         made = experiment.run_etl(self.etl, **self.file.etl.given)
@@ -115,7 +156,7 @@ class Study:
             if part is None:
                 continue
             options = part.given
-            table = call(options.pop("models", None) or None, fit=result.run, **options)
+            table = call(options.pop("models", None), fit=result.run, **options)
             self._keep(name, table)
             say(f"{name}: {table.to_string()}" if name == "test" else f"{len(table)} {name}")
         say(f"tables and the report: {self.output}")
@@ -125,7 +166,26 @@ class Study:
         table.to_csv(self.output / f"{name}.csv", index=index)
 
 
-def _loaded(options: Mapping[str, Any], modules: Path) -> dict[str, Any]:
+def _check_code(code: Path | None, path: Path, output: Path) -> None:
+    """Code is sent as it is, and an experiment keeps the code it has: nothing in the folder may change by itself."""
+    for inside, what in ((path, "this file"), (output, "the output")):
+        if code is not None and inside.resolve().is_relative_to(code.resolve()):
+            raise ExperimentFileError(
+                f"the folder {code} holds {what} ({inside}), which is no code: keep code in a folder of its own, such "
+                "as `code: src`"
+            )
+
+
+@contextmanager
+def _told(path: Path, *place: str) -> Iterator[None]:
+    """What is wrong is told with the line of the place."""
+    try:
+        yield
+    except PermanentError as problem:
+        raise ExperimentFileError(told(path, place, problem)) from problem
+
+
+def _loaded(options: Mapping[str, Any], modules: Sequence[Path]) -> dict[str, Any]:
     """The options with objects of the user's classes where the file names these."""
     return {name: each.loaded(modules) if isinstance(each, Named) else each for name, each in options.items()}
 

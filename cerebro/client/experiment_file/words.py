@@ -17,8 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.errors import CerebroError, ExperimentFileError
+from cerebro.runtime.tracebacks import text_of
 
-_CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(.*\)\s*", re.DOTALL)
+
+class WordError(ValueError):
+    """What is written cannot be read, or a call not be made; the message says why."""
+
+
+_CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(.*", re.DOTALL)
+"""The beginning of one: that it does not end is a mistake, too."""
 _NAMED = re.compile(r"\s*([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_]\w*)\s*(\(.*\))?\s*", re.DOTALL)
 
 
@@ -30,7 +37,7 @@ def meant(value: Any, words: Mapping[str, Callable[..., Any]], *, is_strict: boo
         is_strict: whether a call of any other name is a mistake; else it is the text that stands there.
 
     Raises:
-        ValueError: a call cannot be read or made; the message says why.
+        WordError: a call cannot be read or made; the message says why.
     """
     if isinstance(value, Mapping):
         return {key: meant(each, words, is_strict=is_strict) for key, each in value.items()}
@@ -39,18 +46,18 @@ def meant(value: Any, words: Mapping[str, Callable[..., Any]], *, is_strict: boo
     found = _CALL.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return value
-    if found[1] not in words:
-        if is_strict:
-            raise ValueError(f"{value.strip()}: {_unknown(found[1], words)}")
-        return value
-    return _made(value.strip(), words)
+    if found[1] in words:
+        return _made(value.strip(), words)
+    if is_strict or _close(found[1], words):
+        raise WordError(f"{value.strip()}: {_unknown(found[1], words)}")
+    return value
 
 
 def _made(text: str, words: Mapping[str, Callable[..., Any]]) -> Any:
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError as problem:
-        raise ValueError(f"{text}: {problem.msg}") from problem
+        raise WordError(f"{text}: {problem.msg}") from problem
     return _value(tree, words)
 
 
@@ -64,26 +71,31 @@ def _value(node: ast.expr, words: Mapping[str, Callable[..., Any]]) -> Any:
         try:
             return ast.literal_eval(node)
         except ValueError:
-            raise ValueError(f"{ast.unparse(node)}: expected a number, a text in quotes, or a list") from None
+            raise WordError(f"{ast.unparse(node)}: expected a number, a text in quotes, or a list") from None
     name = ast.unparse(node.func)
     if name not in words:
-        raise ValueError(f"{ast.unparse(node)}: {_unknown(name, words)}")
+        raise WordError(f"{ast.unparse(node)}: {_unknown(name, words)}")
     if any(isinstance(each, ast.Starred) for each in node.args) or any(
         not each.arg for each in node.keywords
     ):
-        raise ValueError(f"{ast.unparse(node)}: give the arguments one by one")
+        raise WordError(f"{ast.unparse(node)}: give the arguments one by one")
     positional = [_value(each, words) for each in node.args]
     named = {str(each.arg): _value(each.value, words) for each in node.keywords}
     try:
         return words[name](*positional, **named)
     except (CerebroError, TypeError) as problem:
-        raise ValueError(f"{ast.unparse(node)}: {problem}") from problem
+        raise WordError(f"{ast.unparse(node)}: {problem}") from problem
 
 
 def _unknown(name: str, words: Mapping[str, object]) -> str:
+    close = _close(name, words)
+    return f"did you mean {close}?" if close else f"there are {', '.join(sorted(words))}"
+
+
+def _close(name: str, words: Mapping[str, object]) -> str:
     lower = {each.lower(): each for each in words}
-    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
-    return f"did you mean {lower[close[0]]}?" if close else f"there are {', '.join(sorted(words))}"
+    found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.7)
+    return lower[found[0]] if found else ""
 
 
 # --- user code -----------------------------------------------------------------------------------
@@ -103,44 +115,50 @@ class Named:
         """Read, not yet imported.
 
         Raises:
-            ValueError: it is not of this form, or the arguments cannot be read.
+            WordError: it is not of this form, or the arguments cannot be read.
         """
         found = _NAMED.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text!r}: expected module:Class, such as train:Training, or with arguments")
+            raise WordError(f"{text!r}: expected module:Class, such as train:Training, or with arguments")
         named = cls(text=text.strip(), module=found[1], name=found[2], call=f"{found[2]}{found[3] or '()'}")
         _made(named.call, {named.name: lambda *_, **__: None})
         return named
 
-    def loaded(self, folder: Path) -> Any:
-        """The object; its module is imported from the folder, else from where Python finds it. Runs user code.
+    def loaded(self, folders: Sequence[Path]) -> Any:
+        """The object; its module is imported from one of the folders, else from where Python finds it. Runs user code.
 
         Raises:
-            ExperimentFileError: there is no such module or class, or it raised.
+            ExperimentFileError: there is no such module or class, or it raised: with its traceback.
         """
         try:
-            with _first_on_path(folder):
+            with _first_on_path(folders):
                 found = getattr(importlib.import_module(self.module), self.name)
         except ModuleNotFoundError as problem:
             if problem.name == self.module.partition(".")[0]:
                 raise ExperimentFileError(
-                    f"{self.text}: there is no module {self.module!r} in {folder}, and none is installed"
+                    f"{self.text}: there is no module {self.module!r} in {' or '.join(map(str, folders))}, and none is "
+                    "installed"
                 ) from problem
             raise ExperimentFileError(
                 f"{self.text}: its module needs {problem.name!r}, which is not installed"
             ) from problem
-        except AttributeError as problem:
-            raise ExperimentFileError(f"{self.text}: {problem}") from problem
+        except (Exception, SystemExit) as problem:
+            raise ExperimentFileError(
+                f"{self.text} cannot be imported\n{text_of(problem).rstrip()}"
+            ) from problem
         try:
             return _made(self.call, {self.name: found})
-        except ValueError as problem:
+        except WordError as problem:
             raise ExperimentFileError(f"{self.text}: {problem}") from problem
+        except (Exception, SystemExit) as problem:
+            raise ExperimentFileError(f"{self.text} cannot be made\n{text_of(problem).rstrip()}") from problem
 
 
 @contextmanager
-def _first_on_path(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
+def _first_on_path(folders: Sequence[Path]) -> Iterator[None]:
+    before = sys.path[:]
+    sys.path[:0] = map(str, folders)
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        sys.path[:] = before
