@@ -312,7 +312,7 @@ def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_
 
 
 def test_an_interrupted_unit_keeps_its_place_before_models_of_a_higher_priority() -> None:
-    """It goes first whatever its priority. Were it taken back for them, it would be queued again, and so on for ever."""
+    """It goes first whatever its priority. Were it taken back for them, it would be queued again, for ever."""
     made = simulation(
         search_of(HyperbandProcedure(eta=2)),
         epochs=4,
