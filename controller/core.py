@@ -13,7 +13,7 @@ from collections.abc import Collection
 from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
-from cerebro.state import ExperimentState, Run, TaskKey
+from cerebro.state import ExperimentState, Run, RunState, TaskKey
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.decide import Step, decide
 from controller.device_ends import due_s
@@ -100,11 +100,10 @@ class Core:
         nothing of the kind."""
         revoke_s, fit = self._revoke_in_s(now), self.fit
         search = self._searching
-        if (
-            search is not None
-            and search.run in self.state.runs
-            and search.is_behind(self.state.runs[search.run])
-        ):
+        run = self.state.runs.get(search.run) if search is not None else None
+        # A run that is paused or has ended is told nothing.
+        is_told = run is not None and run.state is RunState.RUNNING
+        if search is not None and run is not None and is_told and search.is_behind(run):
             revoke_s = _SOON_S
         if fit is None:
             return revoke_s

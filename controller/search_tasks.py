@@ -29,12 +29,16 @@ def give(
     assert log is not None
     if log.finish is not None or log.failures:
         return
+    worker = _answering(draft, depth)
+    if worker is None:
+        return
     asked = {(task.key.question or "").partition("-")[0] for task in run.open.values()}
     if "orders" not in asked and (orders := search.orders_question(run)) is not None:
-        _give(record, run, draft, depth, ask=f"orders-{len(log.answers)}", question=orders)
+        _give(record, run, draft, worker, ask=f"orders-{len(log.answers)}", question=orders)
     is_wanted = search.is_drawn_by_workers and "draw" not in asked and log.drawn not in log.values
-    if is_wanted and (draw := search.question(run)) is not None:
-        _give(record, run, draft, depth, ask=f"draw-{draw.numbers[0]}", question=draw)
+    worker = _answering(draft, depth)
+    if worker is not None and is_wanted and (draw := search.question(run)) is not None:
+        _give(record, run, draft, worker, ask=f"draw-{draw.numbers[0]}", question=draw)
 
 
 def is_pointless(run: Run, key: TaskKey) -> bool:
@@ -42,15 +46,8 @@ def is_pointless(run: Run, key: TaskKey) -> bool:
     return key.kind == "search" and run.search is not None and run.search.finish is not None
 
 
-def _give(
-    record: ExperimentRecord,
-    run: Run,
-    draft: AssignmentDraft,
-    depth: int,
-    *,
-    ask: str,
-    question: SearchQuestion,
-) -> None:
+def _answering(draft: AssignmentDraft, depth: int) -> str | None:
+    """Who can be asked now: first one that does not train."""
     able = [
         worker
         for worker in draft.alive
@@ -58,8 +55,20 @@ def _give(
         and worker.name not in draft.barred
         and draft.places.beside(worker.name) < depth
     ]
-    worker = min(able, key=lambda w: (draft.places.beside(w.name), w.trains, w.name), default=None)
-    if worker is None or run.plan is None:
+    found = min(able, key=lambda w: (draft.places.beside(w.name), w.trains, w.name), default=None)
+    return None if found is None else found.name
+
+
+def _give(
+    record: ExperimentRecord,
+    run: Run,
+    draft: AssignmentDraft,
+    worker: str,
+    *,
+    ask: str,
+    question: SearchQuestion,
+) -> None:
+    if run.plan is None:
         return
     key = TaskKey(run=run.id, kind="search", question=ask)
     own = question.request.procedure if question.ask == "orders" else None
@@ -73,4 +82,4 @@ def _give(
         hang_timeout_s=run.fit_request.hang_timeout_s,
         question=question,
     )
-    draft.give(worker.name, key, (), body=body)
+    draft.give(worker, key, (), body=body)

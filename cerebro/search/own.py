@@ -82,6 +82,8 @@ class _Recorder:
                 raise SearchError(
                     f"{call} ordered {_short(order)}: {where} is {_short(first['input'])}, {first['msg']}"
                 ) from None
+            except ValueError as cause:
+                raise SearchError(f"{call} ordered {_short(order)}: {cause}") from None
         self.orders += data
         return [order_of(each) for each in data]
 

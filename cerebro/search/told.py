@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import TypeAdapter
@@ -40,9 +41,21 @@ def order_data(order: Order) -> Any:
     """An order as it travels.
 
     Raises:
-        ValueError: a field is not what it is to be.
+        ValueError: a field is not what it is to be, or a value cannot travel as it is.
     """
+    if isinstance(order, Add):
+        for name, value in order.hyperparams.items():
+            if not _is_finite(value):
+                raise ValueError(f"its value of {name!r} is {value!r}, expected finite numbers")
     return _ORDERS[type(order)](**vars(order))
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def order_of(data: Any) -> Order:

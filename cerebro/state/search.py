@@ -234,7 +234,8 @@ class SearchLog:
         """A worker has answered `TaskKey.question`; whether it is an answer to that."""
         what, _, number = question.partition("-")
         if what == "draw":
-            self.values[int(number)] = answer.values
+            if answer.values:
+                self.values[int(number)] = answer.values
             return bool(answer.values)
         asked = len(self.reports) + 1 - len(self.answers)
         if int(number) != len(self.answers) or not 0 < len(answer.orders) <= asked:

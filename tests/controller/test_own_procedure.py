@@ -136,6 +136,10 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda: Scripted([Add(hyperparams={"lr": 0.1, "batch_size": 11}, epochs=1)]),
         "Mine ordered a model with batch_size 11, expected a whole number from 1 to 10 (the smallest partition)",
     ),
+    "no finite number": (
+        lambda: Scripted([Add(hyperparams={**VALUES, "clip": [1.0, float("inf")]}, epochs=1)]),
+        "its value of 'clip' is [1.0, inf], expected finite numbers",
+    ),
     "no batch": (
         lambda: Scripted([Add(hyperparams={"lr": 0.1}, epochs=1)]),
         "Mine ordered a model with batch_size None, expected a whole number",

@@ -16,14 +16,17 @@ from cerebro.contract.events import (
     ValuesDrawn,
 )
 from cerebro.contract.search import AshaProcedure, RandomProcedure, TpeSampler
+from cerebro.contract.search_questions import SearchAnswer
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
+from cerebro.state.search import SearchLog
 from cerebro.state.waiting import waiting_for
+from controller.core import Core
 from controller.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import WORKERS, fit_of, loss, search_of, simulation, story
 from tests.controller.side_by_side import neighbour
-from tests.controller.test_own_procedure import OWN, searched
+from tests.controller.test_own_procedure import OWN, raising, searched
 from tests.search.own_procedures import Halving
 
 
@@ -130,3 +133,27 @@ def test_failures_of_a_worker_are_tried_again_before_the_run_pauses() -> None:
     assert fit_of(made).state is RunState.FINISHED
     assert not any(isinstance(each, RunPaused) for each in made.log)
     assert fold(EXPERIMENT, made.log).runs["fit-1"].state is RunState.FINISHED
+
+
+def test_a_controller_sleeps_while_a_search_is_paused() -> None:
+    """One that has just begun to lead could be told all answers, and is told none until somebody resumes the run."""
+    made = searched(raising)
+    with pytest.raises(RuntimeError, match="no end after 60 steps"):
+        made.run(limit=60)
+    core = Core(made.core.record)
+    for event in made.log:
+        core.apply(event)
+    (run,) = core.state.runs.values()
+    assert run.state is RunState.PAUSED
+    search = core.search_of(run)
+    assert search is not None
+    assert search.is_behind(run)
+    assert core.wake_s(made.now) > 1
+
+
+def test_an_answer_without_values_is_none() -> None:
+    """It is told of as a failure, and kept as nothing that could be drawn."""
+    log = SearchLog(first_workers=2, workers=2)
+    assert not log.answer("draw-0", SearchAnswer())
+    assert log.values == {}
+    assert log.answer("draw-0", SearchAnswer(values=({"lr": 0.1},)))
