@@ -331,7 +331,12 @@ class _Units:
         fit, state = self._fit, self._fit.dispatch_state
         if not state.has_priorities:
             return None
-        idle = {m: state.priority[m] for m, mask in enumerate(state.open) if mask and m not in state.running}
+        # A model that needs more than one place, or a worker for itself, would not get it by this, and again and again.
+        idle = {
+            m: state.priority[m]
+            for m, mask in enumerate(state.open)
+            if mask and m not in state.running and m not in fit.memory_retries and max(state.need[m]) == 1
+        }
         highest = max(idle.values(), default=0)
         roomy = [w for w in self._training_workers if self._draft.places.num_free(w.name, self._depth)]
         with_room = {model for w in roomy for model, _ in state.eligible(fit.worker(w.name))}
@@ -346,7 +351,7 @@ class _Units:
                 continue  # it goes first whatever its priority: it would be queued there again
             is_due = set(devices) <= set(self._soon.get(worker, ()))
             for model, _ in state.eligible(fit.worker(worker)):
-                if idle[model] > priority and (is_due or model not in with_room):
+                if idle.get(model, priority) > priority and (is_due or model not in with_room):
                     return revoke_task(task, "a model of a higher priority goes first")
         return None
 

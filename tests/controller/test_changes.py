@@ -19,11 +19,12 @@ from cerebro.contract.events import (
     SchedulerChanged,
     TaskAssigned,
     TaskCommitted,
+    TaskFailed,
     TaskRevoked,
     TaskStarted,
 )
 from cerebro.contract.runs import NewModel, Origin
-from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
 from controller.simulation.cluster import Simulation
@@ -168,3 +169,24 @@ def test_each_unit_is_given_what_the_log_says(data: st.DataObject) -> None:
         for epoch in range(1, model.completed_epochs + 1):
             visited = [p for visit in model.epoch_visits(epoch) for p in visit.partitions]
             assert sorted(visited) == sorted(run.fit_rows)
+
+
+def test_nothing_is_taken_back_for_a_model_that_waits_for_a_worker_of_its_own() -> None:
+    """It ran out of memory: it is next where nothing else runs, and a queue is no place for it."""
+    failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
+    fit = made(
+        models=9,
+        outcome=lambda body, attempt, _worker: (
+            failure if isinstance(body, TrainTask) and body.model == "m08" and attempt == 1 else None
+        ),
+    )
+    ask(fit, 0.5, PriorityChanged(run="fit-1", model="m08", priority=1))
+    run = fit_of(fit)
+    assert run.state is RunState.FINISHED
+    failed = [event.time for event in fit.log if isinstance(event, TaskFailed)]
+    taken_back = [event for event in fit.log if isinstance(event, TaskRevoked)]
+    started = [event for event in fit.log if isinstance(event, TaskStarted) and "/m08/" in event.task]
+    again = [event.time for event in started if event.attempt > 1]
+    assert len(failed) == len(again) == 9
+    for began, ended in zip(failed, again, strict=True):
+        assert not [event for event in taken_back if began <= event.time < ended]
