@@ -28,6 +28,7 @@ from cerebro.contract.tasks import (
     Position,
     PredictTask,
     Savepoint,
+    SearchTask,
     TaskBody,
     TaskResult,
     Timings,
@@ -138,7 +139,7 @@ class Handler:
         return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes()})
 
     def _do(self, body: TaskBody, attempt: int) -> TaskResult:
-        if isinstance(body, EtlTask | InspectTask | TrialTask):
+        if isinstance(body, EtlTask | InspectTask | TrialTask | SearchTask):
             raise SpecError(f"model_hopper does no task of kind {body.kind!r}")
         # The same number of threads on every worker: a sum that is split differently rounds differently.
         torch.set_num_threads(self._context.cores)
