@@ -2,7 +2,7 @@
 
 Level-triggered: whoever begins to lead goes through all models of open runs that were pruned, and finds most of it
 gone already. So a controller may die anywhere: the event comes before the first file goes, and a run ends only once its
-files are gone, or cannot be removed.
+files are gone, or cannot be removed: nothing of it has gone for a minute.
 
 A model that is trained no further belongs to nobody but the controller: all of its folder goes that is not kept, with
 savepoints, what dead writers have left, and bases that no file names any more. Of one that may yet be trained only
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _TRY_AGAIN_S = 5.0
 """After something could not be removed."""
 _PATIENCE_S = 60.0
-"""So long the end of a run waits for its files to go."""
+"""So long the end of a run waits for another one of its files to go. A volume may be slow, and files many."""
 _SOON_S = 0.05
 
 
@@ -68,8 +68,11 @@ class Leftovers:
             named=named if is_trained_on or not model.is_pruned else None,
         )
 
-    def remove(self) -> None:
+    def remove(self, went: Callable[[], None] = lambda: None) -> None:
         """Safe to be called again, wherever the first call ended.
+
+        Args:
+            went: called after each file.
 
         Raises:
             OSError: something cannot be removed.
@@ -82,6 +85,7 @@ class Leftovers:
         for path in gone:
             if self.named is None or path.name in self.named:
                 path.unlink(missing_ok=True)
+                went()
         if self.named is None and not self.keep:
             with contextlib.suppress(OSError):  # something is in it that is not ours
                 self.folder.rmdir()
@@ -105,13 +109,16 @@ class _Handed:
 
     Attributes:
         told: how many of `Run.pruned`.
+        known: how many there were when it was last looked at; more than `told` while the thread is at work.
         batch: what it is to remove; it ends with the models that it could not do.
-        since: when the first was handed over of those that are not done; 0 if there are none.
+        since: when something last went, or was handed over to an idle thread; 0 if all is done. While there is a batch
+            the thread writes it.
         again: models to be done again, and when.
         is_off: nothing more of it is to be removed.
     """
 
     told: int = 0
+    known: int = 0
     batch: Future[_Left] | None = None
     since: float = 0.0
     again: dict[str, float] = field(default_factory=dict)
@@ -123,10 +130,13 @@ class PrunedFiles:
 
     Args:
         leads: whether this controller leads for certain, in that term; asked by the thread.
+        clock: seconds; it does not go back.
     """
 
-    def __init__(self, volumes: Volumes, leads: Callable[[int], bool]) -> None:
-        self._volumes, self._leads = volumes, leads
+    def __init__(
+        self, volumes: Volumes, leads: Callable[[int], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._volumes, self._leads, self._clock = volumes, leads, clock
         self._thread = ThreadPoolExecutor(1, "pruning")
         self._runs: dict[tuple[str, str], _Handed] = {}
 
@@ -148,7 +158,8 @@ class PrunedFiles:
         """
         if not run.pruned:
             return
-        handed, now = self._runs.setdefault((experiment, run.id), _Handed()), time.monotonic()
+        handed, now = self._runs.setdefault((experiment, run.id), _Handed()), self._clock()
+        handed.known = len(run.pruned)
         if handed.batch is not None:
             if not handed.batch.done():
                 return
@@ -157,7 +168,7 @@ class PrunedFiles:
             handed.batch, handed.since = None, handed.since if left.unsure else 0.0
         due = [name for name, at in handed.again.items() if at <= now]
         models = dict.fromkeys((*run.pruned[handed.told :], *due))
-        handed.told = len(run.pruned)
+        handed.told = handed.known
         for name in models:
             handed.again.pop(name, None)
         if models:
@@ -166,11 +177,13 @@ class PrunedFiles:
             handed.batch = self._thread.submit(self._remove, handed, found, term)
 
     def is_busy(self, experiment: str, run: str) -> bool:
-        """Whether the end of a run is to wait for its files to go."""
+        """Whether the end of a run is to wait for its files to go, as of the last `tend`."""
         handed = self._runs.get((experiment, run))
-        if handed is None or not handed.since or time.monotonic() - handed.since > _PATIENCE_S:
+        if handed is None or not handed.since or self._clock() - handed.since > _PATIENCE_S:
             return False
-        return handed.batch is None or not handed.batch.done() or bool(handed.batch.result().unsure)
+        if handed.told < handed.known or handed.batch is None or not handed.batch.done():
+            return True
+        return bool(handed.batch.result().unsure)
 
     def wake_s(self) -> float:
         """Seconds until `tend` has something to do; infinite if that is not known."""
@@ -178,12 +191,17 @@ class PrunedFiles:
 
     def _remove(self, handed: _Handed, found: Iterable[Leftovers], term: int) -> _Left:
         left = _Left([], [])
+
+        def went() -> None:
+            handed.since = self._clock()
+
         for each in found:
             if handed.is_off or not self._leads(term):
                 left.unsure.append(each.model)
                 continue
             try:
-                each.remove()
+                each.remove(went)
+                went()
             except OSError as error:
                 # Somebody has to mend the volume; until then the others go on.
                 log.warning("pruned checkpoints in %s stay for now: %s", each.folder, error)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from threading import Event as Gate
+from typing import Any
 
 import pytest
 
@@ -73,13 +75,17 @@ class Disk:
         """Model -> names, of those that have any."""
         return {model: found for model in self.run.models if (found := self.files(model))}
 
-    def pruned(self, leads: Callable[[int], bool] = lambda term: True) -> PrunedFiles:
+    def pruned(self, leads: Callable[[int], bool] = lambda term: True, **more: Any) -> PrunedFiles:
         """As a controller that has just begun to lead has it."""
-        return PrunedFiles(self.volumes, leads)
+        return PrunedFiles(self.volumes, leads, **more)
 
     def tend(self, files: PrunedFiles) -> None:
         """And wait until all is done that was handed over."""
         files.tend(EXPERIMENT, self.run, 1)
+        self.wait(files)
+
+    def wait(self, files: PrunedFiles) -> None:
+        """Until all is done that was handed over."""
         files._thread.submit(lambda: None).result()  # it does one thing after another
 
 
@@ -176,3 +182,53 @@ def test_what_cannot_be_removed_stops_neither_the_others_nor_the_run(
     obstacle.rmdir()
     disk.tend(files)
     assert set(disk.all_files()) == best
+
+
+def test_the_end_of_the_run_waits_for_what_was_pruned_while_other_files_were_removed(tmp_path: Path) -> None:
+    """Nobody hands it over after the end."""
+    disk, gate = Disk(tmp_path), Gate()
+    best = {model.id for model in disk.run.best_models(2)}
+    files = disk.pruned(lambda term: gate.wait(20))
+    disk.run.pruned, later = disk.run.pruned[:1], disk.run.pruned[1:]
+    files.tend(EXPERIMENT, disk.run, 1)
+    disk.run.pruned += later
+    files.tend(EXPERIMENT, disk.run, 1)
+    gate.set()
+    disk.wait(files)
+    assert set(disk.all_files()) > best
+    assert files.is_busy(EXPERIMENT, "fit-1")
+    assert files.wake_s() < 1
+    disk.tend(files)
+    assert not files.is_busy(EXPERIMENT, "fit-1")
+    assert set(disk.all_files()) == best
+
+
+def test_the_end_of_the_run_waits_as_long_as_files_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow the volume is; but not for one that hangs."""
+    disk, unlink = Disk(tmp_path), Path.unlink
+    now, was_busy = [0.0], list[bool]()
+
+    def slow(path: Path, missing_ok: bool = False) -> None:
+        now[0] += 50
+        was_busy.append(files.is_busy(EXPERIMENT, "fit-1"))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", slow)
+    files = disk.pruned(clock=lambda: 1 + now[0])
+    disk.tend(files)
+    assert now[0] > 500
+    assert all(was_busy)
+    assert not files.is_busy(EXPERIMENT, "fit-1")
+
+    def hangs(term: int) -> bool:
+        now[0] += 61
+        hung.append(files.is_busy(EXPERIMENT, "fit-1"))
+        return True
+
+    hung = list[bool]()
+    files = Disk(tmp_path / "hangs").pruned(hangs, clock=lambda: 1 + now[0])
+    disk.tend(files)
+    assert hung
+    assert not any(hung)
