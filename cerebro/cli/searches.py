@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.text import aligned
@@ -63,7 +64,7 @@ def check_unused(options: argparse.Namespace, scenario: str) -> None:
 
 def simulate(name: str, options: argparse.Namespace) -> Iterator[str]:
     """A row for each procedure."""
-    from cerebro.research.searches import SCENARIOS, compare
+    from cerebro.research.searches import SCENARIOS, compare, lasting
 
     if options.policy or options.svg or options.sigma is not None or options.core:
         raise InstanceError(
@@ -82,7 +83,7 @@ def simulate(name: str, options: argparse.Namespace) -> Iterator[str]:
     }
     found: dict[str, list[Outcome]] = {
         procedure: [
-            run(request, epochs=epochs, workers=workers, seed=seed, conditions=scenario.conditions(workers))
+            lasting(scenario, workers, partial(run, request, epochs=epochs, workers=workers, seed=seed))
             for seed in seeds
         ]
         for procedure, request in requests.items()

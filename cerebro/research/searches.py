@@ -84,17 +84,36 @@ class Scenario:
 
     Attributes:
         name, about: for the command line.
-        conditions: number of workers -> conditions; seconds are those of a typical epoch.
+        conditions: number of workers, seconds for which they are to last -> conditions. Seconds are those of a typical
+            epoch.
     """
 
     name: str
     about: str
-    conditions: Callable[[int], Conditions]
+    conditions: Callable[[int, float], Conditions]
 
 
 _SIGMA = 0.05
-_PERIODS = 100
-_AWAY = tuple(Outage(worker=0, start=10.0 * period + 4, seconds=2.0) for period in range(_PERIODS))
+_LASTING_S = 1000.0
+
+
+def _away(until: float) -> tuple[Outage, ...]:
+    """The first worker is away for a fifth of the time."""
+    return tuple(
+        Outage(worker=0, start=10.0 * period + 4, seconds=2.0) for period in range(math.ceil(until / 10))
+    )
+
+
+def lasting(scenario: Scenario, workers: int, run: Callable[..., Outcome]) -> Outcome:
+    """Call `run` with ``conditions`` that last until it ends; how long that is, only a run tells."""
+    until = _LASTING_S
+    while True:
+        conditions = scenario.conditions(workers, until)
+        outcome = run(conditions=conditions)
+        if not conditions.outages or outcome.makespan_s <= until:
+            return outcome
+        until *= 4
+
 
 SCENARIOS: Mapping[str, Scenario] = {
     scenario.name: scenario
@@ -102,22 +121,24 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(
             name="search",
             about="search procedures on made-up models, unit times vary by 5 %",
-            conditions=lambda workers: Conditions(sigma=_SIGMA),
+            conditions=lambda workers, until: Conditions(sigma=_SIGMA),
         ),
         Scenario(
             name="search-noise",
             about="the same, unit times vary by 30 %",
-            conditions=lambda workers: Conditions(sigma=0.3),
+            conditions=lambda workers, until: Conditions(sigma=0.3),
         ),
         Scenario(
             name="search-outage",
             about="the same, a worker is away for 2 of every 10 typical epochs",
-            conditions=lambda workers: Conditions(sigma=_SIGMA, outages=_AWAY),
+            conditions=lambda workers, until: Conditions(sigma=_SIGMA, outages=_away(until)),
         ),
         Scenario(
             name="search-join",
             about="the same, the last worker joins after 10 typical epochs",
-            conditions=lambda workers: Conditions(sigma=_SIGMA, joins=(Join(worker=workers - 1, at=10.0),)),
+            conditions=lambda workers, until: Conditions(
+                sigma=_SIGMA, joins=(Join(worker=workers - 1, at=10.0),)
+            ),
         ),
     )
 }
@@ -132,7 +153,7 @@ class Outcome:
 
     Attributes:
         trials, epochs: models, and epochs that were trained of all of them.
-        busy: share of the time of workers that were there in which they had a task.
+        busy: share of the time of workers that were there that went into tasks that were committed.
         busy_drawing: the same until the last model was added; `None`: all were at the beginning.
         makespan_s: seconds until the last task ended.
         best: (second, best true accuracy so far of a model after a validated epoch), ascending.

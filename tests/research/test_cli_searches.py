@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cerebro import cli
-from cerebro.research.searches import WITHIN, Outcome, compare, curve_of
+from cerebro.research.searches import SCENARIOS, WITHIN, Outcome, compare, curve_of, lasting
+from cerebro.scheduling.conditions import Conditions
 
 _SMALL = ("--workers", "2", "--epochs", "3", "--samples", "4")
 
@@ -53,6 +54,22 @@ def test_what_befalls_workers_takes_time(capsys: pytest.CaptureFixture[str]) -> 
     asked = (*_SMALL, "--procedure", "hyperband")
     calm, late = _rows(capsys, "search", *asked), _rows(capsys, "search-join", *asked)
     assert late["hyperband"]["makespan"] >= 10 > calm["hyperband"]["makespan"]
+
+
+def test_what_befalls_workers_lasts_as_long_as_the_search() -> None:
+    """A worker is away for a fifth of the time to the end, however long the search is; others are run once."""
+
+    def run(*, conditions: Conditions) -> Outcome:
+        tried.append(conditions)
+        return Outcome(trials=1, epochs=1, busy=1.0, busy_drawing=None, makespan_s=9_000.0, best=())
+
+    tried: list[Conditions] = []
+    lasting(SCENARIOS["search-outage"], 2, run)
+    away = [end - start for start, end in tried[-1].absences(0) if start < 9_000]
+    assert sum(away) == 0.2 * 9_000
+    tried.clear()
+    lasting(SCENARIOS["search-noise"], 2, run)
+    assert len(tried) == 1
 
 
 def test_the_target_is_the_best_that_any_of_them_found() -> None:
