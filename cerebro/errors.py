@@ -121,6 +121,10 @@ class ConflictError(PermanentError):
     """The store holds something else under this name, or the state does not allow the change."""
 
 
+class PartlyDoneError(ConflictError):
+    """Of what was asked for, a part had its effect; the message says which, and why the rest had none."""
+
+
 class BadRequestError(PermanentError):
     """The store refused a request as malformed."""
 

@@ -149,7 +149,7 @@ def append(
         raise problem
     by = author()
     events = (event_of_experiment(command, name, by=by),) if problem else events_of(command, state, by=by)
-    flags = {"is_unread": True} if problem else {}
+    flags: dict[str, Any] = {"is_unread": True} if problem else {}
     return tuple(event.model_copy(update={"seq": kvs.append(name, event, **flags)}) for event in events)
 
 

@@ -13,6 +13,9 @@ from cerebro.cli.experiment_commands import add_run, append, read
 from cerebro.cli.scale import cluster_client
 from cerebro.commands.values import values_of
 
+_DIGITS = 20
+"""Of the number of an epoch: int() refuses more than some thousands."""
+
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add all of them to the subcommands of ``cerebro``.
@@ -75,7 +78,7 @@ def _add(options: argparse.Namespace) -> int:
 
 
 def _clone(options: argparse.Namespace) -> int:
-    at = int(options.at) if options.at.isdecimal() else options.at
+    at = int(options.at) if options.at.isdecimal() and len(options.at) < _DIGITS else options.at
     return _steer(
         options,
         "clone_model",

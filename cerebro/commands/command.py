@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cerebro.commands import terms
@@ -33,7 +33,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.priority import NORMAL, parse
 from cerebro.contract.search import OwnProcedure
-from cerebro.errors import ConflictError, SearchSpaceError
+from cerebro.errors import CerebroError, ConflictError, PartlyDoneError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import CommandRecord, ExperimentState, Model, Run, wording
 from cerebro.state.search import own_procedure
@@ -82,14 +82,15 @@ def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[Cli
         NotFoundError: there is no such run, or it has no such model.
         SearchSpaceError: there is no such scheduler, or a model cannot have such hyper-parameters.
         BadRequestError: there is no such priority or number of epochs.
-        ConflictError: the state does not allow it, for any one of the models; nothing is to be sent then.
+        ConflictError: the state does not allow it, for any one of the models; nothing is to be sent then. Of several
+            models, those that have the value already are left out, unless all have it.
     """
     run = about(command.kind, state, command.run, is_of_models=bool(command.models))
     is_of_open = command.kind in OF_OPEN and not command.models
     if state.deletion is None and is_of_open and command.run is None and run and not run.is_open:
         now = f"no run of experiment {state.name!r} is open ({run.id} is {wording.run(run)})"
         raise ConflictError(f"it is not possible to {DOES[command.kind]}: {now}")
-    return tuple(_event_of(command, state, run, model, by=by) for model in command.models or ("",))
+    return tuple(_event_of(command, state, run, model, by=by) for model in _changing(command, run))
 
 
 def problems_of(command: Command, state: ExperimentState) -> list[terms.Problem]:
@@ -100,7 +101,7 @@ def problems_of(command: Command, state: ExperimentState) -> list[terms.Problem]
     """
     run = about(command.kind, state, command.run, is_of_models=bool(command.models))
     assert run is not None
-    models = (find_model(run, model) if model else None for model in command.models or ("",))
+    models = (find_model(run, model) if model else None for model in _changing(command, run))
     return [problem for model in models for problem in terms.problems(command, state, run, model)]
 
 
@@ -113,13 +114,24 @@ def outcomes(
         state: that knows its events, which are of these numbers of the log.
 
     Raises:
-        ConflictError: somebody was faster, so it had no effect; says what stands against it now.
+        PartlyDoneError: somebody was faster, so it had no effect on some of the models; says on which it had.
+        ConflictError: it had none at all. Both say what stands against it now.
     """
     found = tuple(record for record in state.commands if record.seq in seqs)
-    if any(record.is_late for record in found):
-        events_of(command, state, by=by)
-        raise ConflictError(f"it came too late to {DOES[command.kind]}: others have changed the run since")
-    return found
+    late = tuple(record.model for record in found if record.is_late)
+    if not late:
+        return found
+    done = ", ".join(record.model for record in found if not record.is_late)
+    why = f"it came too late to {DOES[command.kind]}: others have changed the run since"
+    try:
+        events_of(replace(command, models=tuple(filter(None, late)) or command.models), state, by=by)
+    except CerebroError as error:
+        if not done:
+            raise
+        why = str(error)
+    raise (
+        PartlyDoneError(f"{done} changed, {', '.join(late)} did not: {why}") if done else ConflictError(why)
+    )
 
 
 def event_of_experiment(command: Command, name: str, *, by: str) -> ClientEvent:
@@ -138,6 +150,14 @@ def event_of_experiment(command: Command, name: str, *, by: str) -> ClientEvent:
 
 
 # --- mechanism -----------------------------------------------------------------------------------
+
+
+def _changing(command: Command, run: Run | None) -> tuple[str, ...]:
+    """Models that a command is to change: of several, not those that have the value already, unless all have it."""
+    if run is None or len(command.models) < 2:
+        return command.models or ("",)
+    changing = tuple(name for name in command.models if not terms.has_already(command, find_model(run, name)))
+    return changing or command.models
 
 
 def _event_of(

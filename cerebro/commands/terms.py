@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from cerebro.commands.rules import DOES, CommandKind, allowed, is_free, model_now, run_now
 from cerebro.contract.events import (
     ClientEvent,
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
 
 _MOST = 1_000_000
 """Epochs: what is above it is a slip of the finger."""
+
+
+_LOGGED = TypeAdapter(Hyperparameters)
+_AROUND = 20
+"""Objects at most in which answers of the store have hyper-parameters: who reads JSON counts them, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +111,18 @@ def problems(command: Command, state: ExperimentState, run: Run, model: Model | 
         case CommandKind.PRIORITIZE, Model():
             return _against_priority(command, model)
     return [Problem(part="models", error=BadRequestError(f"{kind} names no model: name one of {run.id}"))]
+
+
+def has_already(command: Command, model: Model) -> bool:
+    """Whether a model has what a command for several models is to give it."""
+    if command.kind is CommandKind.EXTEND_MODEL:
+        return command.epochs == model.epochs
+    if command.kind is not CommandKind.PRIORITIZE:
+        return False
+    try:
+        return parse(command.priority) == model.priority
+    except BadRequestError:
+        return False
 
 
 # --- new models ----------------------------------------------------------------------------------
@@ -253,14 +272,14 @@ def _other_kind(model: Model, name: str, value: object) -> str:
 
 
 def _unplain(part: str, given: Mapping[str, Any]) -> list[Problem]:
-    """What JSON cannot say."""
+    """What JSON or the log cannot say."""
     found = []
     for name, value in given.items():
         try:
-            _plain({name: value})
-        except (TypeError, ValueError) as cause:
+            _check_log(_plain({name: value}))
+        except (TypeError, ValueError, RecursionError) as cause:
             use = "use numbers, text, booleans, or lists and dicts of them"
-            error = SearchSpaceError(f"{name}={value!r} is no hyper-parameter ({cause}): {use}")
+            error = SearchSpaceError(f"{name}={value!r:.80} is no hyper-parameter ({cause}): {use}")
             error.__cause__ = cause
             found.append(Problem(part=part, name=str(name), error=error))
     return found
@@ -274,6 +293,18 @@ def _plain(given: Mapping[str, Any]) -> Hyperparameters:
     """
     found: Hyperparameters = json.loads(json.dumps(dict(given), allow_nan=False).encode())
     return found
+
+
+def _check_log(given: Hyperparameters) -> None:
+    """Raise `ValueError` if what JSON says cannot be written into the log and read there."""
+    try:
+        text = json.dumps(given, ensure_ascii=False).encode()
+    except UnicodeEncodeError as cause:  # half of a surrogate pair
+        raise ValueError("a text of it is no Unicode") from cause
+    try:
+        _LOGGED.validate_json(b'{"":' * _AROUND + text + b"}" * _AROUND)
+    except ValueError as cause:
+        raise ValueError("it is nested too deeply") from cause
 
 
 # --- why not -------------------------------------------------------------------------------------

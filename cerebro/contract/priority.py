@@ -20,6 +20,8 @@ MOST = 9
 
 _NAME_OF = {number: name for name, number in NAMES.items()}
 _FACTOR = 4.0
+_DIGITS = 20
+"""Of a number as a text: int() refuses more than some thousands."""
 
 
 def shown(priority: int) -> str:
@@ -41,11 +43,12 @@ def parse(value: object) -> int:
     number = value
     if isinstance(value, str):
         number = NAMES.get(value, value)
-        if isinstance(number, str) and number.removeprefix("-").isdecimal():
+        if isinstance(number, str) and len(number) <= _DIGITS and number.removeprefix("-").isdecimal():
             number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or abs(number) > MOST:
         raise BadRequestError(
-            f"no priority {value!r}: choose one of {', '.join(NAMES)}, or a whole number from -{MOST} to {MOST}"
+            f"no priority {value!r:.80}: choose one of {', '.join(NAMES)}, or a whole number from -{MOST} to "
+            f"{MOST}"
         )
     return number
 

@@ -105,21 +105,23 @@ class KvsClient(Transport):
         """All experiments, newest event first."""
         return self.call("GET", "/v1/experiments", api.ExperimentsAnswer).experiments
 
-    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
+    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False, once: str = "") -> int:
         """Append a client's event and return its seq: once, however often the store has to be asked.
 
         The same `RunRequested` from another call, and a second `DeletionRequested`, return the first one's seq.
 
         Args:
             is_unread: the log cannot be read, so a deletion takes runs of it that wait off the queue by itself.
+            once: at most 64 characters: another call with the same ones appends nothing and returns the first one's
+                seq. By default each call counts.
 
         Raises:
             NotFoundError: there is no such experiment, or no such run in it.
             ConflictError: the run id is taken, a run is open that is to be deleted, or the experiment is being deleted.
         """
         path = f"/v1/experiments/{_quoted(experiment)}/events{'?unread=1' if is_unread else ''}"
-        once = {api.ONCE: uuid.uuid4().hex}
-        content = self.send("POST", path, event.model_dump_json().encode(), 0.0, once)
+        identity = {api.ONCE: once or uuid.uuid4().hex}
+        content = self.send("POST", path, event.model_dump_json().encode(), 0.0, identity)
         return api.AppendAnswer.model_validate_json(content).seq
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:

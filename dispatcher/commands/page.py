@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -11,6 +12,7 @@ from flask.typing import ResponseReturnValue
 
 from cerebro.commands.command import Command, event_of_experiment, events_of
 from cerebro.commands.rules import NEW_TERMS, OF_EXPERIMENT, OF_MODEL, CommandKind
+from cerebro.contract.events import ClientEvent
 from cerebro.errors import BadRequestError, ConflictError, UnreadableError
 from cerebro.state import ExperimentState
 from dispatcher.access.guard import is_browser, local_path, who
@@ -83,8 +85,11 @@ def parsed(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
     )
 
 
-def carry_out(services: Services, name: str, command: Command, by: str) -> tuple[int, ...]:
+def carry_out(services: Services, name: str, command: Command, by: str, *, once: str = "") -> tuple[int, ...]:
     """Append the events of a command, all or, where the state does not allow one of them, none; their numbers.
+
+    Args:
+        once: of a form: what is sent twice with the same one, as by a doubled click, counts once.
 
     Raises:
         ConflictError: the state does not allow it; says why.
@@ -109,10 +114,16 @@ def carry_out(services: Services, name: str, command: Command, by: str) -> tuple
     assert isinstance(events, tuple)
     seqs = []
     for event in events:
-        seqs.append(reader.ask(partial(append, event), is_command=True))
+        send = partial(append, event, once=_identity(once, event)) if once else partial(append, event)
+        seqs.append(reader.ask(send, is_command=True))
         _log.info("command experiment=%s event=%s by=%s", name, event.type, by)
     reader.expect_news(name)
     return tuple(seqs)
+
+
+def _identity(once: str, event: ClientEvent) -> str:
+    """Of one event of a form: what is typed differently into the same form is another one."""
+    return hashlib.blake2b(f"{once} {event.model_dump_json()}".encode(), digest_size=16).hexdigest()
 
 
 def _deletion(services: Services, name: str, problem: str, status: int) -> ResponseReturnValue:

@@ -43,9 +43,9 @@ class Store(Protocol):
     def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
         """Live points with seq > `after`, oldest first, at most `ENTRIES_PER_READ`."""
 
-    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
+    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False, once: str = "") -> int:
         """Append a user's event; `ConflictError` when it comes at the wrong time. `is_unread`: nobody could read the
-        log."""
+        log; `once`: of calls with the same one, the first alone counts."""
 
     def restore(self, experiment: str) -> None:
         """Put an experiment back that was quarantined because it could not be read."""

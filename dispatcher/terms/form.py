@@ -1,6 +1,6 @@
 """What was typed into a form about the terms of models, and the command that it is. Pure.
 
-A field that nobody has touched asks for nothing: what the form showed in it comes back beside it (``was.NAME``), so
+A field that nobody has touched asks for nothing: what the form showed in it comes back beside it (``was.FIELD``), so
 that a value which somebody else has changed meanwhile is not changed back.
 """
 
@@ -44,6 +44,7 @@ class TermsForm:
         epochs, priority: as typed; empty if they were not.
         start: `COLD`, ``last``, ``best`` or the number of an epoch.
         seen: `dispatcher.terms.view.TermsView.seen` of the page that it was sent from.
+        once: drawn when the form was opened: sent twice as it is, it counts once.
     """
 
     kind: CommandKind
@@ -55,6 +56,7 @@ class TermsForm:
     priority: str = ""
     start: str = COLD
     seen: str = ""
+    once: str = ""
 
     @classmethod
     def parse(cls, kind: CommandKind, sent: Mapping[str, str], models: Sequence[str] = ()) -> TermsForm:
@@ -75,6 +77,7 @@ class TermsForm:
             priority=_text(sent, "priority"),
             start=sent.get("start", "").strip()[:60] or COLD,
             seen=sent.get("seen", "")[:60],
+            once=sent.get("once", "")[:60],
         )
 
     @property
@@ -119,7 +122,7 @@ def _typed(sent: Mapping[str, str], *, keeps_all: bool) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, text in sent.items():
         name = key.removeprefix(_VALUE)
-        is_as_shown = text == sent.get(f"{_WAS}{name}")
+        is_as_shown = text == sent.get(f"{_WAS}{key}")
         if key.startswith(_VALUE) and name and len(found) < _MOST_FIELDS and (keeps_all or not is_as_shown):
             found[name] = text[:_LONGEST]
     return found

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from cerebro.commands.command import Command
 from cerebro.commands.rules import CommandKind
+from cerebro.contract.priority import NORMAL, shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import Origin
 from cerebro.state import Model, Run, additions, wording
@@ -26,7 +27,11 @@ def notes(run: Run, models: Sequence[Model], command: Command) -> Iterator[str]:
         case CommandKind.CHANGE_MODEL:
             yield "The new values hold from its next unit that has not started; one that runs ends with the old ones."
         case CommandKind.EXTEND_MODEL:
-            yield from (_of_extended(model, command.epochs or model.epochs) for model in models)
+            yield from (
+                _of_extended(model, command.epochs)
+                for model in models
+                if command.epochs is not None and command.epochs != model.epochs
+            )
         case CommandKind.PRIORITIZE:
             yield "Units of models of a higher priority go first wherever they can. Nothing that runs is interrupted."
     is_warm_or_changed = command.warm or command.kind is CommandKind.CHANGE_MODEL
@@ -65,6 +70,8 @@ def _of_clone(run: Run, model: Model, command: Command) -> Iterator[str]:
             f"It goes on from {model.id} at epoch {math.floor(done)}{part}, with {left} of {epochs} epochs left. What "
             "shapes the network can only differ in a cold clone."
         )
+    if model.priority != NORMAL:
+        yield f"Its priority is that of {model.id}: {shown(model.priority)}."
     yield from _in_search(run, is_warm=command.warm)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from uuid import uuid4
 
 from flask import Blueprint, g, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -19,6 +20,7 @@ from cerebro.errors import (
     BadRequestError,
     CerebroError,
     ConflictError,
+    PartlyDoneError,
     SearchSpaceError,
     StoreUnavailableError,
 )
@@ -58,10 +60,12 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             )
             return _page(name, what, view, 409, note)
         try:
-            records = _send(services, name, view.command)
+            records = _send(services, name, view.command, form.once)
         except StoreUnavailableError as error:
             note = f"It is not known whether this was done: {error}. Look at the history before you send it again."
             return _page(name, what, view, 503, note)
+        except PartlyDoneError as error:
+            return _page(name, what, _view(services, name, form), 409, f"Not all of it was done: {error}.")
         except (ConflictError, BadRequestError, SearchSpaceError) as error:
             return _page(name, what, _view(services, name, form), 409, f"It had no effect: {error}.")
         return redirect(_target(name, view, records), 303)
@@ -80,7 +84,7 @@ def _view(services: Services, name: str, form: TermsForm) -> TermsView:
         return reader.look(name, build)
 
 
-def _send(services: Services, name: str, command: Command) -> tuple[CommandRecord, ...]:
+def _send(services: Services, name: str, command: Command, once: str) -> tuple[CommandRecord, ...]:
     """Append it, and look what became of it; nothing if that is not known yet.
 
     Raises:
@@ -88,7 +92,7 @@ def _send(services: Services, name: str, command: Command) -> tuple[CommandRecor
         StoreUnavailableError: the store is away; whether it was done is to be seen on the page.
     """
     reader, by = services.reader, who()
-    seqs = carry_out(services, name, command, by)
+    seqs = carry_out(services, name, command, by, once=once)
 
     def became(read_model: ReadModel) -> tuple[CommandRecord, ...]:
         return outcomes(command, read_model.state, seqs, by=by)
@@ -111,5 +115,8 @@ def _target(name: str, view: TermsView, records: tuple[CommandRecord, ...]) -> s
 
 
 def _page(name: str, what: str, view: TermsView, status: int = 200, note: str = "") -> ResponseReturnValue:
-    page = render_template("terms/terms.html", name=name, what=what, view=view, note=note, by=who())
+    once = request.form.get("once", "")[:60] or uuid4().hex
+    page = render_template(
+        "terms/terms.html", name=name, what=what, view=view, note=note, by=who(), once=once
+    )
     return page, status

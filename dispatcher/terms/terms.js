@@ -5,7 +5,7 @@
 (() => {
   const form = document.getElementById("terms");
   const AFTER_MS = 350;
-  let waiting = 0, newest = 0;
+  let waiting = 0, newest = 0, isSent = false;
   const difference = document.getElementById("difference");
   const body = () => document.getElementById("difference-body");
 
@@ -56,9 +56,20 @@
     difference.querySelectorAll("button[value=send]").forEach((each) => (each.disabled = true));
     waiting = setTimeout(show, after);
   };
+  window.addEventListener("pageshow", ({ persisted }) => {
+    if (!persisted) return;
+    isSent = false; // somebody came back
+    later(0);
+  });
   form.addEventListener("input", ({ target }) => later(target.type === "radio" ? 0 : AFTER_MS));
   form.addEventListener("submit", (event) => {
-    if (event.submitter?.value === "send") return;
+    if (event.submitter?.value === "send") {
+      if (isSent) event.preventDefault(); // a doubled click
+      isSent = true;
+      const button = event.submitter;
+      setTimeout(() => (button.disabled = true)); // once the browser has taken its value
+      return;
+    }
     event.preventDefault(); // the Enter key: what it would show is there already, or comes
     const send = difference.querySelector("button[value=send]:enabled");
     if (send) send.focus();

@@ -68,7 +68,7 @@ class TermsView:
         lines: the difference; `notes`: what it brings about, in sentences.
         refusal: why this cannot be asked for now, whatever is typed; empty if it can.
         problems: key of a field, or ``form`` -> what is wrong with it and what to do.
-        seen: tells this difference from any other.
+        seen: tells this difference from any other; of a clone, also what it takes over.
         is_ready: whether it can be sent.
     """
 
@@ -108,7 +108,7 @@ def terms(state: ExperimentState, form: TermsForm) -> TermsView:
     command, problems, refusal = _judged(state, run, form, values)
     wrong = {*problems, *(field.name for field in values if field.key in problems)}
     asks = form.is_touched or form.kind is CommandKind.CLONE_MODEL  # a twin may be meant
-    lines = tuple(_lines(run, models, command, wrong)) if command and asks else ()
+    lines = tuple(_lines(run, models, command, wrong)) if command and asks and not refusal else ()
     is_ready = asks and command is not None and not problems and not refusal
     return TermsView(
         kind=form.kind,
@@ -117,14 +117,14 @@ def terms(state: ExperimentState, form: TermsForm) -> TermsView:
         values=values,
         epochs=_epochs(run, models, form),
         priority=_priority(models, form),
-        starts=tuple(_starts(run, models[0])) if form.kind is CommandKind.CLONE_MODEL else (),
+        starts=tuple(_starts(run, models[0], form.start)) if form.kind is CommandKind.CLONE_MODEL else (),
         start=form.start,
         more=form.more,
         lines=lines,
         notes=tuple(notes(run, models, command)) if command and is_ready else (),
         refusal=refusal,
         problems=problems if asks else {},
-        seen=_seen(form, run, lines),
+        seen=_seen(form, run, models, lines),
         is_ready=is_ready,
         command=command,
     )
@@ -182,8 +182,16 @@ def _priority(models: Sequence[Model], form: TermsForm) -> Field | None:
     return Field(key="priority", name="priority", text=form.priority or was, was=was)
 
 
-def _starts(run: Run, model: Model) -> Iterator[Start]:
-    """What a clone can begin with as things are."""
+def _starts(run: Run, model: Model, chosen: str) -> Iterator[Start]:
+    """What a clone can begin with as things are; and what was chosen, lest another choice takes its place unseen."""
+    offered = list(_offered(run, model))
+    yield from offered
+    if chosen not in {each.value for each in offered}:
+        known = {"last": "its last state (warm)", "best": "its best epoch (warm)"}
+        yield Start(value=chosen, label=known.get(chosen, f"the end of epoch {chosen} (warm)"))
+
+
+def _offered(run: Run, model: Model) -> Iterator[Start]:
     yield Start(value=COLD, label="new weights (cold)")
     kept, every = run.kept_checkpoints(model), range(model.completed_epochs, 0, -1)
     ends = [epoch for epoch in every if model.visits[model.visits_until(epoch) - 1].file in kept]
@@ -256,7 +264,8 @@ def _lines(run: Run, models: Sequence[Model], command: Command, wrong: Collectio
             yield Line(model=model.id, name="epochs", before=str(model.epochs), after=text_of(command.epochs))
         if command.priority and "priority" not in wrong:
             before, after = shown(model.priority), shown(parse(command.priority))
-            yield Line(model=model.id, name="priority", before=before, after=after)
+            if before != after:
+                yield Line(model=model.id, name="priority", before=before, after=after)
         if command.kind is CommandKind.CLONE_MODEL and "start" not in wrong:
             at = {"last": "its last state", "best": "its best epoch"}.get(
                 str(command.at), f"epoch {command.at}"
@@ -265,8 +274,15 @@ def _lines(run: Run, models: Sequence[Model], command: Command, wrong: Collectio
             yield Line(model=model.id, name="begins with", before="", after=after)
 
 
-def _seen(form: TermsForm, run: Run, lines: Sequence[Line]) -> str:
-    return hashlib.blake2b(repr((form.kind, run.id, form.models, lines)).encode(), digest_size=8).hexdigest()
+def _seen(form: TermsForm, run: Run, models: Sequence[Model], lines: Sequence[Line]) -> str:
+    copied = (
+        [(model.hyperparams, model.epochs, model.priority) for model in models]
+        if form.kind is CommandKind.CLONE_MODEL
+        else []
+    )
+    return hashlib.blake2b(
+        repr((form.kind, run.id, form.models, lines, copied)).encode(), digest_size=8
+    ).hexdigest()
 
 
 def _sentence(text: str, names: Collection[str] = ()) -> str:

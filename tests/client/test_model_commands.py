@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,14 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import EvaluatePlan, NewModel, Origin
 from cerebro.contract.tasks import FailureKind
-from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
+from cerebro.errors import (
+    BadRequestError,
+    CerebroError,
+    ConflictError,
+    NotFoundError,
+    PartlyDoneError,
+    SearchSpaceError,
+)
 from tests.state.stories import DATASET, Story, unit
 from tests.state.test_beside import evaluation
 
@@ -147,6 +155,7 @@ ADD, CLONE = CommandKind.ADD_MODELS, CommandKind.CLONE_MODEL
 CHANGE, EXTEND = CommandKind.CHANGE_MODEL, CommandKind.EXTEND_MODEL
 PRIORITIZE, STOP_SEARCH = CommandKind.PRIORITIZE, CommandKind.STOP_SEARCH
 GOOD = {"batch_size": 2}
+DEEP: Any = json.loads("[" * 600 + "]" * 600)
 
 BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any], type[CerebroError], str]] = [
     (None, ADD, "", {}, SearchSpaceError, "no models to add: give a list"),
@@ -155,6 +164,8 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
     (None, ADD, "", {"configurations": ({"batch_size": True},)}, SearchSpaceError, "batch_size is True"),
     (None, ADD, "", {"configurations": ({**GOOD, "f": len},)}, SearchSpaceError, "use numbers, text"),
     (None, ADD, "", {"configurations": ({**GOOD, "f": float("nan")},)}, SearchSpaceError, "use numbers, text"),
+    (None, ADD, "", {"configurations": ({**GOOD, "f": "\ud800"},)}, SearchSpaceError, "no Unicode"),
+    (None, CHANGE, "m00", {"hyperparams": {"lr": DEEP}}, SearchSpaceError, "nested too deeply"),
     (None, ADD, "", {"configurations": (GOOD,), "epochs": 0}, BadRequestError, "whole number from 1"),
     (None, ADD, "", {"configurations": (GOOD,), "epochs": 1.5}, BadRequestError, "whole number from 1"),
     (stop_run, ADD, "", {"configurations": (GOOD,)}, ConflictError, "is stopping: wait until"),
@@ -188,6 +199,7 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
     (read_beside, EXTEND, "m01", {"epochs": 5}, ConflictError, "test-1 reads m01: wait for test-1, or stop it"),
     (None, PRIORITIZE, "m00", {"priority": "urgent"}, BadRequestError, "no priority 'urgent': choose"),
     (None, PRIORITIZE, "m00", {"priority": float("nan")}, BadRequestError, "a whole number from -9 to 9"),
+    (None, PRIORITIZE, "m00", {"priority": "9" * 5000}, BadRequestError, "no priority '999"),
     (None, PRIORITIZE, "m00", {"priority": 10}, BadRequestError, "no priority 10"),
     (None, PRIORITIZE, "m00", {"priority": 0}, ConflictError, "priority of m00 is normal already"),
     (finish, PRIORITIZE, "m00", {"priority": 1}, ConflictError, "is finished"),
@@ -282,3 +294,27 @@ def test_a_model_that_is_tested_is_not_trained_on(story: Story) -> None:
     story.tell(RunFinished(run="test-1", outcome="finished"))
     ask(story, EXTEND, "m01", epochs=5, run="fit-1")
     assert story.model("m01").epochs == 5
+
+
+def test_of_several_models_those_that_have_the_value_are_left_out(story: Story) -> None:
+    """Refused is what would change none of them."""
+    ask(story, PRIORITIZE, "m00", priority=1)
+    command = Command(kind=PRIORITIZE, models=("m00", "m01"), priority=1)
+    (made,) = events_of(command, story.state, by=BY)
+    assert made.model == "m01"  # type: ignore[union-attr]
+    assert problems_of(command, story.state) == []
+    story.tell(made)
+    with pytest.raises(ConflictError, match="priority of m00 is high already"):
+        events_of(command, story.state, by=BY)
+    with pytest.raises(NotFoundError, match="no model 'm09'"):
+        events_of(Command(kind=PRIORITIZE, models=("m00", "m09"), priority=1), story.state, by=BY)
+
+
+def test_what_came_too_late_in_part_says_for_which(story: Story) -> None:
+    """The other one has changed, and is not told to be a mistake."""
+    command = Command(kind=EXTEND, models=("m00", "m01"), epochs=8)
+    first, second = events_of(command, story.state, by=BY)
+    story.tell(first, ModelStopRequested(run="fit-1", model="m01"), second)
+    seqs = {story.state.seq - 2, story.state.seq}
+    with pytest.raises(PartlyDoneError, match=r"^m00 changed, m01 did not: .*m01 of fit-1 is stopped"):
+        outcomes(command, story.state, seqs, by=BY)

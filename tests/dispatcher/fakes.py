@@ -69,6 +69,7 @@ class FakeStore:
     is_away: bool = False
     problem: Exception | None = None
     calls: list[str] = field(default_factory=list)
+    said: dict[str, int] = field(default_factory=dict)
 
     def add(self, story: Story) -> None:
         """Hold an experiment with its log."""
@@ -119,15 +120,19 @@ class FakeStore:
         self._called("live")
         return tuple(self.points.get(experiment, [])[after : after + 1000])
 
-    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
+    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False, once: str = "") -> int:
         """The event is folded first: a log that no fold takes is never shown."""
         self._called("append")
+        if once in self.said:
+            return self.said[once]
         log = self.logs.setdefault(experiment, [])
         state = ExperimentState(name=experiment)
         told = event.model_copy(update={"seq": len(log) + 1, "time": NOW})
         for each in (*log, told):
             state.apply(each)
         log.append(told)
+        if once:
+            self.said[once] = told.seq
         return told.seq
 
     def restore(self, experiment: str) -> None:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from cerebro.commands.rules import CommandKind
 from cerebro.contract.events import (
     ModelChanged,
     ModelExtended,
@@ -13,6 +14,7 @@ from cerebro.contract.events import (
     ModelStopRequested,
     PriorityChanged,
 )
+from dispatcher.terms.form import TermsForm
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import running_story
@@ -269,3 +271,121 @@ def test_while_the_store_is_away_what_was_typed_stays(bench: Bench, browser: Bro
     assert status == 503
     assert "It is not known whether this was done" in page
     assert 'value="3"' in page
+
+
+def test_a_form_that_is_sent_twice_makes_one_model(bench: Bench, browser: Browser) -> None:
+    """A doubled click: both lead to the model. Other values typed into the same form are another one."""
+    _, fields, _ = review(browser, "clone", "m00", **{"hp.layers": "3"})
+    before = len(bench.store.logs["digits"])
+    leads = {send(browser, "clone", fields)[:2] for _ in range(2)}
+    assert leads == {(303, f"{AT}/models/m08?fit=fit-1")}
+    assert len(bench.store.logs["digits"]) == before + 1
+    answer = browser.post(f"{AT}/clone", fields | {"hp.layers": "4", "step": "review"}, form="/start")
+    assert send(browser, "clone", sent(answer.text))[1] == f"{AT}/models/m09?fit=fit-1"
+    _, fields, _ = review(browser, "clone", "m00", **{"hp.layers": "3"})
+    assert send(browser, "clone", fields)[1] == f"{AT}/models/m10?fit=fit-1"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ModelChanged(run="fit-1", model="m01", hyperparams={"learning_rate": 0.06}, by="Bob"),
+        PriorityChanged(run="fit-1", model="m01", priority=1, by="Bob"),
+        ModelExtended(run="fit-1", model="m01", epochs=9, by="Bob"),
+    ],
+)
+def test_a_clone_takes_over_nothing_that_was_not_shown(
+    bench: Bench, browser: Browser, event: ModelChanged | PriorityChanged | ModelExtended
+) -> None:
+    """What others have changed of its parent meanwhile is shown first."""
+    _, fields, _ = review(browser, "clone", "m01", **{"hp.layers": "3"})
+    bench.store.append("digits", event)
+    bench.monotonic.now += 1
+    before = len(bench.store.logs["digits"])
+    status, _, page = send(browser, "clone", fields)
+    assert (status, len(bench.store.logs["digits"])) == (409, before)
+    said = "Its priority is that of m01: high." in difference(page)
+    assert said == isinstance(event, PriorityChanged)
+    assert send(browser, "clone", sent(page))[0] == 303
+
+
+def test_a_refusal_is_said_where_the_script_shows_it_and_loses_nothing(
+    bench: Bench, browser: Browser
+) -> None:
+    """Whatever is typed, also half of it, into a form for a model that has ended meanwhile."""
+    fields = sent(browser.get(f"{AT}/prioritize?model=m01").text)
+    bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by="Bob"))
+    bench.monotonic.now += 1
+    answer = browser.post(f"{AT}/prioritize", fields | {"priority": "hig", "step": "review"}, form="/start")
+    assert answer.status_code == 422
+    assert sent(answer.text)["priority"] == "hig"
+    assert "m01 of fit-1 is stopped" in difference(answer.text)
+
+
+def test_several_models_are_brought_to_one_value(bench: Bench, browser: Browser) -> None:
+    """Those that have it already are left out."""
+    bench.store.append("digits", ModelExtended(run="fit-1", model="m00", epochs=9, by="Bob"))
+    bench.store.append("digits", PriorityChanged(run="fit-1", model="m00", priority=1, by="Bob"))
+    bench.monotonic.now += 1
+    for what, typed in (("extend", {"epochs": "9"}), ("prioritize", {"priority": "high"})):
+        before = len(bench.store.logs["digits"])
+        status, fields, page = review(browser, what, "m00,m01", **typed)
+        assert status == 200
+        assert "m01" in difference(page)
+        assert "m00" not in difference(page).partition("Show the difference")[0]
+        assert send(browser, what, fields)[0] == 303
+        assert [event.model for event in bench.store.logs["digits"][before:]] == ["m01"]  # type: ignore[union-attr]
+
+
+def test_what_took_effect_in_part_says_on_which(
+    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has stopped the second model while the command was under way."""
+    _, fields, _ = review(browser, "extend", "m01,m02", epochs="9")
+    append = type(bench.store).append
+
+    def beaten(store: object, name: str, event: ModelExtended, **more: str) -> int:
+        if event.model == "m02":
+            append(bench.store, name, ModelStopRequested(run="fit-1", model="m02"))
+        return append(bench.store, name, event, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(bench.store), "append", beaten)
+    status, _, page = send(browser, "extend", fields)
+    assert status == 409
+    assert "Not all of it was done: m01 changed, m02 did not:" in page
+    assert "model m02 of fit-1 is stopped" in page
+
+
+def test_a_hyperparameter_may_be_called_as_a_field_is(bench: Bench) -> None:
+    """What it was is told apart from what the field of that name was."""
+    shown = {"hp.epochs": "3", "was.hp.epochs": "7", "epochs": "3", "was.epochs": "3"}
+    form = TermsForm.parse(CommandKind.CLONE_MODEL, shown, ["m00"])
+    assert (dict(form.values), form.epochs) == ({"epochs": "3"}, "")
+
+
+@pytest.mark.parametrize(
+    ("what", "model", "name", "text", "says"),
+    [
+        ("change", "m01", "hp.layers", "[" * 600 + "]" * 600, "nested too deeply"),
+        ("change", "m01", "hp.layers", r'["\ud800"]', "no Unicode"),
+        ("add", "", "more", r'kind="\ud800"', "no Unicode"),
+        ("prioritize", "m01", "priority", "9" * 50, "No priority"),
+    ],
+)
+def test_what_no_log_can_hold_is_refused(
+    browser: Browser, what: str, model: str, name: str, text: str, says: str
+) -> None:
+    """Beside the field, though JSON can say it."""
+    status, fields, page = review(browser, what, model, **{name: text})
+    assert (status, says in page) == (422, True)
+    assert send(browser, what, fields | {name: text})[0] == 422
+
+
+def test_a_start_that_is_gone_stays_chosen(bench: Bench, browser: Browser) -> None:
+    """No other one takes its place without being seen."""
+    status, fields, page = review(browser, "clone", "m00", start="7")
+    assert (status, fields["start"]) == (422, "7")
+    assert "the end of epoch 7 (warm)" in text_of(page)
+    before = len(bench.store.logs["digits"])
+    assert send(browser, "clone", fields)[0] == 422
+    assert len(bench.store.logs["digits"]) == before
