@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cerebro.client.search import configurations
-from cerebro.client.search.requests import sent_procedure
+from cerebro.client.search.requests import packed_procedure
 from cerebro.client.session import Session, author
 from cerebro.commands.command import Command
 from cerebro.commands.rules import CommandKind
@@ -42,11 +42,8 @@ class CommandsMixin:
             ConflictError: it is neither, or another run is open; or it has no procedure that could be replaced.
             SearchError: `search` is no procedure, or cannot be sent.
         """
-        own = None
-        if search is not None:
-            put_code = self._session.connection.kvs.put_code
-            own = sent_procedure(search, put_code=put_code, author=author())
-        self._session.steer(Command(kind=CommandKind.RESUME_RUN, run=run, procedure=own))
+        own, code = packed_procedure(search, author=author()) if search is not None else (None, None)
+        self._session.steer(Command(kind=CommandKind.RESUME_RUN, run=run, procedure=own), code=code)
 
     def stop_model(self, model: str, run: str | None = None) -> None:
         """Train a model of a fit run (the newest) no further; the others go on, `resume_model` takes it up again.

@@ -26,7 +26,7 @@ from cerebro.commands.rules import OF_EXPERIMENT, check_free
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
 from cerebro.contract.priority import parse
-from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import (
@@ -218,8 +218,11 @@ class Session:
             if "train" in status.record.kinds and not status.is_lost and not status.record.address
         )
 
-    def steer(self, command: Command) -> tuple[int, ...]:
+    def steer(self, command: Command, *, code: CodeRecord | None = None) -> tuple[int, ...]:
         """Ask for something; returns when it is in the log, with the numbers that its events have there.
+
+        Args:
+            code: that it names; stored once it is found to be possible.
 
         Raises:
             NotFoundError, ConflictError, SearchSpaceError: it cannot be; they say what can.
@@ -231,7 +234,10 @@ class Session:
                 raise
             event = event_of_experiment(command, self.name, by=author())
             return (self._kvs.append(self.name, event, is_unread=True),)
-        return tuple(self._kvs.append(self.name, event) for event in events_of(command, state, by=author()))
+        events = events_of(command, state, by=author())
+        if code is not None:
+            self._kvs.put_code(code)
+        return tuple(self._kvs.append(self.name, event) for event in events)
 
     def steer_and_see(self, command: Command) -> tuple[CommandRecord, ...]:
         """`steer`, and what became of it.

@@ -26,6 +26,7 @@ from cerebro import (
 )
 from cerebro.client.search import configurations
 from cerebro.client.search.requests import search_request
+from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import (
     AboveRule,
     AshaProcedure,
@@ -33,6 +34,7 @@ from cerebro.contract.search import (
     FixedProcedure,
     HyperbandProcedure,
     LogUniform,
+    OwnProcedure,
     PbtProcedure,
     PlateauRule,
     RandomProcedure,
@@ -248,3 +250,32 @@ def test_all_of_it_is_had_from_the_package() -> None:
     """As a notebook imports it."""
     assert cerebro.ASHA is ASHA
     assert {"Random", "PBT", "CMA", "Median"} <= set(cerebro.__all__)
+
+
+class Own:
+    """A procedure of a user, whose sampler cannot draw choices."""
+
+    sampler = CMA()
+
+    def begin(self, facts: object) -> list[Any]:
+        return []
+
+    def told(self, report: object) -> list[Any]:
+        return []
+
+
+def test_a_procedure_is_stored_once_all_is_found_to_be_right() -> None:
+    """Nothing stays in the store of what was refused."""
+    stored: list[CodeRecord] = []
+
+    def put_code(code: CodeRecord) -> CodeRecord:
+        stored.append(code)
+        return code
+
+    with pytest.raises(SearchError, match="'width' is a choice"):
+        search_request(SPACE, search=Own(), samples=4, epochs=3, put_code=put_code)
+    assert stored == []
+    found = search_request(NUMBERS, search=Own(), samples=4, epochs=3, put_code=put_code)
+    assert found is not None
+    assert isinstance(found.procedure, OwnProcedure)
+    assert [code.sha256 for code in stored] == [found.procedure.code]

@@ -279,3 +279,25 @@ def test_of_several_models_all_are_asked_for_or_none(story: Story) -> None:
     event(story, CommandKind.STOP_MODEL, "m01")
     with pytest.raises(ConflictError, match="model m01 of fit-1 is stopped"):
         events_of(both, story.state, by="ann")
+
+
+class _Mended:
+    def begin(self, facts: object) -> list[object]:
+        return []
+
+    def told(self, report: object) -> list[object]:
+        return []
+
+
+def test_a_mended_procedure_is_stored_if_it_can_take_its_place(story: Story) -> None:
+    """A run that searches by none keeps the store as it is."""
+    story.tell(RunStopRequested(run="fit-1"), STOPPED)
+    stored: list[object] = []
+    kvs = SimpleNamespace(events=lambda name, after: tuple(story.log[after:]), put_code=stored.append)
+    connection: Any = SimpleNamespace(kvs=kvs)
+    experiment = Experiment.__new__(Experiment)
+    record = ExperimentRecord(name=story.state.name, locators=Locators(train=Locator(metadata="m.csv")))
+    experiment._session = Session(connection, record)
+    with pytest.raises(ConflictError, match="no search by a procedure of your own"):
+        experiment.resume("fit-1", search=_Mended())  # type: ignore[arg-type]
+    assert stored == []

@@ -89,10 +89,13 @@ def search_request(  # noqa: PLR0913 - the arguments of `run_fit` that are about
         check_procedure(search)
     data = _space(search, space)
     _check_samples(samples)
-    return SearchRequest(
-        procedure=_procedure(search, data, samples, hours, epochs)
+    procedure, code = (
+        (_procedure(search, data, samples, hours, epochs), None)
         if isinstance(search, BuiltIn)
-        else sent_procedure(search, put_code=put_code, author=author),
+        else packed_procedure(search, author=author)
+    )
+    request = SearchRequest(
+        procedure=procedure,
         sampler=_sampler(search, data),
         space=data,
         samples=samples,
@@ -100,12 +103,13 @@ def search_request(  # noqa: PLR0913 - the arguments of `run_fit` that are about
         hours=hours,
         keep=keep,
     )
+    if code is not None:
+        put_code(code)
+    return request
 
 
-def sent_procedure(
-    search: object, *, put_code: Callable[[CodeRecord], CodeRecord], author: str
-) -> OwnProcedure:
-    """A procedure of the user's own, stored.
+def packed_procedure(search: object, *, author: str) -> tuple[OwnProcedure, CodeRecord]:
+    """A procedure of the user's own, and its code, which has to be stored before it is asked for.
 
     Raises:
         SearchError: it is none, or cannot be sent.
@@ -116,7 +120,7 @@ def sent_procedure(
         code = encode(search, author=author, hint=hint)
     except SpecError as error:
         raise SearchError(str(error)) from error
-    return OwnProcedure(code=put_code(code).sha256, name=code.class_name)
+    return OwnProcedure(code=code.sha256, name=code.class_name), code
 
 
 def _name(search: object) -> str:
