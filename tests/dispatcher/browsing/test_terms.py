@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cerebro.contract.events import ModelChanged, ModelsAdded
+from cerebro.contract.events import ModelChanged, ModelsAdded, ModelStopRequested
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.e2e.browser import sign_in, window
 
@@ -83,3 +83,30 @@ def test_a_model_is_changed_without_scripts(browser: Browser, address: str, benc
     event = bench.store.logs["digits"][-1]
     assert isinstance(event, ModelChanged)
     assert event.hyperparams == {"layers": 3}
+
+
+def test_a_doubled_click_makes_one_clone(page: Page, address: str, bench: Bench) -> None:
+    """The second one is not sent; who comes back finds the button again."""
+    sign_in(page, address, TOKEN, f"{AT}/clone?model=m00")
+    page.fill("[name='hp.layers']", "3")
+    page.wait_for_selector("#difference ins >> text=3")
+    page.wait_for_selector("button[value=send]:enabled")
+    before = len(bench.store.logs["digits"])
+    page.dblclick("button[value=send]")
+    page.wait_for_url("**/models/m08**")
+    assert len(bench.store.logs["digits"]) == before + 1
+    page.go_back()
+    page.fill("[name='hp.layers']", "4")
+    page.wait_for_selector("#difference ins >> text=4")
+    page.click("button[value=send]:enabled")
+    page.wait_for_url("**/models/m09**")
+
+
+def test_why_a_form_is_refused_appears_while_somebody_types(page: Page, address: str, bench: Bench) -> None:
+    """Though the model could be changed when the form was opened; what is half typed stays."""
+    sign_in(page, address, TOKEN, f"{AT}/prioritize?model=m01")
+    bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by="Bob"))
+    bench.monotonic.now += 1
+    page.fill("[name=priority]", "hig")
+    page.wait_for_selector("#difference >> text=m01 of fit-1 is stopped")
+    assert page.input_value("[name=priority]") == "hig"
