@@ -32,6 +32,7 @@ NAMES = (
         "hop",
         "gap",
         "devices",
+        "seats",
         "warm",
         "efficiency",
         "idle",

@@ -48,7 +48,7 @@ def measure() -> dict[str, Any]:
         rates: dict[str, list[float]] = {"A": [], "B": []}
         for side in _TURNS:
             experiment, epochs = sides[side]
-            rates[side].append(_rate(_fit(experiment, passes=passes, epochs=epochs)))
+            rates[side].append(rate(_fit(experiment, passes=passes, epochs=epochs)))
         small = _fit(one, passes=4, epochs=10)
     return {"rates": rates, "gaps_s": gaps_s(small)}
 
@@ -108,7 +108,8 @@ def _fit(experiment: Experiment, *, passes: int, epochs: int) -> list[Event]:
     return run_events(experiment, result.run)
 
 
-def _rate(events: list[Event]) -> float:
+def rate(events: list[Event]) -> float:
+    """Units per second, from the first start to the last commit."""
     first = min(event.time for event in events if isinstance(event, TaskStarted))
     commits = [event.time for event in events if isinstance(event, TaskCommitted)]
     return len(commits) / (max(commits) - first)

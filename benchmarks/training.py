@@ -4,13 +4,16 @@ network."""
 from __future__ import annotations
 
 import csv
+import os
 import random
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -62,12 +65,21 @@ class Perceptron(SubEpochSpec):
 
 
 @contextmanager
-def preprocessed(name: str, rows: int, *, workers: int = WORKERS, devices: int = 1) -> Iterator[Experiment]:
-    """An experiment with `rows` training rows, preprocessed on a local cluster that ends with the context."""
+def preprocessed(
+    name: str,
+    rows: int,
+    *,
+    workers: int = WORKERS,
+    devices: int = 1,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Experiment]:
+    """An experiment with `rows` training rows, preprocessed on a local cluster that ends with the context; its services
+    have these environment variables, too."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
         home = Path(folder) / "home"
         try:
-            info = cluster.start(home, workers=workers, devices=devices, tensorboard=False)
+            with patch.dict(os.environ, variables):
+                info = cluster.start(home, workers=workers, devices=devices, tensorboard=False)
             locators = {"train": {"metadata": str(_table(Path(folder) / "train.csv", rows))}}
             experiment = Experiment(name, locators=locators, server=info.kvs, token=info.token())
             experiment.run_etl(TableETL(), progress=False)

@@ -90,7 +90,8 @@ class _Units:
         self._training_workers = [w for w in draft.alive if w.trains]
         self._dispatch_draft = DispatchDraft(fit)
         self._bar()
-        self._soon = {w.name: self._due(w, snapshot.now) for w in self._training_workers}
+        # What sits beside others has its model loaded as it is.
+        self._soon = {w.name: self._due(w, snapshot.now) for w in self._training_workers if w.seats == 1}
 
     def _due(self, worker: Worker, now: float) -> list[int]:
         """Devices of the worker that may be given the task after their present one, in the order in which they end."""
@@ -112,7 +113,8 @@ class _Units:
         )
         self._draft.give_ready(1, calmest_first)
         gangs.form(self._fit, self._draft, self._dispatch_draft, self._snapshot)
-        self._fill(1, self._in_turn())
+        for among in self._rounds():
+            self._fill(1, self._in_turn(), among)
         taken_back = self._taken_back()
         if taken_back is not None:
             return [*self._draft.steps, taken_back]
@@ -124,6 +126,16 @@ class _Units:
             if outranked is not None:
                 return [*self._draft.steps, outranked]
         return [*self._draft.steps]
+
+    def _rounds(self) -> Iterator[Mapping[str, Sequence[int]] | None]:
+        """Devices to be given a unit each, one round after the other. Where units share a device in turns, one at which
+        fewer of them sit goes first, whichever worker's it is."""
+        most = max((worker.seats for worker in self._training_workers), default=1)
+        if most == 1:
+            yield None
+            return
+        for seated in range(most):
+            yield {w.name: self._draft.places.next_seats(w, seated) for w in self._training_workers}
 
     def undo(self) -> None:
         """Leave the dispatch state as it was: the log will tell it of what took effect."""
@@ -167,7 +179,7 @@ class _Units:
         while workers and (choice := choose(workers)):
             name = self._fit.workers[choice.worker]
             devices = self._devices(choice, depth, among[name] if among else None)
-            if devices is None or self._waits_needlessly(choice, room):
+            if devices is None or self._waits_needlessly(choice, room) or self._would_wait(choice, devices):
                 self._dispatch_draft.keep_off(choice.model, choice.worker)
                 continue
             if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
@@ -218,6 +230,23 @@ class _Units:
             for w, count in room.items()
             if self._fit.workers[w] not in self._draft.barred
         )
+
+    def _would_wait(self, choice: Choice, devices: tuple[int, ...]) -> bool:
+        """Whether a unit of a run that goes by merit would sit beside one of no less merit that does not end soon, and
+        so wait for it. Meanwhile its model could go nowhere else, and have a seat that is wanted by a better one."""
+        worker, merit = self._draft.worker(self._fit.workers[choice.worker]), self._fit.dispatch_state.merit
+        if worker.seats == 1 or not merit:
+            return False
+        at_device = worker.seats_beside(devices[0])
+        given = self._draft.given_to(worker.name)
+        for key, taken in {**worker.open_tasks, **given}.items():
+            named = TaskKey.parse(key)
+            if named.run != self._fit.run or named.kind != "train" or not at_device.intersection(taken):
+                continue
+            is_better = merit[self._fit.model(named.model or "")] >= merit[choice.model]
+            if is_better and (key in given or due_s(self._fit, worker, taken[0], self._now)):
+                return True
+        return False
 
     def _may_be_alone(self, depth: int, choice: Choice) -> bool:
         """Whether a model that ran out of memory can have the worker for itself now. If not, the worker that has least
@@ -310,7 +339,8 @@ class _Units:
         idle = [
             w
             for w in self._training_workers
-            if w.name not in draft.barred and draft.places.num_free(w.name, 1)
+            if w.name not in draft.barred
+            and (draft.places.num_free(w.name, 1) if w.seats == 1 else draft.places.next_seats(w, 0))
         ]
         queued = self._queued() if idle else []
         for worker in idle:

@@ -24,6 +24,9 @@ from controller.memory_retries import calmest
 from controller.places import Places
 from controller.ready_tasks import made_elsewhere, may_run, ready
 
+_LARGEST = 1e300
+"""JSON has no infinite merit."""
+
 
 class AssignmentDraft:
     """Collects the assignments of one decision and keeps count of what they use up.
@@ -48,11 +51,16 @@ class AssignmentDraft:
         self.places = Places(self.alive)
         self.barred = memory_retries.barred(state, run, fit, self.places, now)
         self._taken: set[str] = set()
+        self._fit = fit if fit is not None and fit.run == run.id else None
         self.steps: list[api.Assign] = []
         request = run.request
         seed = request.seed if isinstance(request, FitRequest) else 0
         # Seeded by the log's length: the same state decides the same, and two decisions are independent.
         self.rng = random.Random(f"{seed}/{run.id}/{state.seq}")
+
+    def given_to(self, worker: str) -> dict[str, tuple[int, ...]]:
+        """Keys of the tasks that a worker is given now, and their devices."""
+        return {step.task: step.devices for step in self.steps if step.worker == worker}
 
     def worker(self, name: str) -> Worker:
         """One of `alive`, by name."""
@@ -78,9 +86,17 @@ class AssignmentDraft:
                 incarnation=self._state.workers[worker].incarnation,
                 devices=devices,
                 terms=self._terms(key),
-                body=body or tasks.body(self._record, self._state, self.run, key, way),
+                body=body or self._body(worker, key, way),
             )
         )
+
+    def _body(self, worker: str, key: TaskKey, way: Way | None) -> TaskBody:
+        body = tasks.body(self._record, self._state, self.run, key, way)
+        merits = self._fit.dispatch_state.merit if self._fit is not None else []
+        if self._fit is None or not merits or key.kind != "train" or self.worker(worker).seats == 1:
+            return body
+        merit = merits[self._fit.model(key.model or "")]
+        return body.model_copy(update={"merit": max(-_LARGEST, min(_LARGEST, merit))})
 
     def give_gang(self, key: TaskKey, gang: Gang, way: Way) -> None:
         """Assign a unit on a set of partitions, to all of the workers or to none."""

@@ -105,6 +105,7 @@ def _joined(name: str, seen: WorkerView) -> WorkerJoined:
         volume=seen.volume,
         devices=seen.devices,
         device=seen.device,
+        seats=seen.seats,
     )
 
 

@@ -29,12 +29,15 @@ _LEASE_UNITS = 2
 """A lease is as long as so many units: heartbeats are most of the work, and nobody is lost here."""
 
 
-def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epochs: int = EPOCHS) -> Outcome:
+def run(
+    jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epochs: int = EPOCHS, seats: int = 1
+) -> Outcome:
     """Train them all to their end. Changes the jobs.
 
     Args:
         policy: the name of a dispatch policy.
         epochs: of each job, of a unit on each GPU's partition.
+        seats: of each GPU: so many units share it in turns.
     """
     models = [f"m{number:02}" for number in range(len(jobs))]
     by_name = dict(zip(models, jobs, strict=True))
@@ -76,6 +79,7 @@ def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epoch
         holdings={name: [number] for number, name in enumerate(workers)},
         unit_time=unit_time,
         fixed_s=fixed_s,
+        seats=dict.fromkeys(workers, seats),
         curve=curve,
         lease_s=_LEASE_UNITS * fmean(job.total_s for job in jobs) / units,
     )
@@ -89,7 +93,8 @@ def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epoch
 
 
 def _reached(job: Job, visits: Sequence[Visit], units: int) -> float:
-    """When the job reached its goal."""
+    """When the job reached its goal; in a unit that took turns as if these were spread over it evenly."""
     number = min(int(job.goal / job.total * units), units - 1)
     visit = visits[number]
-    return visit.started + visit.load_s + (job.goal / job.total - number / units) * job.total_s
+    slower = (visit.ended - visit.started - visit.load_s) / visit.compute_s
+    return visit.started + visit.load_s + (job.goal / job.total - number / units) * job.total_s * slower

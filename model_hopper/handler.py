@@ -87,6 +87,7 @@ class Handler:
         self._mapped: dict[tuple[Path, ...], MappedRows] = {}
         self._loader = ThreadPoolExecutor(1)
         self._ahead: tuple[CheckpointRef, _Ahead] | None = None
+        context.settle = _settle
         self._savepoint_timing = SavepointTiming(context)
         self._membership: Membership | None = None
         """Among ranks; `None` where no unit has come by a way yet."""
@@ -136,7 +137,8 @@ class Handler:
             if peak_gpu_bytes := _peak_gpu_bytes():
                 error.peak_gpu_bytes = peak_gpu_bytes  # type: ignore[attr-defined]
             raise
-        return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes()})
+        self._context.leave_turn()
+        return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes(), "turn_s": self._context.turn_s})
 
     def _do(self, body: TaskBody, attempt: int) -> TaskResult:
         if isinstance(body, EtlTask | InspectTask | TrialTask | SearchTask):
@@ -223,7 +225,7 @@ class Handler:
         savepoints = Savepoints(
             trainee, write=self._savepoint_writer(body, attempt, trainee), resumed=resumed
         )
-        recorder = CurveRecorder(began) if body.with_curve else None
+        recorder = CurveRecorder(began, self._context.own_time) if body.with_curve else None
         feed = self._feed(
             loader,
             epoch=body.epoch,
@@ -243,6 +245,7 @@ class Handler:
             epoch=body.epoch,
             partition=body.partition,
         )
+        self._context.leave_turn()  # another one computes while this one is saved
         self._context.raise_if_ended()
         self._context.device_memory.check()
         trained = time.monotonic()
@@ -404,6 +407,8 @@ class Handler:
     ) -> InstrumentedLoader:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
+            if rows < loader.num_rows:
+                self._context.await_turn()
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
             if rows < loader.num_rows:
                 if savepoints is not None and batch > loader.first:
@@ -420,6 +425,12 @@ class Handler:
             savepoints=savepoints,
             recorder=recorder,
         )
+
+
+def _settle() -> None:
+    """Wait for what was begun on GPUs."""
+    for gpu in _gpus():
+        torch.cuda.synchronize(gpu)
 
 
 def _peak_gpu_bytes() -> int:

@@ -203,9 +203,9 @@ class Session:
         return RunRequested.model_validate(asked)
 
     def devices(self) -> dict[str, int]:
-        """Worker that trains -> how many devices it has, of those that are there."""
+        """Worker that trains -> how many devices a unit may take there, of those that are there."""
         return {
-            status.record.worker: max(1, len(status.record.devices))
+            status.record.worker: status.record.widest
             for status in self._kvs.workers()
             if "train" in status.record.kinds and not status.is_lost
         }

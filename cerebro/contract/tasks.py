@@ -233,6 +233,8 @@ class TaskResult(Contract):
     """Of `inspect` alone."""
     trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)
     """Of `trial` alone."""
+    turn_s: float = Field(0.0, ge=0.0, exclude_if=lambda seconds: seconds == 0.0)
+    """Seconds that it had the turn, where several units take turns at its device. Absent where they do not."""
     curve: Curve | None = Field(None, exclude_if=lambda curve: curve is None)
     """Of a unit that was to tell it, and reported something. Absent of all others, so that older versions can read
     them."""
@@ -314,6 +316,9 @@ class TrainTask(ModelTask):
     with_curve: bool = Field(False, exclude_if=lambda value: not value)
     """Whether its result is to have a `Curve`: where the run is dispatched by merit. Absent where not, so that older
     versions can read all other units."""
+    merit: float | None = Field(None, exclude_if=lambda merit: merit is None)
+    """What its model was worth, by the rule of the run's policy, when it was assigned: of units of a run that take
+    turns at a device, the largest goes first. Absent where none do, or the policy has no rule."""
     gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
     """Of a unit on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
 

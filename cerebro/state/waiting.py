@@ -117,7 +117,7 @@ def _missing_worker(state: ExperimentState, run: Run) -> str:
 
 def _waits_for_upgrade(run: Run, able: list[Worker]) -> str:
     """Why the run waits for an upgrade: older workers know one device only, and no model may use one. Else empty."""
-    alive = [worker for worker in able if worker.is_alive]
+    alive = [worker for worker in able if worker.is_alive and worker.seats == 1]
     older = sorted(worker.name for worker in alive if not knows_ways(worker))
     if not isinstance(run.plan, FitPlan) or not older:
         return ""

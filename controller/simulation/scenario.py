@@ -61,6 +61,7 @@ class Scenario:
         joins: worker -> when it is there for the first time, if not from the beginning.
         removals: worker -> when it goes for good, with its disk.
         devices: worker -> how many it has; one if it is left out.
+        seats: worker -> how many each of its devices has, one if it is left out: what sits at a device takes turns.
         device_kind: of all of them.
         has_pods: each worker is a pod with two containers, one that trains and ``NAME-etl``, which share the pod's
             volume; the partitions are made by an ETL run before; a cluster manager tells of the pods. Otherwise a
@@ -80,6 +81,7 @@ class Scenario:
     joins: Mapping[str, float] = field(default_factory=dict)
     removals: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, int] = field(default_factory=dict)
+    seats: Mapping[str, int] = field(default_factory=dict)
     device_kind: Literal["gpu", "cpu"] = "gpu"
     has_pods: bool = False
     saves: bool = False

@@ -5,6 +5,7 @@ They know the store and the scenario, nothing of the controller; when something 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,10 +31,12 @@ from cerebro.contract.tasks import (
 )
 from cerebro.search import own
 from cerebro.search.questions import values_for
+from cerebro.state.keys import TaskKey
 from cerebro.state.workers import lanes_of
 from controller.orchestrator import Exit, Fleet, Pod
 from controller.searching import EVERYWHERE
 from controller.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
+from controller.simulation.sharing import SharedDevice
 from controller.simulation.store import VirtualStore
 
 
@@ -98,6 +101,7 @@ class VirtualWorkers:
         self._workers = {}
         self._paces: dict[tuple[str, str, int], tuple[float, float]] = {}
         """(task, attempt) -> when it started, and how long it will take."""
+        self._devices_shared: dict[tuple[str, int], SharedDevice] = {}
         for name, pod in self._pods.items():
             kinds = _KINDS if name in scenario.without_ways else self._kinds
             self._workers[name] = _Worker(name=name, kinds=kinds, pod=pod)
@@ -145,6 +149,8 @@ class VirtualWorkers:
         for worker in self._workers.values():
             if worker.pod.is_up:
                 self._report(worker, [_renew(item) for item in worker.running])
+        for device in self._devices_shared.values():
+            device.look()  # of what has gone meanwhile the others have the time
         self.deliver()
 
     def _register(self, pod: _Pod) -> None:
@@ -160,6 +166,7 @@ class VirtualWorkers:
                     cores=1,
                     kinds=worker.kinds,
                     devices=self._devices(worker),
+                    seats=self._scenario.seats.get(worker.name, 1) if "train" in worker.kinds else 1,
                     holdings=held,
                     address="" if self._scenario.is_apart else f"{worker.name}:1",
                     volume=pod.name if self._scenario.has_pods else None,
@@ -170,7 +177,7 @@ class VirtualWorkers:
     def _devices(self, worker: _Worker) -> tuple[Device, ...]:
         if "train" not in worker.kinds:
             return ()
-        count = self._scenario.devices.get(worker.name, 1)
+        count = self._scenario.devices.get(worker.name, 1) * self._scenario.seats.get(worker.name, 1)
         return (Device(kind=self._scenario.device_kind, name="virtual", threads=1),) * count
 
     def _on(self, pod: _Pod) -> list[_Worker]:
@@ -186,7 +193,7 @@ class VirtualWorkers:
         for worker in self._on(pod):
             given_back = [item for item in (*worker.running, *worker.queue) if not item.member]
             worker.running, worker.queue = [], [item for item in worker.queue if item.member]
-            saved = [save for item in given_back for save in self._saved(item)]
+            saved = [save for item in given_back for save in self._saved(worker, item)]
             failed = [
                 api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
                 for item in given_back
@@ -266,16 +273,18 @@ class VirtualWorkers:
         worker.running.remove(item)
         failure = Failure(kind=FailureKind.PREEMPTED, message=asked.ask)
         fail = api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
-        self._report(worker, [*self._saved(item), fail])
+        self._report(worker, [*self._saved(worker, item), fail])
 
-    def _saved(self, item: InboxItem) -> list[api.Report]:
+    def _saved(self, worker: _Worker, item: InboxItem) -> list[api.Report]:
         """The savepoint of a running unit, if it has got further than it was."""
         is_running = _name_of(item) in self._paces
         if not self._scenario.saves or not isinstance(item.body, TrainTask) or not is_running:
             return []
         began, seconds = self._paces[_name_of(item)]
         rows, first = self._rows(item), _resumed(item.body)
-        done = first + int((rows - first) * min(1.0, (self._now() - began) / seconds))
+        device = self._shared(worker, item)
+        share = min(1.0, (self._now() - began) / seconds) if device is None else device.done(_name_of(item))
+        done = first + int((rows - first) * share)
         if not first < done < rows:
             return []
         reference = CheckpointRef(name=f"{item.task}-a{item.attempt}.s{done}", checksum="-", size=1)
@@ -298,11 +307,35 @@ class VirtualWorkers:
                 if isinstance(item.body, TrainTask):
                     seconds *= 1 - _resumed(item.body) / self._rows(item)
                 self._paces[_name_of(item)] = self._now(), seconds
-                self._at(self._now() + seconds, partial(self._end, worker, worker.identity, item))
+                end = partial(self._end, worker, worker.identity, item)
+                if (device := self._shared(worker, item)) is None:
+                    self._at(self._now() + seconds, end)
+                    continue
+                merit = (item.body.merit or 0.0) if isinstance(item.body, TrainTask) else math.inf
+                device.begin(
+                    _name_of(item),
+                    seconds,
+                    run=(item.experiment, TaskKey.parse(item.task).run),
+                    merit=merit,
+                    is_there=partial(self._is_there, worker, worker.identity, item),
+                    end=end,
+                )
+
+    def _shared(self, worker: _Worker, item: InboxItem) -> SharedDevice | None:
+        """The device at which an attempt takes turns; `None`: it has it for itself."""
+        if self._scenario.seats.get(worker.name, 1) == 1 or len(item.devices) != 1:
+            return None
+        number = item.devices[0] % self._scenario.devices.get(worker.name, 1)
+        if (worker.name, number) not in self._devices_shared:
+            self._devices_shared[worker.name, number] = SharedDevice(self._now, self._at)
+        return self._devices_shared[worker.name, number]
+
+    @staticmethod
+    def _is_there(worker: _Worker, identity: str, item: InboxItem) -> bool:
+        return worker.pod.is_up and worker.identity == identity and item in worker.running
 
     def _end(self, worker: _Worker, identity: str, item: InboxItem) -> None:
-        is_there = worker.pod.is_up and worker.identity == identity
-        if not is_there or item not in worker.running or item.body is None:
+        if not self._is_there(worker, identity, item) or item.body is None:
             return
         worker.running.remove(item)
         failure = self._scenario.outcome(item.body, item.attempt, worker.name)

@@ -6,6 +6,7 @@ Ends it where it hangs, was taken away, or holds up the end of the worker. Knows
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from cerebro.worker.agent.group import ChildGroup
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.process import ChildProcess
+from cerebro.worker.agent.turns import Seat
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,9 @@ class AttemptRunner:
         limit_s: without a sign of progress for so long it counts as hung.
         notification: readable when something about the inbox, the lease or the worker's end has changed.
         on_notification: called then, after it was taken off.
+
+    Attributes:
+        taken_bytes: of its device, that an attempt which was done says it had at most; 0: it does not say.
     """
 
     def __init__(
@@ -66,6 +71,8 @@ class AttemptRunner:
             notification,
             on_notification,
         )
+        self._seat = child.seat
+        self.taken_bytes = 0
         self._advanced, self._position = time.monotonic(), (-1, -1)
         self._has_asked = self._has_saved = False
 
@@ -93,8 +100,10 @@ class AttemptRunner:
             while True:
                 message = child.channel.pending()
                 if message is None:
-                    timeout_s = min(self._left_s(), self._drain.left_s, _LONGEST_WAIT_S)
+                    timeout_s = min(self._left_s(), self._drain.left_s, self._due_s(), _LONGEST_WAIT_S)
                     ready = {key.fileobj for key, _ in selector.select(timeout_s)}
+                    if self._seat is not None:
+                        self._seat.device.look()
                     verdict = self._verdict()
                     if verdict is not None:
                         return verdict
@@ -144,7 +153,12 @@ class AttemptRunner:
     def _take(self, message: dict[str, Any]) -> Answer | None:
         if message["is"] == "ready":
             self._child.is_ready, self._advanced = True, time.monotonic()
+        elif message["is"] == "waits":
+            self._shared().device.wait(self._shared())
+        elif message["is"] == "left":
+            self._shared().device.leave(self._shared())
         elif message["is"] == "done":
+            self.taken_bytes = int(message.get("taken", 0))
             return TaskResult.model_validate(message["result"])
         elif message["is"] == "failed":
             return self._child.explained(Failure.model_validate(message["failure"]))
@@ -185,8 +199,21 @@ class AttemptRunner:
         self._has_saved, self._advanced = True, time.monotonic()
         self._lease.save(savepoint)
 
+    def _shared(self) -> Seat:
+        if self._seat is None:
+            raise ValueError("it has its device for itself")
+        return self._seat
+
+    def _due_s(self) -> float:
+        """Seconds until the turn at its device may change."""
+        return math.inf if self._seat is None else self._seat.device.due_s(self._seat)
+
     def _left_s(self) -> float:
         """Seconds until the child counts as hung."""
+        if self._seat is not None:
+            if self._seat.waiting:
+                return math.inf  # what has the turn advances, or is ended
+            self._advanced = max(self._advanced, self._seat.since)
         # Importing torch is not the user's code and may take long on a busy machine.
         limit_s = self._limit_s if self._child.is_ready else max(self._limit_s, _START_S)
         return max(0.0, self._advanced + limit_s - time.monotonic())

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from pydantic import TypeAdapter
 
 from cerebro import errors
-from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody
+from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody, TaskResult
 from cerebro.contract.ways import MemoryPlace
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
@@ -133,8 +133,12 @@ class Child:
         # Whatever user code made of being left in its middle: a result, or an error of its own.
         return {"is": "preempted"} if self._context.has_raised else answer
 
+    def _taken(self, result: TaskResult) -> int:
+        """The most bytes that the task had of its device at once; 0: nobody knows."""
+        return result.peak_gpu_bytes or self._context.device_memory.taken() or result.peak_bytes
+
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._context.begin(message["asked"], message.get("ranks"))
+        self._context.begin(message["asked"], message.get("ranks"), message.get("seat"))
         try:
             # First: the agent takes it for known from now on, whatever comes.
             self._context.learn(message["codes"])
@@ -144,7 +148,7 @@ class Child:
             result = self._handler.handle(body, message["attempt"])
             if is_counted:
                 result = result.model_copy(update={"peak_bytes": memory.peak_bytes()})
-            return {"is": "done", "result": result.model_dump(mode="json")}
+            return {"is": "done", "result": result.model_dump(mode="json"), "taken": self._taken(result)}
         except errors.PreemptedError as error:
             _print(f"left in its middle: {line_of(error)}")
             if not self._context.has_raised:

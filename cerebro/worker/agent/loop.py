@@ -21,6 +21,7 @@ from cerebro.errors import RetryableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent.children import ChildPool
+from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.discarding import Discarder
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
@@ -30,9 +31,11 @@ from cerebro.worker.agent.mailbox import DeviceQueues, Notification, overlap
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reclaiming import Reclaimer
 from cerebro.worker.agent.reports import Reports, Resources, SupersededError
+from cerebro.worker.agent.seating import CONTEXT_BYTES, Seating
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.shared import Shared
 from cerebro.worker.agent.slot import Slot, named
+from cerebro.worker.agent.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +73,7 @@ class Agent:
         self._slots: tuple[Slot, ...] = ()
         """Replaced as a whole, by the inbox' thread alone: a signal handler reads it."""
         discarder = Discarder(settings.volumes)
+        seating = self._seating(resources.devices)
         self._reports = Reports(
             kvs,
             settings,
@@ -92,7 +96,8 @@ class Agent:
             drain=self._drain,
             metrics=metrics,
             endpoint=endpoint,
-            queues=DeviceQueues(self._free),
+            queues=DeviceQueues(self._free, seating),
+            seating=seating,
             reports=self._reports,
         )
         self._threads: list[threading.Thread] = []
@@ -146,6 +151,21 @@ class Agent:
             self._threads.append(_started(lambda: self._serve(slot), f"devices {devices}"))
         return found
 
+    def _seating(self, devices: WorkerDevices) -> Seating:
+        first, group = devices.devices[0], own_group()
+        if first.kind == "gpu" or first.memory_bytes is not None:
+            memory, context = first.memory_bytes, CONTEXT_BYTES if first.kind == "gpu" else 0
+        else:  # shares of cores have the memory of the worker together
+            memory, context = group.usable_bytes(), 0
+            memory = None if memory is None else memory // devices.number
+        return Seating(
+            devices.number,
+            devices.seats,
+            lambda: Turns(self._settings.quantum_s),
+            limit_bytes=memory,
+            context_bytes=context,
+        )
+
     def _made(self, devices: tuple[int, ...]) -> Slot:
         return Slot(self._shared, devices)
 
@@ -160,8 +180,9 @@ class Agent:
 
     def _free(self, devices: tuple[int, ...]) -> None:
         """An attempt has left devices: others that wait for one of them look whether they may begin."""
+        has_seats = self._shared.seating.seats > 1
         for slot in self._slots:
-            if slot.devices != devices and overlap(slot.devices, devices):
+            if slot.devices != devices and (has_seats or overlap(slot.devices, devices)):
                 slot.mailbox.wake()
 
     def _wake(self) -> None:

@@ -26,6 +26,7 @@ from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.forking import await_end, is_stopped
 from cerebro.worker.agent.settings import SECRETS, Settings
+from cerebro.worker.agent.turns import Seat
 
 _TAIL = 2000
 _GRACE_S = 2.0
@@ -110,6 +111,8 @@ class ChildProcess:
         """Hashes of all user code that the process has in which that task runs."""
         self.tasks = 0
         """How many it was given."""
+        self.seat: Seat | None = None
+        """Of its newest task, where that takes turns with others."""
         self.is_resting = True
         self.used = time.monotonic()
         """When its newest task ended."""
@@ -185,6 +188,7 @@ class ChildProcess:
         self.code, self.is_resting, self.tasks = body["code"], False, self.tasks + 1
         message = {"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)}
         message |= {"ranks": dict(ranks)} if ranks is not None else {}
+        message |= {"seat": self.seat.number} if self.seat is not None else {}
         self.channel.send(message | {"asked": asked})
 
     def renew(self) -> None:

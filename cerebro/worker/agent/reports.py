@@ -24,7 +24,7 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerUsage,
 )
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks import MEASURING, FailureKind
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.meter import UsageMeter
@@ -107,16 +107,19 @@ class Reports:
 
     def register(self, kinds: Sequence[str]) -> None:
         """Make this process the worker of its name, for tasks of these kinds."""
-        devices = self._resources.devices.devices
+        here = self._resources.devices
+        # A unit of several devices, or what is measured, has them for itself: not where others take turns there.
+        does = kinds if here.seats == 1 else [kind for kind in kinds if kind not in MEASURING]
         record = WorkerRecord(
             worker=self._settings.worker,
             incarnation=self.incarnation,
-            weight=self._settings.weight or float(len(devices)),
+            weight=self._settings.weight or float(here.number),
             cores=self._settings.cores,
             machine_cores=self._resources.machine_cores,
-            gpus=self._resources.devices.gpus,
-            devices=devices,
-            kinds=(*kinds, READS_BASES, TELLS_CURVES),
+            gpus=here.gpus,
+            devices=here.devices,
+            seats=here.seats,
+            kinds=(*does, READS_BASES, TELLS_CURVES),
             holdings=self._resources.holdings(),
             volume=self._settings.pod.name if self._settings.pod else None,
             pod=self._settings.pod,

@@ -14,6 +14,7 @@ from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.mailbox import DeviceQueues
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reports import Reports
+from cerebro.worker.agent.seating import Seating
 from cerebro.worker.agent.settings import Settings
 
 
@@ -39,4 +40,5 @@ class Shared:
     endpoint: GangEndpoint | None
     report_soon: Callable[[], None]
     queues: DeviceQueues
+    seating: Seating
     reports: Reports
