@@ -16,7 +16,7 @@ from cerebro.cli.experiment_status import load_readable
 from cerebro.cli.queue import FollowedLog, cluster_json, queue_lines
 from cerebro.cli.text import duration, size, table
 from cerebro.contract.api import QueueAnswer
-from cerebro.contract.records import ExperimentSummary, Holding, WorkerStatus
+from cerebro.contract.records import ExperimentSummary, Holding, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import KINDS
 from cerebro.errors import CerebroError, UnreadableError
 from cerebro.local import processes
@@ -210,7 +210,7 @@ def worker_lines(
             f"{status.record.weight:g}",
             str(status.record.cores),
             str(len(status.record.gpus)),
-            str(max(1, len(status.record.devices))),
+            _devices(status.record),
             str(len(held[status.record.volume or status.record.worker])),
             " ".join(kind for kind in status.record.kinds if kind in KINDS),
             _doing(status, words or {}, troubles or {}),
@@ -220,6 +220,12 @@ def worker_lines(
     heads = ("WORKER", "HEARD OF", "WEIGHT", "THREADS", "GPUS", "DEVICES", "PARTITIONS", "DOES", "RUNS")
     crowds = [f"  {line}: they slow each other down, see `cerebro doctor`" for line in crowded(workers)]
     return [*table(heads, rows), *crowds] or ["  no worker has registered yet"]
+
+
+def _devices(record: WorkerRecord) -> str:
+    """How many, and how many units share each."""
+    number = max(1, len(record.devices)) // record.seats
+    return f"{number} of {record.seats} seats" if record.seats > 1 else str(number)
 
 
 def _doing(status: WorkerStatus, words: Mapping[str, str], troubles: Mapping[str, str]) -> str:

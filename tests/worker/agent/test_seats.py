@@ -9,6 +9,7 @@ import signal
 from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import FailureKind
+from cerebro.contract.ways import Way
 from tests.worker.agent.agents import Agents, is_running, until
 from tests.worker.agent.test_slots import starts
 
@@ -112,6 +113,15 @@ def test_a_worker_that_ends_has_all_leave_at_their_batch(agents: Agents) -> None
         assert kind is FailureKind.PREEMPTED
         assert "it was left between two batches" in message
     assert agents.processes[-1].wait(20) == 0
+
+
+def test_what_takes_several_devices_is_not_done_where_they_are_shared(agents: Agents) -> None:
+    """Its ranks would wait for turns at each of them. The failure says why, so that the next way is taken."""
+    shared(agents)
+    key = agents.give(0, "work", devices=(0, 1), way=Way(technique="ddp", size=2))
+    kind, message = agents.failure(key)
+    assert kind is FailureKind.NOT_APPLICABLE
+    assert "CEREBRO_SEATS" in message
 
 
 def test_what_runs_out_of_memory_beside_others_is_not_told_as_lack_of_the_device(agents: Agents) -> None:
