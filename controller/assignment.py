@@ -91,7 +91,9 @@ class _Units:
         self._dispatch_draft = DispatchDraft(fit)
         self._bar()
         # What sits beside others has its model loaded as it is.
-        self._soon = {w.name: self._due(w, snapshot.now) for w in self._training_workers if w.seats == 1}
+        self._soon = {
+            w.name: self._due(w, snapshot.now) if w.seats == 1 else [] for w in self._training_workers
+        }
 
     def _due(self, worker: Worker, now: float) -> list[int]:
         """Devices of the worker that may be given the task after their present one, in the order in which they end."""
