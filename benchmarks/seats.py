@@ -1,10 +1,10 @@
-"""Seats: four units that share one device in turns against one after the other, on the same device.
+"""Seats: four units that share each device in turns against one after the other, on the same devices.
 
-Two real local clusters of one worker with one device, of which one rests while the other works. Both train the same
-models; on one of them four units sit at the device, with quanta far shorter than units, so that each unit has many
-turns. The runs take turns, in the order A B B A, after one on each cluster that starts its processes. Throughput
-counts from the first start of a unit to the last commit, by the store's clock; it is that of whole units, so what turns
-cost and what they hide (loading, saving and the messages between two units) are both in it.
+Two real local clusters of one worker with two devices of a thread each, of which one rests while the other works. Both
+train the same models; on one of them four units sit at each device, with quanta far shorter than units, so that each
+unit has many turns. The runs alternate, in the order A B B A, after one on each cluster that starts its processes.
+Throughput counts from the first start of a unit to the last commit, by the store's clock; it is that of whole units, so
+what turns cost and what they hide (loading, saving and the messages between two units) are both in it.
 
 A turn is from the end of one unit's last batch to the beginning of the next one's first batch, as user code sees it in
 two processes. The two runs' weights are compared file by file.
@@ -25,14 +25,16 @@ from torch.nn import functional
 
 from benchmarks.devices import rate
 from benchmarks.figure import Figure
-from benchmarks.training import Perceptron, passes_taking, preprocessed, run_events
+from benchmarks.training import Perceptron, passes_taking, places, preprocessed, run_events
 from cerebro import Experiment
 from cerebro.contract.events import Event, TaskCommitted
 
 BAR, TURN_BAR = 0.97, 50.0
 """Of the throughput; of a turn in milliseconds."""
-SEATS, QUANTUM_S, UNIT_S = 4, 0.1, 0.8
-_ROWS, _BATCH, _WIDTH, _MODELS, _EPOCHS = 800, 32, 128, 8, 1
+DEVICES, SEATS, QUANTUM_S, UNIT_S = 2, 4, 0.1, 0.6
+"""Devices of one thread each."""
+_ROWS, _BATCH, _WIDTH, _MODELS, _EPOCHS = 800, 32, 128, 16, 1
+_RATES = [0.0005 * (1 + model) for model in range(_MODELS)]
 _TURNS = "ABBA"
 
 
@@ -67,8 +69,8 @@ def measure() -> dict[str, Any]:
     shared = {"CEREBRO_SEATS": str(SEATS), "CEREBRO_QUANTUM_S": str(QUANTUM_S)}
     with (
         tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder,
-        preprocessed("seats", _ROWS, workers=1, variables=shared) as seats,
-        preprocessed("one-seat", _ROWS, workers=1) as one,
+        preprocessed("seats", _ROWS, workers=1, devices=DEVICES, variables=shared) as seats,
+        preprocessed("one-seat", _ROWS, workers=1, devices=DEVICES) as one,
     ):
         sides = {"A": seats, "B": one}
         for experiment in sides.values():
@@ -79,7 +81,7 @@ def measure() -> dict[str, Any]:
         notes = Path(folder) / "notes"
         # In one file, one after the other: its name is a hyper-parameter, which checkpoints hold.
         noted = _fit(seats, Noted(), passes=passes, notes=str(notes))
-        turns = turns_s(notes.read_text())
+        turns = turns_s(notes.read_text(), _devices(noted))
         plain = _fit(one, Noted(), passes=passes, notes=str(notes))
     rates = {side: [rate(events) for events in runs] for side, runs in found.items()}
     return {"rates": rates, "turns_s": turns, "is_equal": _checksums(noted) == _checksums(plain)}
@@ -92,7 +94,7 @@ def benchmark() -> list[Figure]:
     ours, theirs = (statistics.median(rates[side]) for side in "AB")
     return [
         Figure(
-            what=f"seats: throughput of a device that {SEATS} units share in turns against one after the other",
+            what=f"seats: throughput of devices that {SEATS} units each share in turns against one after the other",
             measured=f"{ours:.3f} units/s, one after the other {theirs:.3f} units/s",
             ratio=statistics.median(a / b for a, b in zip(rates["A"], rates["B"], strict=True)),
             bar=BAR,
@@ -118,11 +120,29 @@ def benchmark() -> list[Figure]:
     ]
 
 
-def turns_s(notes: str) -> list[float]:
-    """From the end of each batch to the beginning of the next one's, where that is another model's."""
+def turns_s(notes: str, devices: Mapping[str, int]) -> list[float]:
+    """From the end of each batch to the beginning of the next one on its device, where that is another model's.
+
+    Args:
+        devices: learning rate of a model -> the device at which it sat.
+    """
     lines = (line.split() for line in notes.splitlines())
-    batches = sorted((float(began), float(ended), model) for model, began, ended in lines)
-    return [after[0] - before[1] for before, after in pairwise(batches) if before[2] != after[2]]
+    batches = sorted((devices[rate], float(began), float(ended), rate) for rate, began, ended in lines)
+    return [
+        after[1] - before[2]
+        for before, after in pairwise(batches)
+        if (before[0], before[3] != after[3]) == (after[0], True)
+    ]
+
+
+def _devices(events: list[Event]) -> dict[str, int]:
+    seats = {task: taken for (task, _), (_, taken) in places(events).items()}
+    return {
+        str(rate): seats[task][0] % DEVICES
+        for task in seats
+        for number, rate in enumerate(_RATES)
+        if f"/train/m{number:02}/" in task
+    }
 
 
 def _checksums(events: list[Event]) -> dict[str, str]:
@@ -139,7 +159,7 @@ def _fit(
     experiment: Experiment, spec: Perceptron | None = None, *, passes: int, notes: str = ""
 ) -> list[Event]:
     space: dict[str, Any] = {
-        "lr": [0.0005 * (1 + model) for model in range(_MODELS)],
+        "lr": _RATES,
         "width": [_WIDTH],
         "passes": [passes],
         "batch_size": [_BATCH],
