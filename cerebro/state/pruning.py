@@ -102,7 +102,9 @@ def gone_text(run: Run, model: Model, epoch: int = 0) -> str:
 
 def _in_use(runs: Mapping[str, Run], run: Run, model: Model) -> set[str]:
     """Names of checkpoints that something reads which is open, or will be without anybody deciding it."""
-    used = {_origin(young) for young in run.young.values() if young is not model}
+    # Only of its own: a clone that goes no further gives its origin up, whoever else began there. The origin's owner
+    # loses the file when the last of them has.
+    used = {_origin(young) for young in run.young.values()} & {visit.file for visit in model.own_visits}
     if model.state is ModelState.ACTIVE or model.busy:
         request = run.fit_request
         used |= model.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)

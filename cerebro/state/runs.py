@@ -353,11 +353,16 @@ class Run:
     def release_origin(self, young: Model) -> None:
         """It reads the checkpoint that it began with no more."""
         del self.young[young.id]
+        owner = self.owner_of_origin(young)
+        if self.keep is not None and owner.state is not ModelState.ACTIVE:
+            self.pruned.append(owner.id)  # no commit of its own removes it
+
+    def owner_of_origin(self, young: Model) -> Model:
+        """Whose unit wrote the checkpoint that it began with: its parent, or what that goes on from."""
         owner = self.models[young.parent]
         while young.inherited <= owner.inherited:
             owner = self.models[owner.parent]
-        if self.keep is not None and owner.state is not ModelState.ACTIVE:
-            self.pruned.append(owner.id)  # no commit of its own removes it
+        return owner
 
     def _count(self, visit: Visit) -> None:
         self.counts.units += 1

@@ -93,11 +93,21 @@ def _may_have_files(disk: PrunedDisk) -> set[str]:
     """Models whose checkpoints are to be there when the run has ended."""
     run = disk.run
     found = {model.id for model in run.best_models(run.keep or 0)}
-    found |= {young.parent for young in run.young.values()} | disk.read
+    found |= disk.read
     for model in run.models.values():
         if model.state is ModelState.ACTIVE or pruning.may_go_on(run, model):
             found.add(model.id)
+            if model.id in run.young:
+                found.add(run.owner_of_origin(model).id)
     return found
+
+
+def _check_end(disk: PrunedDisk) -> None:
+    """No other model has files."""
+    may_have = _may_have_files(disk)
+    for model in disk.run.models.values():
+        if not disk.run.is_open and model.id not in may_have:
+            assert not disk.of(model), model.id
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -127,6 +137,47 @@ def test_without_a_number_every_model_keeps_its_checkpoints() -> None:
     assert not any(isinstance(event, CheckpointsPruned) for event in made.log)
     disk = _disk(made)
     assert all(disk.of(model) for model in disk.run.models.values())
+
+
+def _clone(model: str, *, priority: int = 0) -> ModelsAdded:
+    new = NewModel(
+        hyperparams={"lr": 0.01, "batch_size": 1},
+        epochs=5,
+        origin=Origin(model=model),
+        priority=priority,
+    )
+    return ModelsAdded(run="fit-1", models=(new,), by="ada", beside=True)
+
+
+def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
+    """Two that were stopped before they had units of their own do not keep it for each other."""
+    made = simulation(search_of(AshaProcedure(), samples=6, keep=1), epochs=4)
+    for name in ("m06", "m07"):
+        ask(made, 4, _clone("m01"))
+        ask(made, 4.01, ModelStopRequested(run="fit-1", model=name, by="ada"))
+    run = fit_of(made)
+    clones = [run.models["m06"], run.models["m07"]]
+    assert all(clone.parent == "m01" and not clone.own_visits for clone in clones)
+    assert [model.id for model in run.best_models(1)] == ["m00"]
+    disk = _disk(made)
+    _check_end(disk)
+    assert {model.id for model in run.models.values() if disk.of(model)} == {"m00"}
+
+
+def test_an_origin_stays_as_long_as_a_clone_of_a_clone_may_begin_with_it() -> None:
+    """Its owner is not the model that was cloned last, which has gone on meanwhile and reads it no more."""
+    made = simulation(search_of(AshaProcedure(), samples=6, keep=1), epochs=4)
+    ask(made, 3, _clone("m03", priority=1000))
+    ask(made, 3.001, _clone("m06", priority=-1000))
+    ask(made, 9, RunStopRequested(run="fit-1", by="ada"))
+    run = fit_of(made)
+    first, second = run.models["m06"], run.models["m07"]
+    assert (first.parent, second.parent) == ("m03", "m06")
+    assert len(first.own_visits) > 1
+    assert not second.own_visits
+    disk = _disk(made)
+    assert disk.of(run.models["m03"]) == {second.visits[-1].file}
+    _check_end(disk)
 
 
 def _draw_command(data: st.DataObject, number: int) -> ClientEvent:
@@ -190,10 +241,7 @@ def test_no_needed_checkpoint_is_ever_removed(data: st.DataObject) -> None:
         dies=lambda: rng.random() < 0.05,
         loses=bool(loses),
     )
-    may_have = _may_have_files(disk)
-    for model in disk.run.models.values():
-        if not disk.run.is_open and model.id not in may_have:
-            assert not disk.of(model), model.id
+    _check_end(disk)
     if not loses:
         for model in disk.run.best_models(1):
             epoch = disk.run.best_epoch(model)
