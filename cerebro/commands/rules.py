@@ -12,7 +12,7 @@ from enum import StrEnum
 from cerebro.errors import ConflictError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, wording
 from cerebro.state.beside import finished_models, obstacle
-from cerebro.state.pruning import gone_text
+from cerebro.state.pruning import gone_text, lost_text
 
 _NAMED = 5
 """Models that a message names."""
@@ -102,8 +102,8 @@ def resumable(state: ExperimentState) -> Run | None:
 
 def resumable_later(state: ExperimentState) -> Run | None:
     """The newest stopped run that has work left and waits for another one, so that it cannot be resumed now."""
-    runs = (run for run in reversed(state.runs.values()) if run.state is RunState.STOPPED and _has_work(run))
-    return next((run for run in runs if not is_free(state, run)), None)
+    runs = (run for run in reversed(state.runs.values()) if run.state is RunState.STOPPED)
+    return next((run for run in runs if _has_work(state, run) and not is_free(state, run)), None)
 
 
 def may_relocate(state: ExperimentState) -> bool:
@@ -151,6 +151,8 @@ def run_now(state: ExperimentState, run: Run) -> str:
         return experiment_now(state)
     if found := obstacle(state.runs, run):
         return f"{run.id} is {wording.run(run)}; {found.reason}: wait for {found.run.id}, or stop it first"
+    if lost := lost_text(state.runs, run):
+        return f"{run.id} is {wording.run(run)}, and {lost}: call run_{run.kind} for models that have theirs"
     if run.fatal is not None:
         why = f"a reason that concerns all its models ({run.fatal.message})"
         return f"{run.id} failed for {why}: mend it and request a new run"
@@ -210,7 +212,7 @@ def _of_run(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
         and CommandKind.STOP_RUN in found
     ):
         found.add(CommandKind.STOP_SEARCH)
-    may_resume = run.state is RunState.STOPPED and _has_work(run) and is_free(state, run)
+    may_resume = run.state is RunState.STOPPED and _has_work(state, run) and is_free(state, run)
     if run.state is RunState.PAUSED or may_resume:
         found.add(CommandKind.RESUME_RUN)
     return frozenset(found)
@@ -248,7 +250,10 @@ def is_free(state: ExperimentState, run: Run) -> bool:
     return obstacle(state.runs, run) is None
 
 
-def _has_work(run: Run) -> bool:
+def _has_work(state: ExperimentState, run: Run) -> bool:
+    """Whether a stopped run has something left to do, and what it takes for that."""
+    if lost_text(state.runs, run):
+        return False
     is_searching = run.search is not None and run.search.finish is None
     return run.plan is None or not run.models or is_searching or _has_active(run)
 

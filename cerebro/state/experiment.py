@@ -265,6 +265,8 @@ class ExperimentState:
     def _may_be_reopened(self, run: Run, event: RunCommand) -> bool:
         if self.deletion is not None:
             return False
+        if isinstance(event, RunResumed) and pruning.lost_text(self.runs, run):
+            return False
         if isinstance(event, Reopening) and event.beside:
             return beside.obstacle(self.runs, run) is None
         return not self.open_runs()

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from cerebro.contract.events import CheckpointsPruned
+from cerebro.contract.runs import EvaluatePlan
 from cerebro.errors import IllegalEventError
 from cerebro.state import beside
 from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import Run
+from cerebro.state.tasks import ENDED
 
 
 def prunable(
@@ -82,6 +84,17 @@ def prune(runs: Mapping[str, Run], run: Run, event: CheckpointsPruned) -> None:
 def is_gone(model: Model, epoch: int) -> bool:
     """Whether the checkpoint of a complete epoch was removed by `prune`."""
     return _end(model, epoch) in model.removed
+
+
+def lost_text(runs: Mapping[str, Run], run: Run) -> str:
+    """That what a stopped test or prediction has yet to read was removed, as a part of a sentence; empty if it is
+    there, or the run is open: what an open one reads stays."""
+    if run.is_open or not isinstance(run.plan, EvaluatePlan):
+        return ""
+    fit, read = runs[run.plan.fit], run.plan.models
+    left = {task.key.model for task in run.own_tasks() if task.state not in ENDED}
+    gone = (name for name, epoch in read.items() if name in left and is_gone(fit.models[name], epoch))
+    return next((gone_text(fit, fit.models[name], read[name]) for name in gone), "")
 
 
 def gone_text(run: Run, model: Model, epoch: int = 0) -> str:

@@ -17,13 +17,21 @@ from cerebro.contract.events import (
     ModelsAdded,
     ModelStopRequested,
     RunFinished,
+    RunRequested,
+    RunResumed,
+    RunStarted,
+    RunStopRequested,
+    TaskAssigned,
+    TaskCommitted,
+    TaskStarted,
 )
-from cerebro.contract.runs import EvaluateRequest, NewModel, Origin
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
 from cerebro.contract.search import AshaProcedure
+from cerebro.contract.tasks import TaskResult
 from cerebro.errors import ConflictError, IllegalEventError, NotFoundError
-from cerebro.state import ExperimentState, Model, ModelState
+from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.experiment import fold
-from controller.simulation.scenario import EXPERIMENT
+from controller.simulation.scenario import DATASET, EXPERIMENT
 from tests.controller.searches import ask, fit_of, search_of, simulation
 
 GONE = r"the checkpoints of m\d+ were removed, because fit-1 keeps those of its best model \(keep=1\)"
@@ -107,6 +115,44 @@ def test_a_removal_that_comes_after_a_user_had_the_model_go_on_is_without_effect
     assert set(event.files["m01"]) <= run.kept_checkpoints(model)
     others = set(event.files) - {"m01"}
     assert all(run.models[name].removed >= set(event.files[name]) for name in others)
+
+
+def _stop_test(state: ExperimentState, name: str, done: tuple[str, ...], *left: str) -> Run:
+    """A test of these models is stopped on its way."""
+    best = fold(EXPERIMENT, log()).runs["fit-1"]
+    models = {each: best.best_epoch(best.models[each]) or 0 for each in (*done, *left)}
+    request = EvaluateRequest(kind="test", fit="fit-1", models=tuple(models), split="test")
+    plan = EvaluatePlan(
+        kind="test", dataset=DATASET, fit="fit-1", models=models, partitions={0: 10}, is_whole=True
+    )
+    tell(state, RunRequested(run=name, request=request), RunStarted(run=name, plan=plan))
+    for task in [key for key, task in state.runs[name].tasks.items() if task.key.model in done]:
+        tell(
+            state,
+            TaskAssigned(task=task, attempt=1, worker="worker-0"),
+            TaskStarted(task=task, attempt=1, worker="worker-0"),
+            TaskCommitted(task=task, attempt=1, worker="worker-0", result=TaskResult(rows=10)),
+        )
+    tell(state, RunStopRequested(run=name, by="ada"), RunFinished(run=name, outcome="stopped"))
+    return state.runs[name]
+
+
+def test_a_stopped_test_does_not_go_on_once_what_it_has_left_to_read_is_removed() -> None:
+    """Its task would fail as if a checkpoint were damaged. One that has done with the model goes on."""
+    event = next(each for each in log() if isinstance(each, CheckpointsPruned) and "m00" in each.files)
+    state = state_before(event)
+    lost = _stop_test(state, "test-1", (), "m00", "m06")
+    others = [_stop_test(state, "test-2", ("m00",), "m06"), _stop_test(state, "test-3", (), "m06")]
+    tell(state, *log()[event.seq - 1 :])
+    assert [model.id for model in state.runs["fit-1"].best_models(1)] == ["m06"]
+    for run in others:
+        assert CommandKind.RESUME_RUN in allowed(state, run)
+    assert CommandKind.RESUME_RUN not in allowed(state, lost)
+    with pytest.raises(ConflictError, match=f"test-1 is stopped, and {GONE}: call run_test for models"):
+        events_of(Command(kind=CommandKind.RESUME_RUN, run="test-1"), state, by="ada")
+    tell(state, *(RunResumed(run=run.id, by="ada", beside=True) for run in (lost, *others)))
+    assert [record.is_late for record in state.commands[-3:]] == [True, False, False]
+    assert [run.is_open for run in (lost, *others)] == [False, True, True]
 
 
 def test_the_end_of_the_run_is_not_written_before_the_last_removal() -> None:
