@@ -183,9 +183,11 @@ class Controller:
             # The queue may be ahead of the log; or a command that came too late has put a run there.
             each.is_behind |= not all(run in known and known[run].is_open for run in runs)
         self._plans.keep(self._experiments.unplanned())
-        if self._experiments.attended() != self._told:
+        attended = self._experiments.attended()
+        self._pruned.keep({RunRef(name, run) for name, runs in attended.items() for run in runs})
+        if attended != self._told:
             # Before one is begun: whoever leads after a crash is to work on it, too.
-            self._told = self._experiments.attended()
+            self._told = attended
             self._renew()
 
     def _opened(self, name: str) -> Core:

@@ -19,7 +19,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,6 +149,15 @@ class PrunedFiles:
         """It is being deleted; one of its name that is made later is another one."""
         for of in [of for of in self._runs if of[0] == experiment]:
             self._runs.pop(of).is_off = True
+
+    def keep(self, runs: Collection[tuple[str, str]]) -> None:
+        """Forget other runs than these (experiment, run) once the thread has done with them: they have ended. One that
+        goes on later is gone through anew."""
+        self._runs = {
+            of: handed
+            for of, handed in self._runs.items()
+            if of in runs or (handed.batch is not None and not handed.batch.done())
+        }
 
     def tend(self, experiment: str, run: Run, term: int) -> None:
         """Have removed what was pruned since the last call, and what could not be removed then.

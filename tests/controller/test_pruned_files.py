@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from threading import Event as Gate
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,13 +14,19 @@ from cerebro.contract.events import Event
 from cerebro.contract.search import AshaProcedure
 from cerebro.data.based import Layout, Range, base_namer
 from cerebro.data.durable import Written
+from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Run
 from cerebro.state.experiment import fold
 from controller import pruned_files
+from controller.advisor import ChildHelper
+from controller.loop import Controller
 from controller.pruned_files import Leftovers, PrunedFiles
+from controller.settings import Settings
 from controller.simulation.scenario import EXPERIMENT as SIMULATED
+from controller.simulation.store import VirtualStore
 from tests.controller.searches import fit_of, search_of, simulation
+from tests.controller.test_loop import Nobody
 
 EXPERIMENT = "one"
 
@@ -201,6 +207,37 @@ def test_the_end_of_the_run_waits_for_what_was_pruned_while_other_files_were_rem
     disk.tend(files)
     assert not files.is_busy(EXPERIMENT, "fit-1")
     assert set(disk.all_files()) == best
+
+
+def test_a_run_that_has_ended_is_looked_after_no_more(tmp_path: Path) -> None:
+    """As soon as its last files are done: until then a deletion can end their removal. Open again, it is gone through
+    anew."""
+    disk, gate, runs = Disk(tmp_path), Gate(), {(EXPERIMENT, "fit-1")}
+    files = disk.pruned(lambda term: gate.wait(20))
+    files.tend(EXPERIMENT, disk.run, 1)
+    files.keep(())
+    assert files.is_busy(EXPERIMENT, "fit-1")
+    gate.set()
+    disk.wait(files)
+    gone = next(model.id for model in disk.run.models.values() if model.is_pruned)
+    folder = disk.volumes.model_checkpoints(EXPERIMENT, "fit-1", gone)
+    folder.mkdir()
+    for kept in (runs, ()):
+        assert folder.exists()
+        files.keep(kept)
+        disk.tend(files)
+    assert not folder.exists()
+
+
+def test_the_loop_forgets_runs_that_have_ended(tmp_path: Path) -> None:
+    """It would ask for all that ever lost checkpoints, at each turn."""
+    disk = Disk(tmp_path)
+    settings = Settings(server="-", token="-", holder="me", tick_s=0.01, volumes=disk.volumes)
+    controller = Controller(cast(KvsClient, VirtualStore(lambda: 0.0)), settings, Nobody(), ChildHelper())
+    disk.tend(controller._pruned)
+    assert controller._pruned._runs
+    controller._admit()
+    assert not controller._pruned._runs
 
 
 def test_the_end_of_the_run_waits_as_long_as_files_go(
