@@ -232,8 +232,9 @@ def test_a_run_that_has_ended_is_looked_after_no_more(tmp_path: Path) -> None:
 def test_the_loop_forgets_runs_that_have_ended(tmp_path: Path) -> None:
     """It would ask for all that ever lost checkpoints, at each turn."""
     disk = Disk(tmp_path)
-    settings = Settings(server="-", token="-", holder="me", tick_s=0.01, volumes=disk.volumes)
+    settings = Settings(server="-", token="-", holder="me", tick_s=0, volumes=disk.volumes)
     controller = Controller(cast(KvsClient, VirtualStore(lambda: 0.0)), settings, Nobody(), ChildHelper())
+    controller._admit()  # it begins to lead
     disk.tend(controller._pruned)
     assert controller._pruned._runs
     controller._admit()
