@@ -57,7 +57,7 @@ def asked_fit(
 
     Args:
         options: all arguments of `run_fit`, by name.
-        put_code: stores a user's own procedure; left out: it is only checked.
+        put_code: stores a user's own procedure once all is found to be right; left out: it is only checked.
 
     Raises:
         SpecError, MetricError, DataError, SearchError, SearchSpaceError: what is wrong.
@@ -65,11 +65,20 @@ def asked_fit(
     check_fit(spec, {**options, "metric": options["metric"] or ""}, is_validated=is_validated)
     named = ("search", "stop", "samples", "hours", "keep", "epochs")
     given = {name: options[name] for name in named}
-    searched = search_request(space, **given, put_code=put_code, author=author())
+    found: list[CodeRecord] = []
+
+    def noted(code: CodeRecord) -> CodeRecord:
+        found.append(code)
+        return code
+
+    searched = search_request(space, **given, put_code=noted, author=author())
     check_rules(spec, searched.stop if searched else (), is_validated=is_validated)
-    if options["search"] is not None:
-        return searched, []
-    return searched, configurations(space, samples=options["samples"], seed=options["seed"])
+    models: list[Hyperparameters] = []
+    if options["search"] is None:
+        models = configurations(space, samples=options["samples"], seed=options["seed"])
+    for code in found:
+        put_code(code)
+    return searched, models
 
 
 def check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: bool) -> None:
