@@ -151,8 +151,8 @@ class DispatchState:
         self.everything = (1 << len(self.sizes)) - 1
         self.open, self.epoch = [self.everything] * len(time), [1] * len(time)
         self.priority = [0] * len(time)
-        self.has_priorities = False
-        """Whether any of them differs."""
+        self._had_priorities = False
+        """Whether a model was ever given another one than 0: while none was, nobody looks for them."""
         self.running: dict[int, Running] = {}
         self.free = list(gpus)
         self.now = 0.0
@@ -174,6 +174,13 @@ class DispatchState:
         return other
 
     # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether models that have something left differ in priority."""
+        if not self._had_priorities:
+            return False
+        return len({priority for priority, mask in zip(self.priority, self.open, strict=True) if mask}) > 1
 
     def eligible(self, worker: int) -> Iterator[tuple[int, int]]:
         """(model, mask of partitions) that could start on the worker now, by ascending model: the model is idle, the
@@ -273,7 +280,7 @@ class DispatchState:
     def set_priority(self, model: int, priority: int) -> None:
         """From now on units of the model go before those of models with a lower one."""
         self.priority[model] = priority
-        self.has_priorities = self.has_priorities or priority != 0
+        self._had_priorities = self._had_priorities or priority != 0
 
     def set_epochs(self, model: int, epochs: int, epoch: int, left: int) -> None:
         """From now on the model is trained for so many epochs in all: of the present one, `epoch`, the partitions of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import EpochCompleted, Event, SchedulePlanned
+from cerebro.contract.events import EpochCompleted, Event, PriorityChanged, SchedulePlanned
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
 from cerebro.scheduling import advice
@@ -108,6 +108,25 @@ def test_nothing_is_asked_when_no_planner_is_wanted(options: dict[str, Any]) -> 
     helper = InlineHelper(plan_s=0.1, solve_s=0.3)
     simulated(narrow(3), 3, epochs=2, helper=helper, **options)
     assert not helper.asked
+
+
+def test_a_plan_is_asked_for_again_once_priorities_no_longer_differ() -> None:
+    """While they do, units go by them; a priority that was taken back, or of a model that is done, changes nothing."""
+    size, helper = 3, InlineHelper(plan_s=0.1, solve_s=0.3)
+    scenario = Scenario(holdings=own_partition(size), unit_time=lambda body, worker: 10.0)
+    simulation = Simulation(scenario, request(size, 4), plan(size, size), helper)
+    asked: list[int] = []
+    for at, priority in ((0.5, 1), (45.0, 0)):
+
+        def change(priority: int = priority) -> None:
+            asked.append(len(helper.asked))
+            event = PriorityChanged(run="fit-1", model="m00", priority=priority)
+            simulation.store.append(EXPERIMENT, event)
+
+        simulation._at(at, change)
+    simulation.run()
+    assert asked == [0, 0], "while they differ nobody is asked"
+    assert helper.asked
 
 
 def test_a_plan_is_void_when_a_worker_is_lost() -> None:

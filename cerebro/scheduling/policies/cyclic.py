@@ -27,7 +27,7 @@ class Cyclic:
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """The next unit on the circle; None while its model or worker is waited for."""
-        if _differ(state):
+        if state.has_priorities:
             return _without_waits(state, workers)
         owners = _owners(state)
         circle = sorted(range(len(state.rank)), key=state.rank.__getitem__)
@@ -49,13 +49,6 @@ class Cyclic:
             if _is_startable(state, owners, worker, model, partition):
                 return Choice(worker, model, partition)
         return None
-
-
-def _differ(state: DispatchState) -> bool:
-    """Whether models that have something left differ in priority."""
-    if not state.has_priorities:
-        return False
-    return len({priority for priority, mask in zip(state.priority, state.open, strict=True) if mask}) > 1
 
 
 def _without_waits(state: DispatchState, workers: Sequence[int]) -> Choice | None:
