@@ -83,7 +83,12 @@ def claim(
         wants=wants,
         most=most,
         unit_s=unit_s,
-        ahead_s=sum(_left_s(task, unit_s, now) * _width(task) for task in run.open.values()),
+        # Nobody waits for a question to a procedure of the user's own: units go on beside it, and it is short.
+        ahead_s=sum(
+            _left_s(task, unit_s, now) * _width(task)
+            for task in run.open.values()
+            if task.key.kind != "search"
+        ),
         start_s=_start_s(run),
         whole_s=math.inf if holds else _whole_s(state, run),
     )

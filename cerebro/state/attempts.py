@@ -98,7 +98,7 @@ def _begin(event: TaskStarted, concerned: _Concerned) -> None:
         is_saved = model.savepoint_of(event.task) is not None
         model.redone += not is_saved and any(attempt.has_run for attempt in task.attempts)
     task.start(event)
-    run.worked = event.time
+    _see_worked(run, task, event.time)
 
 
 def _go_on(event: UnitSaved | TaskAsked, concerned: _Concerned) -> None:
@@ -126,7 +126,7 @@ def _close(
     if model and model.busy == event.task:
         model.busy = None
     if not isinstance(event, TaskRevoked):  # that is the controller's word
-        run.worked = event.time
+        _see_worked(run, task, event.time)
     match event:
         case TaskCommitted():
             task.commit(event)
@@ -168,6 +168,12 @@ def _close(
         task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
     ):
         run.see_model(model)
+
+
+def _see_worked(run: Run, task: Task, at: float) -> None:
+    # A container for ETL may answer the questions of a search while nobody is there to train.
+    if task.key.kind != "search":
+        run.worked = at
 
 
 def _see_work(run: Run, task: Task) -> None:

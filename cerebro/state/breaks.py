@@ -46,7 +46,9 @@ def end(run: Run, workers: Collection[Worker]) -> None:
 def is_deserted(run: Run, workers: Collection[Worker]) -> bool:
     """Whether nobody does, or could do, a unit of a fit that has begun: all who could when work was last done are gone
     or are about to go."""
-    if not math.isfinite(run.origin) or any(task.state is TaskState.RUNNING for task in run.open.values()):
+    if not math.isfinite(run.origin) or any(
+        task.state is TaskState.RUNNING and task.key.kind != "search" for task in run.open.values()
+    ):
         return False
     return all(worker.since > run.worked for worker in _there(run, workers))
 

@@ -121,3 +121,14 @@ def test_a_models_priority_is_no_claim_of_its_run(priorities: list[int], busy: s
     assert claimed() == before
     tell(priority=of_run)
     assert claimed() == replace(before, weight=4.0**of_run)
+
+
+def test_a_question_to_a_procedure_is_not_counted_as_a_unit() -> None:
+    """It takes no device, and nobody's units wait for it: the run is as near its turn as if nobody were asked."""
+    story = Story()
+    story.fit()
+    before = claims.claim(story.state, story.run, fit=None, now=story.time)
+    story.assign(TaskKey(run="fit-1", kind="search", question="orders-0"), 0, ())
+    assert claims.claim(story.state, story.run, fit=None, now=story.time).ahead_s == before.ahead_s == 0.0
+    story.start(unit(1, 1), 1)
+    assert claims.claim(story.state, story.run, fit=None, now=story.time).ahead_s > 0.0

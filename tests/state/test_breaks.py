@@ -6,7 +6,7 @@ import pytest
 
 from cerebro.contract.events import RunFinished, RunResumed, RunStopRequested, TaskRevoked
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import ScheduleNow, breaks, schedule_now
+from cerebro.state import ScheduleNow, TaskKey, breaks, schedule_now
 from cerebro.state.experiment import fold
 from tests.state.runs import TimedStory
 from tests.state.stories import joined, lost, unit
@@ -99,3 +99,20 @@ def test_a_run_that_is_resumed_went_on_when_it_was() -> None:
     zero = story.zero
     assert story.run.breaks == [(zero + 3.0, zero + 50.0), (zero + 50.0, zero + 60.0)]
     assert now(story, 61.0).makespan_s == 4.0
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_question_that_is_answered_meanwhile_is_no_work(*, is_answered: bool) -> None:
+    """A container for ETL answers a user's own procedure; nobody is there to train."""
+    question = TaskKey(run="fit-1", kind="search", question="orders-0")
+    story = TimedStory(workers=3)
+    story.fit(models=1, partitions=2, epochs=1)
+    story.runs(unit(1, 0), 0, 0.0, 4.0)
+    story.at(5.0, lost(0), lost(1))
+    story.time = story.zero + 29.0
+    story.start(question, 2, ())
+    if is_answered:
+        story.time = story.zero + 39.0
+        story.break_off(question, 2, 1, FailureKind.USER_ERROR, "it raises")
+    story.at(50.0, joined(0, incarnation="b"), joined(1, incarnation="b"))
+    assert story.run.breaks == [(story.zero + 4.0, story.zero + 50.0)]
