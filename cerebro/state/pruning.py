@@ -82,8 +82,9 @@ def prune(runs: Mapping[str, Run], run: Run, event: CheckpointsPruned) -> None:
 
 
 def is_gone(model: Model, epoch: int) -> bool:
-    """Whether the checkpoint of a complete epoch was removed by `prune`."""
-    return _end(model, epoch) in model.removed
+    """Whether the checkpoint at the end of an epoch was removed by `prune`; not of an epoch that is not complete any
+    more, because its checkpoint was lost otherwise."""
+    return 0 < epoch <= model.completed_epochs and _end(model, epoch) in model.removed
 
 
 def lost_text(runs: Mapping[str, Run], run: Run) -> str:
