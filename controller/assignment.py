@@ -30,6 +30,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst,
 from cerebro.scheduling.policies.following import Following
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, TaskState, Worker
 from controller import gangs, measuring, replication, search_tasks
+from controller.arbiter import Place
 from controller.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.device_ends import due_s, end_of
@@ -359,7 +360,8 @@ class _Units:
 
     def _outranked(self) -> api.Revoke | None:
         """A queued unit, one of the lowest priority, in whose place a model of a higher one goes first: it is idle, and
-        is queued there at once; or that is not due yet, but there is no other place for it."""
+        is queued there at once; or that is not due yet, but there is no other place for it. Beside other runs only the
+        former, and where this one may put tasks: nobody knows who has a place next that is not due."""
         fit, state = self._fit, self._fit.dispatch_state
         if not state.has_priorities:
             return None
@@ -369,7 +371,7 @@ class _Units:
             for m, mask in enumerate(state.open)
             if mask and m not in state.running and m not in fit.memory_retries and max(state.need[m]) == 1
         }
-        highest = max(idle.values(), default=0)
+        highest, is_alone = max(idle.values(), default=0), not self._snapshot.closed
         roomy = [w for w in self._training_workers if self._draft.places.num_free(w.name, self._depth)]
         with_room = {model for w in roomy for model, _ in state.eligible(fit.worker(w.name))}
         queued = [(state.priority[fit.model(t.key.model or "")], t) for t in self._queued() if t.key.model]
@@ -379,11 +381,13 @@ class _Units:
             worker, devices = task.worker or "", task.attempts[-1].devices
             if task.key.kind != "train" or task.key.others or worker in self._draft.barred:
                 continue
+            if any(Place(worker, device) in self._snapshot.closed for device in devices):
+                continue
             if fit.is_interrupted(task.key):
                 continue  # it goes first whatever its priority: it would be queued there again
             is_due = set(devices) <= set(self._soon.get(worker, ()))
             for model, _ in state.eligible(fit.worker(worker)):
-                if idle.get(model, priority) > priority and (is_due or model not in with_room):
+                if idle.get(model, priority) > priority and (is_due or (is_alone and model not in with_room)):
                     return revoke_task(task, "a model of a higher priority goes first")
         return None
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from cerebro.contract.priority import weight
+from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import EvaluatePlan, FitPlan
 from cerebro.contract.tasks import MEASURING
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
@@ -113,6 +114,17 @@ def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float
         return found
     workers = state.workers
     return {p for p in found if p.device == NO_DEVICE or not due_s(fit, workers[p.worker], p.device, now)}
+
+
+def giving_way(state: ExperimentState, run: Run, fit: FitDispatch | None) -> set[Place]:
+    """Places that have as many tasks as they may, where a unit of the run is queued that models of a higher priority
+    may go before."""
+    if fit is None or not fit.dispatch_state.has_priorities:
+        return set()
+    counts = Counter(Place(*lane) for key, task in run.open.items() for lane in task_lanes(state, key, task))
+    queued = (task for task in _queued(state, run) if task.key.kind == "train")
+    found = {Place(*lane) for task in queued for lane in task_lanes(state, str(task.key), task)}
+    return {place for place in found if counts[place] >= QUEUE_DEPTH}
 
 
 # --- mechanism -----------------------------------------------------------------------------------

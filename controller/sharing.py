@@ -161,9 +161,13 @@ class Sharing:
         ending = [_asked(core, _ending, core, run, now) for core, run in seen.still()]
         followed = {place for places in ending for place in places} - unoffered - taken
         for turn in self._arbiter.turns((), followed):
-            is_asked = turn.ref.experiment not in self._left_out and turn.ref not in have_taken_back
-            if turn.places and is_asked:
-                yield Asked(*named[turn.ref], every - turn.places)
+            if turn.ref.experiment in self._left_out or turn.ref in have_taken_back:
+                continue
+            core, run = named[turn.ref]
+            # Where a queued unit may have to give way there is no room for another one: that takes nobody's turn.
+            offered = turn.places | _asked(core, claims.giving_way, core.state, run, core.fit_of(run))
+            if offered:
+                yield Asked(core, run, every - offered)
         self._arbiter.see(now, seen.claims())
 
     def _keep_free(self, seen: _Seen, now: float) -> dict[RunRef, frozenset[Place]]:

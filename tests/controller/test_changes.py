@@ -30,13 +30,14 @@ from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import ask, fit_of, simulation
+from tests.controller.side_by_side import neighbour
 
 
 def given_values(body: TaskBody) -> Mapping[str, float]:
     """As metrics: what a unit was given."""
     if not isinstance(body, TrainTask):
         return {"loss": 1.0}
-    lr = body.hyperparams["lr"]
+    lr = body.hyperparams.get("lr", 0.0)  # models of other runs have none
     assert isinstance(lr, float)
     assert body.position is not None
     return {"loss": 1.0 / (1 + body.epoch), "lr": lr, "epochs": float(body.position.epochs)}
@@ -110,6 +111,7 @@ def test_a_unit_that_was_queued_gives_its_place_to_a_higher_priority() -> None:
     changes=st.lists(
         st.tuples(st.integers(0, 6), st.integers(-1, 2), st.floats(0.5, 12)), min_size=1, max_size=8
     ),
+    are_beside=st.booleans(),
     outages=st.lists(
         st.tuples(st.integers(0, 2), st.floats(1, 15), st.floats(1, 5)),
         max_size=2,
@@ -120,9 +122,11 @@ def test_no_unit_begins_where_a_model_of_a_higher_priority_has_waited(
     policy: str,
     times: Random,
     changes: list[tuple[int, int, float]],
+    are_beside: bool,
     outages: list[tuple[int, float, float]],
 ) -> None:
-    """By any policy: whatever was queued before, and whenever priorities change or workers go; once it is known how
+    """By any policy, beside another run and alone: whatever was queued before, and whenever priorities change or
+    workers go; once it is known how
     long units take, so that what is queued too early is known. But a unit that was interrupted goes first, and until
     then its model goes nowhere else. The run ends: nothing is taken back again and again."""
     fit = made(
@@ -130,6 +134,7 @@ def test_no_unit_begins_where_a_model_of_a_higher_priority_has_waited(
         lease_s=0.5,
         unit_time=lambda _body, _worker: times.uniform(1.0, 1.4),
         outages=[WorkerOutage(worker=f"worker-{w}", start=at, length=length) for w, at, length in outages],
+        neighbours=[neighbour("other", 3, 3)] if are_beside else [],
     )
     fit.store.append(EXPERIMENT, SchedulerChanged(run="fit-1", scheduler=policy, planner=False))
     for number, priority, at in changes:
