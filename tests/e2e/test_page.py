@@ -138,7 +138,7 @@ def find_the_mistake(walk: Walk) -> None:
     page = walk.page
     walk.tab("Models")
     walk.says(walk.row("m02"), "failed")
-    walk.row("m02").get_by_role("link", name="m02").click()
+    walk.row("m02").get_by_role("link", name="m02", exact=True).click()
     walk.shows("ZeroDivisionError: a mistake in user code", "#model-failure")
     page.get_by_role("link", name="Logs", exact=True).last.click()
     walk.shows("about to divide by zero", "#log")
