@@ -140,11 +140,11 @@ def test_second_run_preprocesses_nothing_again(
 def test_readme_python_runs_on_what_the_job_leaves(
     place: Place, first: subprocess.CompletedProcess[str], tmp_path: Path
 ) -> None:
-    """README's Python trains on the job's data, as it stands there; that of docs/experiments.md finds it by name."""
+    """README's Python trains on the job's data, as it stands there; that of docs/experiments.md runs, too."""
     assert first.returncode == 0, first.stderr[-3000:]
     texts = "".join((ROOT / page).read_text() for page in ("README.md", "docs/experiments.md"))
     blocks = re.findall(r"^```python\n(.*?)^```", texts, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for number, block in enumerate(blocks):
         script = tmp_path / f"readme_{number}.py"
         script.write_text(block)
