@@ -249,7 +249,12 @@ def test_leftovers_are_found(case: Callable[..., Case]) -> None:
     """A process that still belongs to a cluster which does not run."""
     made = case()
     marked = os.environ | {processes.MARKER: str(made.home.path)}
-    with subprocess.Popen(["sleep", "600"], env=marked) as process:
+    with subprocess.Popen(["cat"], env=marked, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.read(1)  # it runs: until then its environment may not be there yet
         found = cluster.leftovers(made)
         process.kill()
     assert (found.verdict, str(process.pid) in found.message) == (Verdict.WARN, True)

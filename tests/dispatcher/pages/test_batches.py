@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cerebro.contract.events import ClientEvent
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
@@ -34,9 +36,9 @@ def test_batch_that_the_store_interrupts_says_what_was_done(bench: Bench, browse
         bench.store.add(Story(name))
     append = bench.store.append
 
-    def then_away(experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
+    def then_away(experiment: str, event: ClientEvent, **options: Any) -> int:
         bench.store.is_away = experiment == "two"
-        return append(experiment, event, is_unread=is_unread)
+        return append(experiment, event, **options)
 
     bench.store.append = then_away  # type: ignore[method-assign]
     sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
@@ -53,9 +55,9 @@ def test_batch_ends_in_time(bench: Bench, browser: Browser) -> None:
         bench.store.add(Story(name))
     append = bench.store.append
 
-    def slow(experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
+    def slow(experiment: str, event: ClientEvent, **options: Any) -> int:
         bench.monotonic.now += 4.0
-        return append(experiment, event, is_unread=is_unread)
+        return append(experiment, event, **options)
 
     bench.store.append = slow  # type: ignore[method-assign]
     sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
