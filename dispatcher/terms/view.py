@@ -21,6 +21,7 @@ from cerebro.contract.runs import NewModel, Origin
 from cerebro.errors import BadRequestError
 from cerebro.state import ExperimentState, Model, Run, additions
 from cerebro.state.models import is_same
+from cerebro.state.pruning import gone_text
 from dispatcher.terms.form import COLD, TermsForm
 from dispatcher.terms.notes import notes
 
@@ -64,7 +65,8 @@ class TermsView:
     Attributes:
         run: whose models it is about; `models`: their ids.
         values: fields of hyper-parameters; `epochs`, `priority`: the others, where there are any.
-        starts: where a clone may begin; `start`: the one chosen.
+        starts: where a clone may begin; `start`: the one chosen; `no_start`: why there is none but new weights, a part
+            of a sentence.
         lines: the difference; `notes`: what it brings about, in sentences.
         refusal: why this cannot be asked for now, whatever is typed; empty if it can.
         problems: key of a field, or ``form`` -> what is wrong with it and what to do.
@@ -79,6 +81,7 @@ class TermsView:
     epochs: Field | None
     priority: Field | None
     starts: tuple[Start, ...]
+    no_start: str
     start: str
     more: str
     lines: tuple[Line, ...]
@@ -118,6 +121,7 @@ def terms(state: ExperimentState, form: TermsForm) -> TermsView:
         epochs=_epochs(run, models, form),
         priority=_priority(models, form),
         starts=tuple(_starts(run, models[0], form.start)) if form.kind is CommandKind.CLONE_MODEL else (),
+        no_start=_no_start(run, models[0]) if models else "",
         start=form.start,
         more=form.more,
         lines=lines,
@@ -189,6 +193,10 @@ def _starts(run: Run, model: Model, chosen: str) -> Iterator[Start]:
     if chosen not in {each.value for each in offered}:
         known = {"last": "its last state (warm)", "best": "its best epoch (warm)"}
         yield Start(value=chosen, label=known.get(chosen, f"the end of epoch {chosen} (warm)"))
+
+
+def _no_start(run: Run, model: Model) -> str:
+    return gone_text(run, model) if model.is_pruned else f"{model.id} has no checkpoint yet"
 
 
 def _offered(run: Run, model: Model) -> Iterator[Start]:

@@ -14,7 +14,9 @@ from cerebro.contract.events import (
     ModelStopRequested,
     PriorityChanged,
 )
+from cerebro.state.experiment import fold
 from dispatcher.terms.form import TermsForm
+from dispatcher.terms.view import terms
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import running_story
@@ -389,3 +391,15 @@ def test_a_start_that_is_gone_stays_chosen(bench: Bench, browser: Browser) -> No
     before = len(bench.store.logs["digits"])
     assert send(browser, "clone", fields)[0] == 422
     assert len(bench.store.logs["digits"]) == before
+
+
+def test_a_clone_of_a_model_without_checkpoints_says_why_it_begins_anew(bench: Bench) -> None:
+    """They were removed: it is not that there were none yet."""
+    state = fold("digits", bench.store.logs["digits"])
+    run = state.runs["fit-1"]
+    form = TermsForm(kind=CommandKind.CLONE_MODEL, run="fit-1", models=("m00",), values={})
+    run.models["m00"].removed = {visit.file for visit in run.models["m00"].visits}
+    told = terms(state, form).no_start
+    assert told.startswith("the checkpoints of m00 were removed, because fit-1 keeps those of")
+    run.models["m00"].removed = set()
+    assert terms(state, form).no_start == "m00 has no checkpoint yet"
