@@ -62,7 +62,7 @@ def asked_fit(
     Raises:
         SpecError, MetricError, DataError, SearchError, SearchSpaceError: what is wrong.
     """
-    check_fit(spec, {**options, "metric": options["metric"] or ""}, is_validated=is_validated)
+    _check_fit(spec, {**options, "metric": options["metric"] or ""}, is_validated=is_validated)
     named = ("search", "stop", "samples", "hours", "keep", "epochs")
     given = {name: options[name] for name in named}
     found: list[CodeRecord] = []
@@ -81,7 +81,7 @@ def asked_fit(
     return searched, models
 
 
-def check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: bool) -> None:
+def _check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: bool) -> None:
     """Whether the cluster could train by these `settings`, which are named as the arguments of `run_fit`.
 
     Raises:
