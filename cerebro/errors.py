@@ -113,6 +113,10 @@ class UnauthorizedError(PermanentError):
     """The bearer token is missing or wrong."""
 
 
+class ForbiddenError(PermanentError):
+    """Who asks is known, and may not: its role or token lacks the scope, or it is not in the project."""
+
+
 class NotFoundError(PermanentError):
     """No such experiment, run, worker or code in the store."""
 
@@ -139,6 +143,26 @@ class ClusterError(PermanentError):
 
 class ProvisionError(PermanentError):
     """A step of making or removing a cluster failed; the same command goes on from there."""
+
+
+class ExportError(PermanentError):
+    """A tracker refuses what is exported to it, or is none.
+
+    Attributes:
+        code: the tracker's own name for the error, where it has one.
+    """
+
+    code: str = ""
+
+
+class TrackerUnavailableError(RetryableError):
+    """A tracker does not answer, or has too much to do.
+
+    Attributes:
+        retry_after_s: for how long it asks to be left alone, in seconds.
+    """
+
+    retry_after_s: float = 0.0
 
 
 class RunFailedError(PermanentError):
@@ -219,6 +243,10 @@ class ObjectStoreError(RetryableError):
     """An object store did not answer properly although the object should exist."""
 
 
+class VolumeError(RetryableError):
+    """A volume did not let a file be read that should be there: it does not answer, or is mounted anew."""
+
+
 class ShardCorruptError(RetryableError):
     """A data shard's bytes do not match its checksum."""
 
@@ -229,6 +257,10 @@ class CheckpointCorruptError(RetryableError):
 
 class StorageFullError(RetryableError):
     """A volume is full; what was there before is unchanged."""
+
+
+class DeviceError(RetryableError):
+    """A device that the worker has registered is not there, or does not work: the machine's fault."""
 
 
 class WorkerCrashedError(RetryableError):

@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+    from torch.utils.data import DataLoader as TorchLoader
 
 Mode = Literal["train", "valid", "test", "predict"]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A metric that is a quotient of two sums over rows: `train` and `test` may return it in place of a number.
+
+    Of several units, partitions and ranks both terms are added, so that the metric is that of all rows, to the last
+    count, however they are cut. A number is averaged instead, weighted by rows, which for these is another value::
+
+        {"precision": Ratio(tp, tp + fp), "f1": Ratio(2 * tp, 2 * tp + fp + fn), "loss": Ratio(summed_loss, tokens)}
+
+    Searches, stop rules, tables and pages see its number.
+
+    Attributes:
+        numerator, denominator: numbers, or arrays or tensors of one element; finite, and the denominator not negative.
+    """
+
+    numerator: Any
+    denominator: Any
+
+    @property
+    def value(self) -> float:
+        """Its number. Where both terms are 0 there was nothing to count, and it is 0."""
+        numerator, denominator = float(self.numerator), float(self.denominator)
+        return numerator / denominator if denominator else 0.0
+
+    def __add__(self, other: Ratio) -> Ratio:
+        """Of the rows of both."""
+        return Ratio(self.numerator + other.numerator, self.denominator + other.denominator)
+
+
+Metrics = Mapping[str, "float | Ratio"]
+"""What `train` and `test` return, by name."""
 
 
 class DataLoader(Protocol):
@@ -29,6 +63,8 @@ class DataLoader(Protocol):
             left early leaves it where it is. Each further pass over the same unit counts from the unit's first batch
             again. Sizes of partitions, and the order in which the model visits them, are taken into account. In `test`
             and `predict`, which are no part of the training, the count is of their own batches.
+        is_lent: whether the batch at hand has fewer rows than there are ranks, and this rank was handed one that is
+            another rank's. Leave it out of what you count.
         ids: of the rows of the batch at hand, in its order: what column ``id`` of the metadata says. Empty before the
             first batch; after the last one, that one's.
 
@@ -53,6 +89,11 @@ class DataLoader(Protocol):
     @property
     def ids(self) -> list[Any]:
         """Ids of the rows of the current batch."""
+        ...
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether the rows of the current batch are another rank's."""
         ...
 
     def __iter__(self) -> Any: ...
@@ -96,6 +137,20 @@ class DataLoader(Protocol):
         """
         ...
 
+    def as_torch(self, arrange: Callable[[Any, Any], Any] | None = None) -> TorchLoader[Any]:
+        """These batches as a `torch.utils.data.DataLoader`, for a library that asks for one::
+
+            trainer_of_a_library.fit(model, dataloader.as_torch(lambda inputs, labels: {**inputs, "labels": labels}))
+
+        A pass over it is a pass over the unit. Items of its `dataset` are whole batches, on the models' device. Nobody
+        sees what the library keeps from batch to batch, so such a unit has no savepoints, unless `savepoint` says that
+        it can.
+
+        Args:
+            arrange: makes of a batch's inputs and outputs what the library takes; left out: the pair of them.
+        """
+        ...
+
 
 class Checkpoint(MutableMapping[str, Any]):
     """What lives across the units of a model, saved with its modules; empty in its first unit.
@@ -132,11 +187,38 @@ class ETLSpec:
             `row_preprocessor` sees the row. Columns not named here are values only.
         batch_rows: most rows that `batch_preprocessor` is given in one call.
         misc_dir: folder with the miscellaneous files of the dataset locators; set before `initialize_worker`.
+        fitted: what `fit` returned for the data set; set before `initialize_worker`, in every process.
     """
 
+    fitted: Any = None
     batch_rows: int = 4096
     is_feature_download: list[str] = []  # noqa: RUF012 - a default that users replace in __init__, as the thesis has it
     misc_dir: str = ""
+
+    def fit(self, batches: Iterator[RecordBatch], object_dir: str) -> Any:
+        """Statistics of the training rows: called once for a data set, on one worker, before rows are preprocessed.
+
+        Optional. What it returns is `fitted` from then on, in this spec and in every `SubEpochSpec` that trains on the
+        data set: means, a vocabulary. What it changes in `self` is lost; `initialize_worker` was not called::
+
+            def fit(self, batches, object_dir):
+                counts = collections.Counter()
+                for batch in batches:
+                    counts.update(batch["word"].to_pylist())
+                return {word: number for number, (word, _) in enumerate(counts.most_common(10_000))}
+
+        Args:
+            batches: all rows of the training split, and no others, each once: metadata rows, up to `batch_rows` at a
+                time (256 where objects have to be copied), in an order that does not depend on the workers.
+                ``batch.to_pylist()`` has them as dicts. With a `fraction`, the rows that it draws. A row whose objects
+                cannot be fetched is left out.
+            object_dir: folder that holds the objects of the rows of the batch at hand.
+
+        Returns:
+            Anything that can be pickled, up to 256 MiB. Between two batches, and after the last one, it may take
+            600 s: then it counts as hung.
+        """
+        raise NotImplementedError
 
     def initialize_worker(self) -> None:
         """Called once in each process that preprocesses rows, before the first row."""
@@ -151,7 +233,8 @@ class ETLSpec:
 
         Returns:
             Input and output; each a tensor, an array, a number, or a dict or tuple of them, with the same shapes and
-            dtypes for every row. In mode ``predict`` the output may be `None`.
+            dtypes for every row. Where the first axis of an array has another length in each row, it is marked:
+            `cerebro.ragged`. In mode ``predict`` the output may be `None`.
         """
         raise NotImplementedError
 
@@ -173,7 +256,8 @@ class ETLSpec:
 
         Returns:
             Inputs and outputs; each a tensor, an array, or a dict or tuple of them, with one entry for each row of the
-            batch on the first axis. In mode ``predict`` the outputs may be `None`.
+            batch on the first axis; or a `cerebro.Ragged`, or one of Arrow's arrays of lists of numbers, with a row for
+            each. In mode ``predict`` the outputs may be `None`.
         """
         raise NotImplementedError
 
@@ -206,9 +290,11 @@ class SubEpochSpec:
 
     Attributes:
         misc_dir: folder with the miscellaneous files of the dataset locators; set before `initialize_worker`.
+        fitted: what `ETLSpec.fit` returned for the data set; set before `initialize_worker`.
     """
 
     misc_dir: str = ""
+    fitted: Any = None
 
     def initialize_worker(self) -> None:
         """Called once in each process that trains, before the first model."""
@@ -226,7 +312,7 @@ class SubEpochSpec:
         checkpoint: Checkpoint,
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
-    ) -> dict[str, float]:
+    ) -> Metrics:
         """Train on one partition, once.
 
         Args:
@@ -236,7 +322,8 @@ class SubEpochSpec:
             hyperparams: the configuration.
 
         Returns:
-            Metrics of this unit by name; they are averaged over an epoch, weighted by rows.
+            Metrics of this unit by name, the same names for every partition. Over an epoch numbers are averaged,
+            weighted by rows; a `Ratio` is put together exactly.
         """
         raise NotImplementedError
 
@@ -246,11 +333,12 @@ class SubEpochSpec:
         checkpoint: Checkpoint,
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
-    ) -> dict[str, float]:
-        """Metrics on the rows of `dataloader`; models are in evaluation mode and gradients are off.
+    ) -> Metrics:
+        """Metrics on the rows of `dataloader`, as `train` returns them; models are in evaluation mode and gradients are
+        off.
 
-        The rows are the whole split, in validation and test alike, but for a test on training data: that is done
-        partition by partition.
+        The rows are the whole split, in validation and test alike, so that a metric may be of any kind, such as an AUC.
+        A test on training data is done partition by partition: see `Ratio`.
         """
         raise NotImplementedError
 
@@ -268,7 +356,8 @@ class SubEpochSpec:
         """Predictions for the rows of `dataloader`, in their order.
 
         Returns:
-            An array or tensor with one entry per row, a dict of such columns, or an iterable (say, a generator) that
-            yields one of these per batch.
+            An array or tensor with one entry per row, a `cerebro.Ragged`, a list of numbers or texts, a dict of such
+            columns, or an iterable (say, a generator) that yields one of these per batch. What is yielded, and a column
+            of a dict, may be a list of arrays, too, one for each row.
         """
         raise NotImplementedError

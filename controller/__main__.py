@@ -12,11 +12,13 @@ from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
 from cerebro.runtime.kvs import KvsClient
 from controller.advisor import ChildHelper
+from controller.brain.brain import Brain, Rules
 from controller.leadership import resign
 from controller.loop import Controller
 from controller.metrics import Metrics
 from controller.orchestrator import Orchestrator
 from controller.projection import Projection
+from controller.registering import Registering
 from controller.settings import Settings
 
 _COLLECT_AFTER = (100_000, 50, 100)
@@ -43,7 +45,11 @@ def main() -> None:
     projection = Projection(kvs, settings.volumes, open_runs=settings.open_runs)
     metrics = Metrics()
     metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})
-    controller = Controller(kvs, settings, projection, ChildHelper(), orchestrator, metrics=metrics)
+    rules = Rules(mode=settings.brain, most=settings.most_workers, can_act=orchestrator is not None)
+    brain = Brain(ChildHelper(), rules)
+    controller = Controller(
+        kvs, settings, projection, ChildHelper(), orchestrator, brain=brain, metrics=metrics
+    )
     if settings.health_bind:
         _answer_probes(settings.health_bind, controller, metrics)
     # What a log folds to is millions of objects that stay and form no cycles. Looking through them again and again, as
@@ -51,6 +57,7 @@ def main() -> None:
     gc.set_threshold(*_COLLECT_AFTER)
     signal.signal(signal.SIGTERM, lambda *_: _end(settings))
     projection.start()
+    Registering(kvs, settings.volumes).start()
     controller.run()
 
 

@@ -56,9 +56,18 @@ def assign(
         fit = None
     for place in snapshot.closed:
         draft.places.close(place.worker, place.device)
-    for worker, key in replication.making(
-        state, run, fit, draft.places, draft.barred, is_filling=snapshot.is_filling
-    ):
+    draft.barred |= snapshot.suspects
+    made = replication.making(
+        state,
+        run,
+        fit,
+        draft.places,
+        draft.barred,
+        is_filling=snapshot.is_filling,
+        cramped=snapshot.cramped,
+        leaving=snapshot.leaving,
+    )
+    for worker, key in made:
         draft.give(worker, key, ())
     if search is not None and run.state is RunState.RUNNING:
         search_tasks.give(record, run, search, draft, depth=snapshot.depth)
@@ -148,7 +157,7 @@ class _Units:
         """Keep models off the workers that they may not go to."""
         dispatch_state = self._fit.dispatch_state
         bound = {model for model, _, _ in self._fit.interrupted}
-        for model in sorted(bound | self._fit.memory_retries.keys()):
+        for model in sorted(bound | self._fit.memory_retries.keys() | self._fit.shunned.keys()):
             if model in dispatch_state.running:
                 continue
             able, times = allowed(self._fit, model, self._now), dispatch_state.time[model]
@@ -398,6 +407,8 @@ class _Units:
         model = self._fit.model(key.model or "")
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
             return False
+        if model in self._fit.shunned and index not in allowed(self._fit, model, self._now):
+            return False  # it would be queued where it is again
         queued = dispatch_state.running.pop(model)
         room = 1 if self._fit.ways.is_plain else self._draft.places.num_free(worker.name, 1)
         free, dispatch_state.free[index] = dispatch_state.free[index], room

@@ -18,6 +18,7 @@ from cerebro.contract.tasks import Gang, TaskBody
 from cerebro.contract.ways import Way
 from cerebro.scheduling.dispatch_state import NEVER, Choice, GangMember
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
+from cerebro.state.workers import knows_fitted, knows_shortage, reads_ragged
 from controller import memory_retries, tasks
 from controller.fit_dispatch import FitDispatch
 from controller.memory_retries import calmest
@@ -34,6 +35,7 @@ class AssignmentDraft:
     Attributes:
         alive: workers that can be given tasks.
         places: what they have, and are given now.
+        fitted: what `ETLSpec.fit` returned for the run's data set, if anything.
         barred: names of those that are given nothing more: they have a task that must be alone, or are kept free for
             one.
     """
@@ -50,6 +52,11 @@ class AssignmentDraft:
         self.alive = [w for w in state.workers.values() if w.is_alive]
         self.places = Places(self.alive)
         self.barred = memory_retries.barred(state, run, fit, self.places, now)
+        plan = run.plan
+        made = state.datasets.get(plan.dataset) if plan is not None else None
+        self.fitted = made.fitted if made is not None else None
+        if plan is not None and state.is_fitted(plan.dataset):
+            self.barred |= {worker.name for worker in self.alive if not knows_fitted(worker)}
         self._taken: set[str] = set()
         self._fit = fit if fit is not None and fit.run == run.id else None
         self.steps: list[api.Assign] = []
@@ -92,6 +99,10 @@ class AssignmentDraft:
 
     def _body(self, worker: str, key: TaskKey, way: Way | None) -> TaskBody:
         body = tasks.body(self._record, self._state, self.run, key, way)
+        if key.kind == "etl":
+            shortages = self.run.task(key).shortages if knows_shortage(self.worker(worker)) else 0
+            known = {"with_ragged": reads_ragged(self.worker(worker)), "shortages": shortages}
+            return body.model_copy(update=known)
         merits = self._fit.dispatch_state.merit if self._fit is not None else []
         if self._fit is None or not merits or key.kind != "train" or self.worker(worker).seats == 1:
             return body
@@ -166,7 +177,12 @@ class AssignmentDraft:
         among = self.alive if is_exhausted else free
         fitting = (w for w in among if w.name not in self.barred and may_run(self._state, self.run, w, key))
         if not is_exhausted:
-            return next(fitting, None)
+            shunned = self.run.task(key).shunned
+            return (
+                min(fitting, key=lambda w: w.name in shunned, default=None)
+                if shunned
+                else next(fitting, None)
+            )
         name = calmest(fitting, self.places)
         if name and self.places.load(name):
             self.barred.add(name)

@@ -18,7 +18,6 @@ from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.orchestrator import Exit
 
 ENDING = Exit(reason="it was asked to end", kind=FailureKind.PREEMPTED)
-REMOVED = Exit(reason="it was removed and is no longer registered", kind=FailureKind.PREEMPTED)
 
 Life = tuple[str, str]
 """(worker, incarnation)."""
@@ -50,9 +49,9 @@ def decide(
     for name, known in state.workers.items():
         if name not in snapshot.workers:
             if known.is_alive:
-                found.append(_lost(known, REMOVED))
+                found.append(_lost(known, snapshot.gone(name)))
             if name not in busy:
-                found.append(WorkerRemoved(worker=name, reason=REMOVED.reason))
+                found.append(WorkerRemoved(worker=name, reason=snapshot.gone(name).reason))
     return found
 
 

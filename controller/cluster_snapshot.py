@@ -17,6 +17,10 @@ _UNSAID = 1.0
 """Weight that a worker registers with if it was given none and has one device. Any other one is asked for, or counted,
 and stays. This one asked for cannot be told from none: all pods of a StatefulSet are alike, so shares stay the same."""
 
+_FREE, _PARTITION, _MACHINE_FREE = 0.05, 1.2, 0.2
+"""Of a volume, of the size of a partition, of a machine's disk: what has to be free for a copy."""
+
+REMOVED = Exit(reason="it was removed and is no longer registered", kind=FailureKind.PREEMPTED)
 STARTED_ANEW = Exit(reason="its process was started anew", kind=FailureKind.CRASH)
 
 
@@ -59,6 +63,8 @@ class WorkerView:
     before: Exit = STARTED_ANEW
     """How the process before this incarnation ended."""
     free_bytes: int | None = None
+    has_room: bool = True
+    """Whether its shard volume has room for another copy of a partition, as far as it has told."""
     tasks: tuple[str, ...] = ()
     """What it says it runs, each as `experiment/task`."""
 
@@ -68,7 +74,12 @@ class ClusterSnapshot:
     """What no log tells: the workers as they are now."""
 
     workers: Mapping[str, WorkerView] = field(default_factory=dict)
-    """All that are registered. One that a log knows and that is not here is gone for good."""
+    """All that are registered and may be given something. One that a log knows and that is not here is gone for good,
+    or `left_out`."""
+    left_out: Mapping[str, Exit] = field(default_factory=dict)
+    """Workers that are registered but given nothing, and why: what they hold counts for nobody."""
+    suspects: frozenset[str] = frozenset()
+    """Those of `workers` that are given nothing new, for their machine is being checked."""
     now: float = 0.0
     """The time that an event would have now, in seconds. It may be off; nothing is taken back or given up by it, but
     what a user wants no more."""
@@ -78,8 +89,19 @@ class ClusterSnapshot:
     """Open tasks that a place may have after this decision."""
     named: Collection[str] = ()
     """Workers that the cluster's log names. Of others an experiment's log may tell, from before there was that log."""
+    leaving: frozenset[str] = frozenset()
+    """Workers that are to be given back: they go on, but what only they hold is made on others before."""
     is_filling: bool = False
     """Whether workers are on their way, who may bring back what nobody holds now."""
+
+    def gone(self, worker: str) -> Exit:
+        """Why a worker that is not among `workers` is not."""
+        return self.left_out.get(worker, REMOVED)
+
+    @property
+    def cramped(self) -> list[str]:
+        """Workers whose volume has no room for another copy."""
+        return [name for name, seen in self.workers.items() if not seen.has_room]
 
     @property
     def free_bytes(self) -> int:
@@ -141,6 +163,7 @@ def worker_view(
         absence=absence,
         before=_before(record.pod, fleet) if record.pod and fleet else STARTED_ANEW,
         free_bytes=status.checkpoint_free_bytes,
+        has_room=_has_room(status),
         tasks=status.tasks,
     )
 
@@ -153,6 +176,20 @@ def _share(record: WorkerRecord, fleet: Fleet | None, devices: Mapping[str, int]
         return record.weight
     pod = fleet.pods.get(record.pod.name) if fleet else None
     return float(devices.get(record.pod.uid, 0) or (pod.gpus if pod else 0) or record.weight)
+
+
+def _has_room(status: WorkerStatus) -> bool:
+    """A twentieth of the volume stays free, beside 1.2 times what a partition takes. Of a pod's own volume that is what
+    is used over the number of partitions there, which is too much rather than too little. A disk of a machine holds
+    other things: a fifth of it is to be free."""
+    usage = status.usage
+    if usage is None or usage.shards_total_bytes is None or usage.shards_used_bytes is None:
+        return True
+    total, used = usage.shards_total_bytes, usage.shards_used_bytes
+    if not status.record.pod:
+        return used <= (1 - _MACHINE_FREE) * total
+    partition = used / max(1, len(status.record.holdings))
+    return total - used >= _FREE * total + _PARTITION * partition
 
 
 def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:

@@ -21,17 +21,19 @@ from cerebro.contract.events import (
     WorkerLost,
     WorkerRemoved,
 )
+from cerebro.contract.metrics import ADVICE
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.search.procedure import Refused
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
+from cerebro.state.goals import spent
 from cerebro.state.report import epoch_report
 from cerebro.state.waiting import KIND, needed_partitions
 from controller import search_tasks
 from controller.assignment import assign, revoke_task
-from controller.cluster_decision import ENDING, REMOVED
-from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
+from controller.cluster_decision import ENDING
+from controller.cluster_snapshot import REMOVED, SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.fit_dispatch import FitDispatch
 from controller.gangs import out_of_gangs
 from controller.measuring import is_pointless
@@ -98,7 +100,7 @@ def _decided(
         return _end(run, "stopped", "", now=snapshot.now)
     if run.state is RunState.QUEUED:
         return []
-    problem = _fatal_message(run) or _metric_problem(run) or unmakable(state, run)
+    problem = _fatal_message(run) or _metric_problem(run) or _mixed_parts(run) or unmakable(state, run)
     if problem:
         return _end(run, "failed", problem, now=snapshot.now)
     doomed = [*_revoke_cut_short(run, snapshot.now), *_revoke_unneeded(state, run)]
@@ -128,6 +130,8 @@ def _go_on(
     if run.storage_full is not None and run.state is RunState.RUNNING:
         reason = run.storage_full.message
         return [_note(RunPaused(run=run.id, reason=reason, needs_bytes=run.storage_full.needs_bytes))]
+    if run.state is RunState.RUNNING and (reason := spent(state, run, snapshot.now)):
+        return [_note(RunPaused(run=run.id, reason=reason))]
     if run.state is RunState.PAUSED:
         has_free_space = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
         return [_note(RunResumed(run=run.id))] if has_free_space else []
@@ -152,14 +156,16 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
     """Take back what is open at workers that are not there. Who is there, the cluster's log tells: it is read to its
     end before this is asked."""
     for name, known in state.workers.items():
-        seen = snapshot.workers.get(name)
+        seen, left_out = snapshot.workers.get(name), snapshot.left_out.get(name)
         loss = _loss(known, seen)
-        if loss is not None:
+        if left_out is not None:
+            yield from _ask_for(state, known, f"{name}: {left_out.reason}", snapshot.now)
+        elif loss is not None:
             yield from _take_back(state, known, loss.exit, loss.how)
         elif known.left and seen is not None:
             yield from _take_back(state, known, seen.before, Liveness.GONE, known.left)
         if loss is not None and name not in snapshot.named:
-            yield from _unnamed(known, loss.exit, is_gone=seen is None)
+            yield from _unnamed(known, left_out or loss.exit, is_gone=seen is None)
 
 
 _NAMED = 5
@@ -210,6 +216,12 @@ def _take_back(
                 force=how is Liveness.GONE or task.worker != worker.name,
                 loss=exit.kind,
             )
+
+
+def _ask_for(state: ExperimentState, worker: Worker, reason: str, now: float) -> Iterator[Step]:
+    """Have a worker that is given nothing any more give back what it has: it is there, and may have healthy devices."""
+    for key in list(worker.open_tasks):
+        yield from _ask_back(state.runs[TaskKey.parse(key).run].tasks[key], reason, now)
 
 
 # --- ends ---------------------------------------------------------------------------------------
@@ -283,6 +295,17 @@ def _metric_problem(run: Run) -> str:
             f"returned: {told}. Choose one of them as `metric`, or return {name!r}"
         )
     return ""
+
+
+def _mixed_parts(run: Run) -> str:
+    """Why metrics of a test's parts cannot be put together, told as soon as two of them show it."""
+    found = run.counts.mixed
+    if found is None:
+        return ""
+    return (
+        f"metric {found.metric!r} of model {found.model} is a cerebro.Ratio on partition {found.ratio} and a number on "
+        f"partition {found.number}, which cannot be put together: in SubEpochSpec.test(), {ADVICE}"
+    )
 
 
 def _completed_epoch(run: Run) -> int:

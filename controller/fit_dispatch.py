@@ -63,6 +63,7 @@ class FitDispatch:
         ways: by which way the next unit of each model runs on each worker.
         policy: what decides; a plan is followed where there is one.
         memory_retries: model -> its units that ran out of memory and are not done yet: partition -> where it ran.
+        shunned: the same of units that failed of a machine and are not done yet: where it was.
         interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran, or that have
             a savepoint -> until when their model waits for a holder of the partition; 0: not at all.
     """
@@ -86,6 +87,7 @@ class FitDispatch:
         self._settled = 0
         self.gang_size = run.request.gang
         self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
+        self.shunned: dict[int, dict[int, frozenset[int]]] = {}
         self.interrupted: dict[tuple[int, int, int], float] = {}
         self._is_holding_known = True
         held = self._held(state)
@@ -324,13 +326,13 @@ class FitDispatch:
         self.interrupted.pop(unit, None)
         if task.is_interrupted:
             self.interrupted[unit] = task.waits_until
-        if task.exhausted and task.state not in ENDED:
-            tried_at = frozenset(self._worker[name] for name in task.exhausted)
-            self.memory_retries.setdefault(model, {})[partition] = tried_at
-        elif task.exhausted and model in self.memory_retries:
-            self.memory_retries[model].pop(partition, None)
-            if not self.memory_retries[model]:
-                del self.memory_retries[model]
+        for kept, workers in ((self.memory_retries, task.exhausted), (self.shunned, task.shunned)):
+            if workers and task.state not in ENDED:
+                kept.setdefault(model, {})[partition] = frozenset(self._worker[name] for name in workers)
+            elif workers and model in kept:
+                kept[model].pop(partition, None)
+                if not kept[model]:
+                    del kept[model]
 
     def _start(self, key: TaskKey, given: TaskAssigned | Attempt, at: float) -> None:
         model, dispatch_state = self._model[key.model or ""], self.dispatch_state

@@ -15,16 +15,18 @@ import math
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from cerebro.contract import api
-from cerebro.contract.events import RunFinished, RunPaused
+from cerebro.contract.events import ForecastMade, RunFinished, RunPaused
 from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.search.questions import drawable
 from cerebro.state import RunState
 from controller.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
+from controller.brain.brain import Brain
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 from controller.decide import Step
@@ -32,10 +34,12 @@ from controller.deletion import Deletion
 from controller.drawing.draws import Draws
 from controller.event_logging import line
 from controller.fold_cache import FoldCache
+from controller.health import evidence
 from controller.isolation import Isolation
 from controller.leadership import SOON_S
 from controller.ledger import Ledger
 from controller.log_reading import LogReading, Observer
+from controller.machines import Machines
 from controller.membership import Membership
 from controller.metrics import Metrics
 from controller.opened import Experiments, Opened, Overview, is_busy
@@ -74,11 +78,12 @@ class Controller:
         helper: Helper,
         orchestrator: Orchestrator | None = None,
         *,
+        brain: Brain | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
         self._kvs, self._settings = kvs, settings
-        self._advisor = Advisor(helper)
+        self._advisor, self._brain = Advisor(helper), brain
         self._experiments = Experiments(settings.open_runs)
         self._cores = FoldCache(drawable=drawable())
         self._sharing, self._taken = Sharing(), TakenTime()
@@ -98,7 +103,7 @@ class Controller:
         self._deletion = Deletion(kvs, settings.volumes, self._forget, self._renew)
         self._pruned = PrunedFiles(settings.volumes, self._leads_for_certain)
         self._membership = Membership(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
-        self._ledger = Ledger(kvs)
+        self._ledger, self._machines = Ledger(kvs), Machines(kvs)
         self._reading = LogReading(observer, self._metrics)
         self._isolation = Isolation(
             kvs,
@@ -132,17 +137,20 @@ class Controller:
                 self._metrics.leading.set(0)
                 log.warning("leadership lost: %s", error)
                 self._led_until = 0.0
+                self._plans.keep(())
                 self._begin_anew()
             except UnreadableLedgerError as error:
                 self._metrics.stood_by()
                 log.error("the controller stands by: %s", error)
                 self._stand_by()
+        self._plans.keep(())
 
     def _stand_by(self) -> None:
         """A controller of the version that can go on may lead; for this one the cluster's log is read anew then."""
         with contextlib.suppress(RetryableError):
             self._kvs.lead(self._settings.holder, SOON_S)
         self._led_until = 0.0
+        self._plans.keep(())
         self._begin_anew()
         self.stop.wait(_STAND_BY_S)
 
@@ -150,7 +158,7 @@ class Controller:
         """What is known may be out of date, and another controller may have led."""
         self._experiments.look_again()
         self._ledger.look_again()
-        self._advisor.forget()
+        self._look_ahead_no_more()
         self._queue_read = -self._settings.tick_s
 
     # --- which experiments -----------------------------------------------------------------------
@@ -230,6 +238,10 @@ class Controller:
         is_reading = self._read_on()
         overviews = self._look_over()
         snapshot = self._look(overviews)
+        if self._tend_machines(overviews):
+            self._membership.look_again()
+            self._experiments.look_again()
+            return
         ending = {life for each in overviews for life in each.ending}
         if self._ledger.tend(self._term, snapshot, ending=ending, busy=_busy(overviews)):
             self._experiments.look_again()
@@ -237,7 +249,7 @@ class Controller:
         snapshot = self._ledger.on(snapshot)
         unready = self._experiments.unready()
         if unready or sum(len(each.runs) for each in overviews) != 1:
-            self._advisor.forget()
+            self._look_ahead_no_more()
         has_changed = self._round(snapshot, is_whole=not unready)
         if has_changed and not is_reading:
             return
@@ -248,6 +260,17 @@ class Controller:
         if not self._experiments.opened:
             wait_s *= 2
         self._watch(cores, 0.0 if is_reading else wait_s)
+
+    def _tend_machines(self, overviews: Iterable[Overview]) -> bool:
+        """Do what is to be done about broken machines; whether anything was."""
+        return self._machines.tend(
+            self._term,
+            self._membership.statuses,
+            self._membership.health,
+            seen=evidence(each.ended for each in overviews),
+            open_runs=[(core.state, run) for core, run in self._experiments.open_runs()],
+            now=self._reading.now(),
+        )
 
     def _look_over(self) -> list[Overview]:
         """Overview of each experiment whose log is read. A fault in one shows here, and is kept from the others."""
@@ -290,14 +313,16 @@ class Controller:
         if recalled is not None:
             return self._perform(core, [api.Note(event=recalled)])
         planned = self._advisor.advise(core) if asked.is_alone else without_plan(run)
+        ahead = self._look_ahead(core) if asked.is_alone else None
+        if self._brain is not None and (leaving := self._brain.leaving(core.state)):
+            snapshot = replace(snapshot, leaving=leaving)
         self._pruned.tend(core.state.name, run, self._term)
         with self._metrics.deciding():
             steps = core.decide(asked.on(snapshot), run)
         if self._pruned.is_busy(core.state.name, run.id):
             # Nobody looks after a run that has ended.
             steps = [step for step in steps if not _is_end(step)]
-        if planned is not None:
-            steps.insert(0, api.Note(event=planned))
+        steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
         self._trials.keep(core.state.name, run)
         if not steps and run.state is RunState.QUEUED and run.plan is None:
             steps = self._plans.steps(core, run)
@@ -311,6 +336,21 @@ class Controller:
                 is_own = write.core is core
                 has_changed |= act() if is_own else self._isolation.attempt(write.core.state.name, act, False)
         return has_changed
+
+    def _look_ahead(self, core: Core) -> ForecastMade | None:
+        """What is to be noted of when the run will end; asks for another number of workers, if it is to have one."""
+        if self._brain is None:
+            return None
+        ahead = self._brain.look(core, self._reading.now(), self._membership.seen)
+        if ahead is not None and ahead.asked_for is not None:
+            has_asked = self._membership.ask_for(ahead.asked_for, f"{core.state.name}/{ahead.run}")
+            return ahead if has_asked else ahead.model_copy(update={"asked_for": None})
+        return ahead
+
+    def _look_ahead_no_more(self) -> None:
+        self._advisor.forget()
+        if self._brain is not None:
+            self._brain.forget()
 
     def _pace(self) -> None:
         """Let news gather for a moment while there is work everywhere: then several commits cost one decision."""
@@ -384,16 +424,19 @@ class Controller:
             overviews = self._experiments.overviews()
             runs = {RunRef(name, run.id): run for name, each in overviews.items() for run in each.runs}
             devices = {place for each in overviews.values() for place in each.to_train}
-            attended = self._sharing.told(self._told, runs, len(devices), self._waiting, self._told_before)
+            told = self._sharing.told(self._told, runs, len(devices), self._waiting, self._told_before)
+            attended = told.model_copy(update={"most_workers": self._settings.most_workers})
         open_runs = self._settings.open_runs
         answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S, open_runs=open_runs, attended=attended)
         if answer.term == 0:
             self._metrics.stood_by()
             log.info("%s leads", answer.holder)
+            self._plans.keep(())
             return 0
         if answer.term != self._term:
             self._told = None
             self._membership.take_over()
+            self._plans.take_over()
             self._deletion.look_again()
             self._pruned.look_again()
             self._begin_anew()

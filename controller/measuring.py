@@ -184,6 +184,7 @@ class _Giver(NamedTuple):
             "misc": record.locators.misc,
             "dataset": plan.dataset,
             "seed": request.seed,
+            "fitted": self.draft.fitted,
         }
 
 

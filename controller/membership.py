@@ -8,12 +8,16 @@ that will not come back, and tells why others do not start. What their state mea
 from __future__ import annotations
 
 import logging
+import math
 import time
 
+from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import SizeRequest, Troubles, WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
 from cerebro.runtime.kvs import KvsClient
+from controller.brain.brain import Seen
 from controller.cluster_snapshot import ClusterSnapshot, are_coming, trained_on, worker_view
+from controller.health import left_out, suspects
 from controller.orchestrator import Fleet, Orchestrator
 
 log = logging.getLogger(__name__)
@@ -22,6 +26,9 @@ NO_MANAGER = (
     "this cluster has no cluster manager that could start or end workers: on one machine, run `cerebro scale` there, "
     "without CEREBRO_SERVER"
 )
+
+BRAIN = "brain"
+"""Who asks for workers, where no person does."""
 
 _FILLING_S = 60.0
 """So long after their number was changed, or one went, workers that are still to come are waited for before anything is
@@ -43,16 +50,24 @@ class Membership:
         self._kvs, self._orchestrator = kvs, orchestrator
         self._lease_s, self._tick_s = lease_s, tick_s
         self._workers: tuple[WorkerStatus, ...] = ()
+        self._health = HealthAnswer()
         self._read_at = self._tended_at = -tick_s
         self._reachable_since = time.monotonic()
         self._told: Troubles | None = None
         self._may_have_request = True
         self._filling: tuple[int, float] | None = None
         """How many pods are wanted, and since when some of them are to come."""
+        self._now = 0.0
+        self._size: int | None = None
+        """Pods that were wanted when that was looked at last."""
+        self._chosen_at, self._changed_at = -math.inf, -math.inf
+        """When a person, and when the brain, changed that."""
+        self._own: int | None = None
+        """What the brain asked for last."""
 
     def take_over(self) -> None:
-        """The leadership is new: somebody else may have told other things meanwhile."""
-        self._told = None
+        """The leadership is new: somebody else may have told other things meanwhile, and a person chosen a size."""
+        self._told, self._size, self._own = None, None, None
         self.hear()
 
     def hear(self) -> None:
@@ -74,10 +89,12 @@ class Membership:
         Raises:
             RetryableError: the store is away.
         """
+        self._now = now
         self._read()
         fleet = self._fleet()
+        self._see_size(fleet)
         reachable_s = time.monotonic() - self._reachable_since
-        devices = trained_on(self._workers)
+        devices, out = trained_on(self._workers), left_out(self._workers, self._health)
         return ClusterSnapshot(
             now=now,
             workers={
@@ -89,9 +106,22 @@ class Membership:
                     devices=devices,
                 )
                 for status in self._workers
+                if status.record.worker not in out
             },
+            left_out={s.record.worker: out[s.record.worker] for s in self._workers if s.record.worker in out},
+            suspects=suspects(self._workers, self._health, now),
             is_filling=self._is_filling(fleet),
         )
+
+    @property
+    def statuses(self) -> tuple[WorkerStatus, ...]:
+        """All registered workers, as they were when the newest snapshot was made."""
+        return self._workers
+
+    @property
+    def health(self) -> HealthAnswer:
+        """What was known of their machines then."""
+        return self._health
 
     def _is_filling(self, fleet: Fleet | None) -> bool:
         if fleet is None or not are_coming(self._workers, fleet):
@@ -101,6 +131,59 @@ class Membership:
         if self._filling is None or self._filling[0] != fleet.size:
             self._filling = (fleet.size, now)
         return now - self._filling[1] < _FILLING_S
+
+    def _see_size(self, fleet: Fleet | None) -> None:
+        """Whoever changes the number of pods without the brain is a person. So is, to a controller that has just taken
+        over, who chose the present one: it cannot know."""
+        if fleet is None or fleet.size == self._size:
+            return
+        if fleet.size != self._own:
+            self._chosen_at = self._now
+        self._size = fleet.size
+
+    def seen(self) -> Seen:
+        """How the number of workers came about."""
+        fleet = self._fleet()
+        if fleet is None:
+            # A cluster manager that is away may have got another number meanwhile.
+            is_changing = self._orchestrator is not None
+        else:
+            # Pods that are quarantined, or find no node, count for the manager and not for the forecast: of fewer pods
+            # it would end those that work.
+            is_changing = (
+                are_coming(self._workers, fleet)
+                or any(not fleet.is_wanted(name) for name in fleet.pods)
+                or fleet.size != self._at_work(fleet)
+            )
+        return Seen(changed_at=self._changed_at, chosen_at=self._chosen_at, is_changing=is_changing)
+
+    def _at_work(self, fleet: Fleet) -> int:
+        """Pods that train and may be given something."""
+        out = left_out(self._workers, self._health)
+        here = [
+            status.record
+            for status in self._workers
+            if not status.is_lost and status.record.worker not in out
+        ]
+        return sum(
+            "train" in record.kinds and record.pod is not None and record.pod.name in fleet.pods
+            for record in here
+        )
+
+    def ask_for(self, workers: int, run: str) -> bool:
+        """Ask for so many workers, for a run; false where a person's request waits for the cluster manager.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        waiting = self._kvs.size_request()
+        if waiting is not None and not waiting.problem and waiting.by != BRAIN:
+            log.info("no %s workers are asked for: %s has asked for %s", workers, waiting.by, waiting.workers)
+            return False
+        self._own, self._changed_at = workers, self._now
+        self._kvs.request_size(SizeRequest(workers=workers, by=BRAIN, reason=f"by the forecast of {run}"))
+        self._may_have_request = True
+        return True
 
     def tend(self) -> None:
         """Keep the number of workers as it was asked for, once per tick. Only the controller that leads calls it.
@@ -122,7 +205,7 @@ class Membership:
     def _read(self) -> None:
         now = time.monotonic()
         if now - self._read_at >= self._tick_s:
-            self._workers = self._kvs.workers()
+            self._workers, self._health = self._kvs.workers(), self._kvs.workers_health()
             self._read_at = now
 
     def _fleet(self) -> Fleet | None:
@@ -159,8 +242,14 @@ class Membership:
         except PermanentError as error:
             log.warning("%s workers cannot be had: %s", request.workers, error)
             return str(error)
+        if request.by != BRAIN:
+            self._chosen_at = self._now
+        why = f" ({request.reason})" if request.reason else ""
         log.info(
-            "asked the cluster manager for %s workers, for %s", request.workers, request.by or "somebody"
+            "asked the cluster manager for %s workers, for %s%s",
+            request.workers,
+            request.by or "somebody",
+            why,
         )
         return ""
 

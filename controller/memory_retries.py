@@ -55,15 +55,16 @@ def calmest(workers: Iterable[Worker], places: Places) -> str:
 def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
     """Workers that hold what an idle model has yet to visit, and that it may go to.
 
-    Not those where a unit of it ran out of memory, while another one could take it; and while an interrupted unit of it
-    has a holder, or waits for one, no others, so that it is idle when the holder is.
+    Not those where a unit of it ran out of memory, or failed of the machine, while another one could take it; and while
+    an interrupted unit of it has a holder, or waits for one, no others, so that it is idle when the holder is.
     """
     dispatch_state = fit.dispatch_state
     open_, times = dispatch_state.open[model], dispatch_state.time[model]
     found = {w for w, held in enumerate(dispatch_state.held) if held & open_ and times[w] != NEVER}
     tried_at = {
         worker
-        for partition, workers in fit.memory_retries.get(model, {}).items()
+        for kept in (fit.memory_retries, fit.shunned)
+        for partition, workers in kept.get(model, {}).items()
         if not workers.issuperset(dispatch_state.holders(partition))
         for worker in workers
     }

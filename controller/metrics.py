@@ -32,7 +32,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0
 _LOOK_S = 5.0
 """Between two counts of workers: decisions come many times a second, scrapes every 15 s or so."""
 
-WORKER_STATES = ("busy", "idle", *Liveness)
+WORKER_STATES = ("busy", "idle", *Liveness, "quarantined")
 
 
 class _Projection(Protocol):
@@ -171,6 +171,8 @@ def _states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]
             yield seen.absence.how
         else:
             yield "busy" if name in busy else "idle"
+    for _ in snapshot.left_out:
+        yield "quarantined"
 
 
 def _device_states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]:

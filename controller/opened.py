@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cerebro.contract import api
-from cerebro.state import Run, RunState, gap
-from cerebro.state.workers import NO_DEVICE
+from cerebro.state import ExperimentState, Run, RunState, gap
+from cerebro.state.workers import NO_DEVICE, Ended
 from controller import claims, cluster_decision
 from controller.arbiter import Place, RunRef
 from controller.cluster_snapshot import WorkerView
@@ -37,6 +37,7 @@ class Overview:
         to_train: devices of workers that train, as far as the experiment knows.
         ending: workers that gave a task back because they end.
         busy: workers with open tasks.
+        ended: how attempts ended at workers where one failed.
         gap: of the newest epoch of a fit that is open; 0 without one.
     """
 
@@ -46,6 +47,7 @@ class Overview:
     to_train: frozenset[Place]
     ending: frozenset[cluster_decision.Life]
     busy: frozenset[str]
+    ended: Mapping[str, Collection[Ended]]
     gap: float
 
     @classmethod
@@ -59,8 +61,18 @@ class Overview:
             to_train=claims.places_to_train(state),
             ending=frozenset(cluster_decision.ending(state)),
             busy=frozenset(cluster_decision.busy(state)),
+            ended=ended(state),
             gap=max((_gap(run) for run in runs), default=0.0),
         )
+
+
+def ended(state: ExperimentState) -> dict[str, Collection[Ended]]:
+    """How attempts ended at workers where one failed."""
+    return {
+        worker.name: [each._replace(experiment=state.name) for each in worker.ended]
+        for worker in state.workers.values()
+        if worker.has_failures
+    }
 
 
 def _gap(run: Run) -> float:
@@ -244,7 +256,7 @@ def _said_to_run(experiment: str, worker: str, seen: WorkerView) -> set[Place]:
     for name, _, key in (task.partition("/") for task in seen.tasks):
         if name == experiment:
             # It is text of the worker's, perhaps of another version.
-            takes_none = key.split("/")[1:2] in (["etl"], ["search"])
+            takes_none = key.split("/")[1:2] in (["etl"], ["search"], ["fitting"])
             lanes = (NO_DEVICE,) if takes_none else range(seen.devices)
             found.update(Place(worker, lane) for lane in lanes)
     return found

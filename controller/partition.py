@@ -1,19 +1,35 @@
-"""How a data set is cut: which rows each worker gets. Pure."""
+"""How a data set is cut: in which order rows come, and how many of them each worker gets. Pure.
+
+The place of a row in the order depends on the seed, the split and the row's id alone: not on the file in which it lies,
+its format, or the rows beside it (docs/decisions/0053-tables-larger-than-memory.md).
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import repeat
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+Keys = NDArray[np.uint64]
+"""Of rows: those with smaller keys come first; of equal keys, those with smaller ids."""
 
 
-def sample(rows: int, *, fraction: float, seed: int, split: str) -> list[int]:
-    """Row numbers of a split in shuffled order, cut to `fraction` of them but at least one.
+def row_keys(ids: Sequence[bytes], *, seed: int, split: str) -> Keys:
+    """Keys of rows: hashes (XXH3, 64 bits) of their ids as UTF-8 text, seeded so that no two splits are correlated.
 
-    Shuffled once by seed (seed paper, section 3.1); each split has its own generator, so that no two are correlated.
+    They shuffle the rows (seed paper, section 3.1). A whole number counts as its decimal text, so it does not matter
+    whether ids were read as text.
     """
-    order = list(range(rows))
-    random.Random(f"{seed}/{split}").shuffle(order)
-    return order[: max(1, round(rows * fraction))]
+    seeded = xxhash.xxh3_64_intdigest(f"{seed}/{split}".encode())
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, ids, repeat(seeded)), np.uint64, len(ids))
+
+
+def kept(rows: int, fraction: float) -> int:
+    """How many of a split's rows are used: the first ones in their order; at least one."""
+    return max(1, round(rows * fraction))
 
 
 def shares(rows: int, weights: Sequence[float]) -> list[int]:
@@ -35,11 +51,18 @@ def shares(rows: int, weights: Sequence[float]) -> list[int]:
     return counts
 
 
-def cut(order: Sequence[int], workers: Mapping[str, float]) -> dict[str, list[int]]:
-    """Row numbers per worker: contiguous pieces of `order`, in proportion to the workers' weights."""
-    pieces: dict[str, list[int]] = {}
-    start = 0
-    for worker, count in zip(workers, shares(len(order), list(workers.values())), strict=True):
-        pieces[worker] = list(order[start : start + count])
-        start += count
-    return pieces
+def cut(start: int, rows: int, counts: Sequence[int]) -> list[tuple[int, slice]]:
+    """Whose rows a run of the order has: (number of the worker, the run's rows that are its), in order.
+
+    Args:
+        start: rows of the order that come before the run.
+        rows: of the run.
+        counts: rows of each worker; each gets a contiguous piece of the order, and what is behind the last one nobody.
+    """
+    found, begin = [], 0
+    for worker, count in enumerate(counts):
+        first, stop = max(begin, start), min(begin + count, start + rows)
+        if first < stop:
+            found.append((worker, slice(first - start, stop - start)))
+        begin += count
+    return found

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cerebro.commands.planning import etl_weights, plan_evaluation, plan_fit
@@ -20,7 +20,8 @@ from cerebro.state import Run
 from controller.arbiter import RunRef
 from controller.core import Core
 from controller.decide import Step
-from controller.preparation_process import prepare_etl
+from controller.preparation_process import Preparation
+from controller.scratch import remove_abandoned
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +30,11 @@ _SOONEST_S, _SHARE = 0.02, 0.1
 
 
 @dataclass(kw_only=True)
-class _Preparation:
+class _Begun:
     """A plan that a thread waits for. What it raises is kept."""
 
     locators: Locators
-    make: Callable[[], Plan]
+    process: Preparation
     began: float = field(default_factory=time.monotonic)
     plan: Plan | None = None
     error: Exception | None = None
@@ -44,7 +45,7 @@ class _Preparation:
 
     def _run(self) -> None:
         try:
-            self.plan = self.make()
+            self.plan = self.process.plan()
         except Exception as error:  # noqa: BLE001 - it is told where the plan is asked for
             self.error = error
         self.is_done = True
@@ -65,7 +66,7 @@ class PlanMaker:
 
     def __init__(self, volumes: Volumes) -> None:
         self._volumes = volumes
-        self._begun: dict[RunRef, _Preparation] = {}
+        self._begun: dict[RunRef, _Begun] = {}
 
     def steps(self, core: Core, run: Run) -> list[Step]:
         """That a queued run is planned, or cannot be. None while its plan is made, or while no worker is there."""
@@ -91,8 +92,15 @@ class PlanMaker:
         return max(_SOONEST_S, _SHARE * min(ages)) if ages else math.inf
 
     def keep(self, queued: Collection[RunRef]) -> None:
-        """Forget what was begun for others than these: for one that was stopped while it was planned, say."""
-        self._begun = {ref: made for ref, made in self._begun.items() if ref in queued}
+        """End what was begun for others than these: for one that was stopped while it was planned, say."""
+        for ref in [ref for ref in self._begun if ref not in queued]:
+            self._begun.pop(ref).process.end()
+
+    def take_over(self) -> None:
+        """Begin to lead: what was begun before is ended, and what ended processes left is removed beside the loop."""
+        self.keep(())
+        scratch = self._volumes.scratch
+        threading.Thread(target=remove_abandoned, args=(scratch,), name="abandoned", daemon=True).start()
 
     def _plan(self, core: Core, run: Run, weights: dict[str, float]) -> Plan | None:
         if isinstance(run.request, FitRequest):
@@ -103,6 +111,9 @@ class PlanMaker:
         ref = RunRef(core.state.name, run.id)
         made = self._begun.get(ref)
         if made is None or made.locators != core.record.locators:
+            self.keep(self._begun.keys() - {ref})
+            if any(other.experiment == ref.experiment for other in self._begun):
+                return None  # it may be of the same data set, which is made once
             made = self._begun[ref] = self._preparation(core, run.request, weights)
             made.start()
         if not made.is_done:
@@ -110,9 +121,9 @@ class PlanMaker:
         del self._begun[ref]
         return made.result()
 
-    def _preparation(self, core: Core, request: EtlRequest, weights: dict[str, float]) -> _Preparation:
+    def _preparation(self, core: Core, request: EtlRequest, weights: dict[str, float]) -> _Begun:
         record, known = core.record, {name: made.plan for name, made in core.state.datasets.items()}
-        return _Preparation(
+        return _Begun(
             locators=record.locators,
-            make=lambda: prepare_etl(record, known, request, weights, self._volumes),
+            process=Preparation(record, known, request, weights, self._volumes),
         )

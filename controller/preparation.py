@@ -1,23 +1,29 @@
-"""Preparing an ETL run: read the metadata, cut it, leave each worker's rows on the shared volume.
+"""Preparing an ETL run: stream the metadata, cut it, leave each worker's rows on the shared volume.
 
-Effects are files under a data set's own folder, written aside and renamed: doing it again changes nothing. The
-controller has it done by `controller.preparation_process`, and so never holds Arrow or a table itself.
+Effects are files under a data set's own folder, written aside and renamed: doing it again changes nothing. Memory is
+bounded, whatever the tables' size: rows are sorted in files (`controller.bucket_sort`). The controller has it done by
+`controller.preparation_process`, and so never holds Arrow or a table itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 from cerebro.contract.base import Split
-from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.records import ExperimentRecord, Locator
 from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
-from cerebro.data.locators import Metadata, read_metadata
+from cerebro.data.durable import sync_folder
 from cerebro.data.misc import versions
-from cerebro.errors import MetadataError
+from cerebro.data.table_files import TableFiles, table_files
+from cerebro.errors import ConflictError, LocatorError, MetadataError
 from cerebro.runtime.volumes import Volumes
-from controller.partition import cut, sample
+from controller.partition import kept, shares
+from controller.scratch import began, scratch_folder
 
 
 def prepare_etl(
@@ -38,42 +44,121 @@ def prepare_etl(
 
     Raises:
         LocatorError, MetadataError: the metadata cannot be used.
+        ObjectStoreError: an object store did not answer.
+        StorageFullError: the shared volume has no room for the rows and, while they are sorted, for a second copy.
+        ConflictError: another preparation of the same data set began meanwhile.
     """
-    from cerebro.data.tables import write_table
-
-    tables = {split: read_metadata(split, locator) for split, locator in record.locators.splits().items()}
-    dataset = _fingerprint(record, request, tables)
-    if dataset in known:
-        return known[dataset]
-    splits: dict[Split, tuple[PartitionPlan, ...]] = {}
-    for split, metadata in tables.items():
-        order = sample(metadata.table.num_rows, fraction=request.fraction, seed=request.seed, split=split)
-        if split == "train" and len(order) < len(weights):
-            raise MetadataError(
-                f"'train' has {len(order)} rows (of {metadata.table.num_rows}, fraction {request.fraction:g}) for "
-                f"{len(weights)} workers: each worker needs at least one; give more rows or start fewer workers"
-            )
-        pieces = cut(order, weights)
-        for partition, rows in enumerate(pieces.values()):
-            # Arrow takes no type from an empty list: a partition without rows is cut, not taken.
-            table = metadata.table.take(rows) if rows else metadata.table.slice(0, 0)
-            path = volumes.metadata(dataset, split, partition)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_table(path, table)
-        splits[split] = tuple(
-            PartitionPlan(partition=partition, worker=worker, rows=len(rows))
-            for partition, (worker, rows) in enumerate(pieces.items())
-        )
+    with scratch_folder(volumes.scratch) as scratch:
+        tables = {
+            split: _found(split, locator, scratch) for split, locator in record.locators.splits().items()
+        }
+        dataset = _fingerprint(record, request, tables)
+        if dataset in known:
+            return known[dataset]
+        with _only_cut(scratch, dataset, volumes.metadata(dataset, "train", 0).parent) as folder:
+            splits: dict[Split, tuple[PartitionPlan, ...]] = {}
+            cut: dict[Split, list[Path]] = {}
+            for split, table in tables.items():
+                rows, cut[split] = _cut(table, request, list(weights.values()), folder)
+                splits[split] = tuple(
+                    PartitionPlan(partition=partition, worker=worker, rows=count)
+                    for partition, (worker, count) in enumerate(zip(weights, rows, strict=True))
+                )
+            for split, paths in cut.items():
+                for partition, path in enumerate(paths):
+                    _put(path, volumes.metadata(dataset, split, partition))
     return EtlPlan(dataset=dataset, splits=splits)
 
 
-def _fingerprint(record: ExperimentRecord, request: EtlRequest, tables: Mapping[Split, Metadata]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """A split's metadata, on this machine; `versions` tells whether the files are still those of the digest."""
+
+    split: Split
+    locator: Locator
+    files: TableFiles
+    versions: list[str]
+    digest: str
+
+
+def _found(split: Split, locator: Locator, scratch: Path) -> _Table:
+    files = table_files(locator.metadata).fetched(scratch / split)
+    before = files.versions()
+    return _Table(split=split, locator=locator, files=files, versions=before, digest=files.digest())
+
+
+@contextmanager
+def _only_cut(scratch: Path, dataset: str, placed: Path) -> Iterator[Path]:
+    """A folder for a data set's files until they are put in place, so that two cuts never leave theirs side by side.
+
+    A preparation that nobody waits for may still run, of a controller that has lost the leadership, say. The one that
+    began later counts: it moves the other's folder away in one step, so what that puts in place afterwards is not
+    there any more.
+
+    Args:
+        placed: the folder where they are put.
+
+    Raises:
+        ConflictError: another cut of the same data set began later.
+    """
+    folder, started = scratch / dataset, began(scratch)
+    folder.mkdir()
+    for number, other in enumerate(scratch.parent.glob(f"*/{dataset}")):
+        if other != folder:
+            with suppress(FileNotFoundError):
+                if began(other.parent) > started:
+                    raise _superseded(dataset)
+                other.replace(scratch / f"{number:04d}-ended")
+    if any(path.stat().st_mtime_ns > started for path in placed.glob("*.arrow")):
+        raise _superseded(dataset)
+    try:
+        yield folder
+    except FileNotFoundError as error:
+        if folder.exists():
+            raise
+        raise _superseded(dataset) from error
+
+
+def _superseded(dataset: str) -> ConflictError:
+    return ConflictError(
+        f"another preparation of the data set {dataset} began while this one ran, and its rows count: run it again"
+    )
+
+
+def _cut(
+    table: _Table, request: EtlRequest, weights: Sequence[float], scratch: Path
+) -> tuple[list[int], list[Path]]:
+    """Numbers of rows for workers of these weights, and a file with each one's."""
+    from controller.sorted_metadata import SortedMetadata
+
+    folder = scratch / f"{table.split}-sorted"
+    folder.mkdir()
+    with SortedMetadata(table.split, table.locator, table.files, request.seed, folder) as rows:
+        if table.files.versions() != table.versions:
+            raise LocatorError(f"{table.locator.metadata} was changed while it was read: run it again")
+        most = kept(rows.total, request.fraction)
+        if table.split == "train" and most < len(weights):
+            raise MetadataError(
+                f"'train' has {most} rows (of {rows.total}, fraction {request.fraction:g}) for {len(weights)} workers: "
+                "each worker needs at least one; give more rows or start fewer workers"
+            )
+        counts = shares(most, weights)
+        return counts, rows.write(counts)
+
+
+def _put(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path.replace(target)
+    sync_folder(target.parent)
+
+
+def _fingerprint(record: ExperimentRecord, request: EtlRequest, tables: Mapping[Split, _Table]) -> str:
     facts = {
         "code": request.code_fingerprint,
         "archive": record.archive,
         "locators": record.locators.model_dump(),
         "misc": versions(record.locators.misc),
-        "metadata": {split: metadata.digest for split, metadata in tables.items()},
+        "metadata": {split: table.digest for split, table in tables.items()},
         "seed": request.seed,
         "fraction": request.fraction,
     }

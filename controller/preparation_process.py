@@ -13,6 +13,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from cerebro import errors
@@ -22,6 +23,10 @@ from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import CerebroError, MetadataError
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
+from controller.scratch import remove_abandoned
+
+_END_S = 1.0
+"""So long a process that was killed is waited for."""
 
 
 class _Question(Contract):
@@ -42,41 +47,61 @@ class _Answer(Contract):
     message: str = ""
 
 
-def prepare_etl(
-    record: ExperimentRecord,
-    known: Mapping[str, EtlPlan],
-    request: EtlRequest,
-    weights: Mapping[str, float],
-    volumes: Volumes,
-) -> EtlPlan:
-    """As `controller.preparation.prepare_etl`, in a process of its own, for which it waits. Any thread may call it.
+class Preparation:
+    """As `controller.preparation.prepare_etl`, in a process of its own, which begins at once.
 
-    Raises:
-        LocatorError, MetadataError: the metadata cannot be used, or the process was ended by force, as when there is
-            no memory left.
-        RuntimeError: anything unforeseen; its traceback is on standard error.
+    Made by a thread that lives as long as this process. `plan` and `end` may be called by different threads.
     """
-    question = _Question(
-        record=record,
-        known=dict(known),
-        request=request,
-        weights=dict(weights),
-        volumes=vars(volumes),
-    )
-    command = with_parent_death_signal([sys.executable, "-P", "-m", "controller.preparation_process"])
-    process = subprocess.run(
-        command, input=question.model_dump_json().encode(), stdout=subprocess.PIPE, check=False
-    )
-    if process.returncode:
-        raise MetadataError(
-            f"the process that cuts the metadata ended with exit code {process.returncode}. -9 means that it ran out "
-            "of memory: give the controller more (controller.resources.limits.memory on Kubernetes), or give fewer rows"
+
+    def __init__(
+        self,
+        record: ExperimentRecord,
+        known: Mapping[str, EtlPlan],
+        request: EtlRequest,
+        weights: Mapping[str, float],
+        volumes: Volumes,
+    ) -> None:
+        self._question = _Question(
+            record=record,
+            known=dict(known),
+            request=request,
+            weights=dict(weights),
+            volumes=vars(volumes),
         )
-    answer = _Answer.model_validate_json(process.stdout)
-    if answer.plan is not None:
-        return answer.plan
-    kind = getattr(errors, answer.error, RuntimeError) if answer.error else RuntimeError
-    raise kind(answer.message)
+        self._scratch = volumes.scratch
+        command = with_parent_death_signal([sys.executable, "-P", "-m", "controller.preparation_process"])
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def plan(self) -> EtlPlan:
+        """Wait for the process. Once.
+
+        Raises:
+            LocatorError, MetadataError: the metadata cannot be used, or the process was ended by force, as when there
+                is no memory left.
+            RuntimeError: anything unforeseen; its traceback is on standard error.
+        """
+        with self._process as process:
+            said, _ = process.communicate(self._question.model_dump_json().encode())
+        if process.returncode:
+            remove_abandoned(self._scratch)
+            raise MetadataError(
+                f"the process that cuts the metadata ended with exit code {process.returncode}. -9 means that it ran "
+                "out of memory: give the controller more (controller.resources.limits.memory on Kubernetes), or give "
+                "fewer rows"
+            )
+        answer = _Answer.model_validate_json(said)
+        if answer.plan is not None:
+            return answer.plan
+        kind = getattr(errors, answer.error, RuntimeError) if answer.error else RuntimeError
+        raise kind(answer.message)
+
+    def end(self) -> None:
+        """End the process by force, if it still runs: it writes nothing any more. `plan` removes what it left."""
+        self._process.kill()
+        with suppress(
+            subprocess.TimeoutExpired
+        ):  # a volume that hangs keeps it: what it writes then is refused
+            self._process.wait(_END_S)
 
 
 def _answered(content: bytes) -> _Answer:

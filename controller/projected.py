@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from cerebro.contract.events import EpochCompleted, Event, TaskCommitted, TaskFailed, TaskRevoked
 from cerebro.figures.downsample import FEWEST, kept
-from cerebro.state import ExperimentState, Model, ModelState, TaskKey, gap
+from cerebro.state import ExperimentState, Model, ModelState, TaskKey
+from cerebro.state.committed import Values, values_of_commit, values_of_epoch
 from controller.event_file import Last, Record, Scalar, SessionEnd, SessionStart
 
 LIVE_VALUES = 500
@@ -46,14 +47,6 @@ class Ended(NamedTuple):
     def key(self) -> str:
         """What it tells of, once per experiment."""
         return f"{self.task}#{self.attempt}"
-
-
-class Values(NamedTuple):
-    """Scalars of one step, by their names behind the prefix of their tag."""
-
-    prefix: str
-    step: int
-    values: Mapping[str, float]
 
 
 class Addition(NamedTuple):
@@ -155,24 +148,15 @@ def _start(state: ExperimentState, run: str, model: Model) -> Addition:
 def _commit(
     state: ExperimentState, event: TaskCommitted, key: TaskKey, model: Model, ended: Ended
 ) -> Addition:
-    assert key.epoch is not None, "training and validation are of an epoch"
-    unit, metrics = len(model.visits) - 1, event.result.metrics
+    unit = len(model.visits) - 1
     epochs = max(model.epochs, state.runs[key.run].fit_request.epochs)
-    parts: tuple[Values, ...]
-    if key.kind == "valid":
-        parts = (Values("epoch/valid", key.epoch, metrics),)
-    elif model.visited % len(model.partitions):
-        parts = (Values("unit/train", unit + 1, metrics),)
-    else:
-        of_epoch = Values("epoch/train", key.epoch, model.training_metrics(key.epoch))
-        parts = (Values("unit/train", unit + 1, metrics), of_epoch)
     return Addition(
         state.name,
         key.run,
         model.id,
         event.task,
         event.time,
-        parts,
+        values_of_commit(event, key, model),
         # Curves of a model go on where those of its parent were left.
         rows_before=sum(v.rows for v in model.visits[: model.inherited]) + model.rows - model.visits[-1].rows,
         live_values=live_share(unit, epochs * len(model.partitions)),
@@ -190,11 +174,5 @@ def live_share(unit: int, units: int) -> int:
 
 
 def _epoch(state: ExperimentState, event: EpochCompleted) -> Addition:
-    values = {
-        "makespan_s": event.makespan_s,
-        "lower_bound_s": event.lower_bound_s,
-        "gap": gap(event.makespan_s, event.lower_bound_s),
-        "idle_s": sum(event.idle_s.values()),
-    }
     key = f"{event.run}/epochs/e{event.epoch}"
-    return Addition(state.name, event.run, "", key, event.time, (Values("schedule", event.epoch, values),))
+    return Addition(state.name, event.run, "", key, event.time, (values_of_epoch(event),))

@@ -9,9 +9,17 @@ from collections.abc import Iterator
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 
+_READING = ("valid", "test", "predict")
+"""Tasks that read a split; units of training are done by workers that hold a partition, and so can read it."""
+
 
 def ready(run: Run) -> Iterator[TaskKey]:
     """What is to be done and needs no model to be idle: ETL, validation, test, prediction."""
+    fitting = run.tasks.get(str(TaskKey(run=run.id, kind="fitting")))
+    if fitting is not None and fitting.state is not TaskState.COMMITTED:
+        if fitting.state is TaskState.PENDING:
+            yield fitting.key
+        return  # no row is preprocessed before it is known what all of them have in common
     if run.kind != "fit":
         yield from (task.key for task in run.counts.pending.values() if task.state is TaskState.PENDING)
     for name in run.counts.in_order(run.counts.unvalidated):
@@ -48,6 +56,8 @@ def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> b
         parts = made.splits.get(key.split or "", ()) if made else ()
         owner = next((part.worker for part in parts if part.partition == key.partition), "")
         return owner == worker.name or owner not in state.workers or state.workers[owner].is_removed
+    if plan is not None and key.kind in _READING and not state.can_read(worker, plan.dataset):
+        return False
     if not isinstance(plan, EvaluatePlan) or not isinstance(run.request, EvaluateRequest):
         return True
     # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.

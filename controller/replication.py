@@ -11,20 +11,26 @@ their way: after scaling down and up again they bring it back. It is taken out o
 
 All of it is done in the lane of tasks without a device, beside what the worker's devices do.
 
-Copies: a helper is a worker that trains and was not there when the data set was made, or that holds nothing of it. It
-gets the partition whose holders have most left to do, if the least busy of them has more left than the helper by over
-twice the time that the partition took to make; then perhaps another one. Only workers for ETL that have nothing else to
-do make copies, one at a time, so that nobody's training waits for one.
+Copies for newcomers: one is a worker that trains and was not there when the data set was made, or that holds nothing
+of it. It gets the partition whose holders have most left to do, if the least busy of them has more left than the
+newcomer by over twice the time that the partition took to make; then perhaps another one. Only workers for ETL that
+have nothing else to do make them, one at a time, so that nobody's training waits for one.
+
+Copies that relieve slow workers (`controller.copies`) go to any worker that trains, has room on its volume, and makes
+nothing else just now. Where one worker does both ETL and training, making one slows its training down; so a copy has to
+save a multiple of the time that it takes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Collection, Iterator
 
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 from cerebro.state.waiting import KIND, needed_partitions
+from controller.copies import relief
 from controller.fit_dispatch import FitDispatch
 from controller.places import Places
 
@@ -40,6 +46,8 @@ def making(
     barred: set[str],
     *,
     is_filling: bool = False,
+    cramped: Collection[str] = (),
+    leaving: Collection[str] = (),
 ) -> list[tuple[str, TaskKey]]:
     """Tasks of ETL to assign now, each with its worker.
 
@@ -51,20 +59,27 @@ def making(
             one that is kept free for it, is added.
         is_filling: workers are on their way (`ClusterSnapshot.is_filling`): what is lost may come with them, and is
             left alone.
+        cramped: workers whose volume has no room for another copy.
+        leaving: workers that are to go: what only they hold is made on others before.
     """
     if run.kind == "etl" or run.plan is None:
         return []
-    replicas = _Replicas(state, run, places, barred)
-    lost, helpers = _lost(state, run, fit), replicas.helpers(fit)
-    if not lost and not helpers:
+    replicas = _Replicas(state, run, places, barred, leaving)
+    lost, newcomers = _lost(state, run, fit), replicas.newcomers(fit)
+    relieving = replicas.relieving(fit, newcomers, cramped) if fit is not None else None
+    if not lost and not newcomers and relieving is None and not leaving:
         return []
     replicas.begin()
     needed = needed_partitions(state, run)
     if is_filling:
         needed.difference_update(lost)
+    parting = _parting(state, run, leaving) if leaving else []
     steps = list(replicas.make_lost([p for p in lost if p in needed]))
+    steps += replicas.make_parting([p for p in parting if p in needed])
     if fit is not None:
-        steps += replicas.make_copies(fit, helpers, needed)
+        steps += replicas.make_copies(fit, newcomers, needed)
+        if not steps and relieving is not None and relieving[1] in needed:
+            steps += replicas.make_copy(*relieving)
     return steps
 
 
@@ -98,12 +113,39 @@ def remaking(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple
     return _useful_makers(state, run) if count else [], count
 
 
+def making_s(state: ExperimentState, run: Run) -> float:
+    """How long it takes to make a partition of a run's data set, the median: a slow worker made its own slowly. 0: that
+    is not known."""
+    made = state.datasets.get(run.plan.dataset) if run.plan is not None else None
+    parts = made.plan.splits.get("train", ()) if made is not None else ()
+    known = [_took_s(state, run, part.partition) for part in parts]
+    return statistics.median(known) if known else 0.0
+
+
+def _took_s(state: ExperimentState, run: Run, partition: int) -> float:
+    """How long it took to make the partition, the last time that is known; 0 if it is not."""
+    for each in reversed(state.runs.values()):
+        if each.plan is not None and run.plan is not None and each.plan.dataset == run.plan.dataset:
+            task = each.task(_key(run, partition)._replace(run=each.id))
+            made = [a.ended - a.started for a in task.attempts if a.outcome == "committed"]
+            if made:
+                return made[-1]
+    return 0.0
+
+
 class _Replicas:
     """The volumes partitions can be made on, and what is there or on its way."""
 
-    def __init__(self, state: ExperimentState, run: Run, places: Places, barred: set[str]) -> None:
+    def __init__(
+        self,
+        state: ExperimentState,
+        run: Run,
+        places: Places,
+        barred: set[str],
+        leaving: Collection[str] = (),
+    ) -> None:
         assert run.plan is not None
-        self._state, self._run, self._barred = state, run, barred
+        self._state, self._run, self._barred, self._leaving = state, run, barred, leaving
         self._places = places
         self._dataset = run.plan.dataset
         self._alive = [worker for worker in state.workers.values() if worker.is_alive]
@@ -119,7 +161,7 @@ class _Replicas:
         """Something may be given from now on: it is counted apart from what the caller counts."""
         self._places = self._places.copy()
 
-    def helpers(self, fit: FitDispatch | None) -> list[Worker]:
+    def newcomers(self, fit: FitDispatch | None) -> list[Worker]:
         """Workers that train and were not there when the data set was made, or that hold nothing of it."""
         made = self._state.datasets.get(self._dataset)
         if fit is None or made is None:
@@ -153,10 +195,18 @@ class _Replicas:
                     continue
             yield self._give(maker, key, partition)
 
+    def make_parting(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
+        """They are held yet, so nothing waits for them: only who makes nothing else is given one."""
+        for partition in partitions:
+            makers = [w for w in self._makers(is_idle=False) if not self._places.beside(w.name)]
+            if makers and self._is_makable(partition):
+                maker = min(makers, key=lambda w: (self._held(w), self._places.load(w.name), w.name))
+                yield self._give(maker, _key(self._run, partition), partition)
+
     def make_copies(
-        self, fit: FitDispatch, helpers: list[Worker], needed: set[int]
+        self, fit: FitDispatch, newcomers: list[Worker], needed: set[int]
     ) -> Iterator[tuple[str, TaskKey]]:
-        for worker in helpers:
+        for worker in newcomers:
             makers = [w for w in self._makers(is_idle=True) if w.volume == worker.volume]
             if not makers or worker.volume in self._coming.values():
                 continue
@@ -165,8 +215,57 @@ class _Replicas:
                 chosen = max(partitions, key=lambda p: (_busy_s(fit, p), -len(_holders(fit, p)), -p))
                 yield self._give(makers[0], _key(self._run, chosen), chosen)
 
+    def relieving(
+        self, fit: FitDispatch, newcomers: list[Worker], cramped: Collection[str]
+    ) -> tuple[str, int] | None:
+        """The copy that would relieve a slow worker most: the volume, and the partition. Costs a pass over all models,
+        workers and partitions, so it is asked again only when more is known of unit times, or other workers are there,
+        hold something else, or could make something."""
+        if fit.gang_size > 1 or any(w.volume in self._coming.values() for w in newcomers):
+            return None  # what a newcomer takes over is seen once it is there
+        making = {w.volume for w in self._alive if "etl" in w.kinds and self._places.beside(w.name)}
+        able = {
+            w.volume
+            for w in self._alive
+            if "etl" in w.kinds and w.name not in self._barred and w.name not in self._leaving
+        } - making.union(self._coming.values(), (self._state.workers[name].volume for name in cramped))
+        helpers = {fit.worker(w.name): w for w in self._alive if w.trains and w.volume in able}
+        for newcomer in newcomers:
+            helpers.pop(fit.worker(newcomer.name), None)
+        if not helpers:
+            return None
+        coming = {
+            fit.partitions.index(partition): fit.worker(w.name)
+            for partition, volume in self._coming.items()
+            for w in self._alive
+            if w.trains and w.volume == volume and partition in fit.rows
+        }
+
+        def ask() -> tuple[str, int] | None:
+            found = relief(
+                fit,
+                coming,
+                helpers,
+                making_s(self._state, self._run),
+                lambda index: self._is_makable(fit.partitions[index]),
+            )
+            return (helpers[found.worker].volume, fit.partitions[found.partition]) if found else None
+
+        known = fit.times.settled, (*fit.dispatch_state.held,), (*helpers,), (*coming.items(),)
+        return fit.again("copies", known, ask)
+
+    def make_copy(self, volume: str, partition: int) -> Iterator[tuple[str, TaskKey]]:
+        """It, by a worker for ETL on that volume."""
+        makers = [w for w in self._makers(is_idle=False) if w.volume == volume]
+        if makers and self._is_makable(partition):
+            yield self._give(makers[0], _key(self._run, partition), partition)
+
     def _makers(self, *, is_idle: bool) -> list[Worker]:
-        able = (w for w in self._alive if "etl" in w.kinds and w.name not in self._barred)
+        able = (
+            w
+            for w in self._alive
+            if "etl" in w.kinds and w.name not in self._barred and w.name not in self._leaving
+        )
         if is_idle:
             return [w for w in able if not self._places.load(w.name)]
         return [w for w in able if self._places.beside(w.name) < QUEUE_DEPTH]
@@ -182,17 +281,7 @@ class _Replicas:
         if not fit.times.estimates.observations:
             return not fit.dispatch_state.held[index]
         gap_s = _busy_s(fit, partition) - fit.dispatch_state.worker_left[index]
-        return gap_s > _WORTH * self._took_s(partition)
-
-    def _took_s(self, partition: int) -> float:
-        """How long it took to make the partition, the last time that is known; 0 if it is not."""
-        for run in reversed(self._state.runs.values()):
-            if run.plan is not None and run.plan.dataset == self._dataset:
-                task = run.task(_key(self._run, partition)._replace(run=run.id))
-                made = [a.ended - a.started for a in task.attempts if a.outcome == "committed"]
-                if made:
-                    return made[-1]
-        return 0.0
+        return gap_s > _WORTH * _took_s(self._state, self._run, partition)
 
     def _held(self, worker: Worker) -> int:
         """Partitions of the data set on the worker's volume, and on their way there."""
@@ -216,6 +305,18 @@ def _lost(state: ExperimentState, run: Run, fit: FitDispatch | None) -> list[int
         made = state.datasets.get(dataset)
         partitions = [part.partition for part in made.plan.splits.get("train", ())] if made else []
     return [p for p in partitions if not state.holders(dataset, p)]
+
+
+def _parting(state: ExperimentState, run: Run, leaving: Collection[str]) -> list[int]:
+    """Partitions of the run's data set that workers hold which are to go, and no other one that is there."""
+    assert run.plan is not None
+    made = state.datasets.get(run.plan.dataset)
+    found = []
+    for part in made.plan.splits.get("train", ()) if made else ():
+        here = [w for w in state.holders(run.plan.dataset, part.partition) if w.is_alive and w.trains]
+        if here and all(w.name in leaving for w in here):
+            found.append(part.partition)
+    return found
 
 
 def _useful_makers(state: ExperimentState, run: Run) -> list[Worker]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cerebro.errors import ClusterError
-from cerebro.runtime.numeric_settings import LEASE_S, OPEN_RUNS, real, whole
+from cerebro.runtime.numeric_settings import LEASE_S, MOST_WORKERS, OPEN_RUNS, brain_mode, real, whole
 from cerebro.runtime.volumes import Volumes
 
 
@@ -28,6 +28,10 @@ class Settings:
         health_bind: host:port that answers whether the loop turns (``CEREBRO_HEALTH_BIND``); off when empty.
         holder: who this process is in the leadership record (``CEREBRO_HOLDER``, default the host's name, which is the
             pod's in a cluster). Kept over restarts: whoever restarts a controller knows that the old process is gone.
+        brain: what is done about the number of workers: ``off``, ``advise`` or ``act`` (``CEREBRO_BRAIN``). ``advise``:
+            forecasts are told, and what another number would change; nobody's money is spent.
+        most_workers: that the brain may ask for (``CEREBRO_MOST_WORKERS``); 0: it is not said, and it acts only for
+            runs that say how many they may have.
         worker_set: name of the workers' StatefulSet (``CEREBRO_WORKER_SET``); empty: workers are not Kubernetes pods.
         namespace: of that StatefulSet (``CEREBRO_NAMESPACE``); empty: the pod's own.
     """
@@ -40,6 +44,8 @@ class Settings:
     open_runs: int = 8
     health_bind: str = ""
     holder: str
+    brain: str = "advise"
+    most_workers: int = 0
     worker_set: str = ""
     namespace: str = ""
 
@@ -59,6 +65,8 @@ class Settings:
             open_runs=whole(OPEN_RUNS, environment, 8),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             holder=environment.get("CEREBRO_HOLDER") or socket.gethostname(),
+            brain=brain_mode(environment),
+            most_workers=whole(MOST_WORKERS, environment, 0),
             worker_set=environment.get("CEREBRO_WORKER_SET", ""),
             namespace=environment.get("CEREBRO_NAMESPACE", ""),
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
-from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan, FitRequest
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest
+from cerebro.contract.search import AboveRule, BelowRule
 from cerebro.contract.tasks import (
     EtlTask,
     EvaluateTask,
+    FittingTask,
     Gang,
     PredictTask,
     Savepoint,
@@ -20,7 +22,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.scheduling.policies import is_by_merit
 from cerebro.state import ExperimentState, Model, Run, TaskKey, position_of
 from cerebro.state.beside import epochs_read
-from cerebro.state.workers import reads_bases, tells_curves
+from cerebro.state.workers import reads_bases, tells_curves, tells_device, tells_hangs, tells_ratios
 
 
 def body(
@@ -33,14 +35,33 @@ def body(
     gang: Gang | None = None,
 ) -> TaskBody:
     """The body of a task of a started run; of a unit, which runs by `way` and is perhaps trained by a gang."""
+    if key.kind == "fitting":
+        return _fitting(record, run, key)
+    body: EtlTask | TrainTask | EvaluateTask | PredictTask
     if key.kind == "etl":
-        return _etl(record, state, run, key)
-    if key.kind == "train":
-        body = _train(record, state, run, key, way)
-        return body.model_copy(update={"gang": gang})
-    if key.kind == "valid":
-        return _valid(record, run, key)
-    return _evaluate(record, state, run, key)
+        body = _etl(record, state, run, key)
+    elif key.kind == "train":
+        body = _train(record, state, run, key, way).model_copy(update={"gang": gang})
+    elif key.kind == "valid":
+        body = _valid(record, state, run, key)
+    else:
+        body = _evaluate(record, state, run, key)
+    made = state.datasets.get(body.dataset)
+    return body if made is None or made.fitted is None else body.model_copy(update={"fitted": made.fitted})
+
+
+def _fitting(record: ExperimentRecord, run: Run, key: TaskKey) -> FittingTask:
+    if not isinstance(run.plan, EtlPlan) or not isinstance(run.request, EtlRequest):
+        raise IllegalEventError(f"{key} belongs to no ETL run that has started")
+    return FittingTask(
+        key=str(key),
+        experiment=record.name,
+        dataset=run.plan.dataset,
+        partitions=tuple(part.partition for part in run.plan.splits.get("train", ())),
+        code=run.request.code,
+        archive=record.archive,
+        locators=record.locators,
+    )
 
 
 def _etl(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> EtlTask:
@@ -76,6 +97,8 @@ def _train(
     terms = model.terms[model.terms_for(str(key))]
     return TrainTask(
         **_model_fields(record, run, run, key, terms.hyperparams),
+        tells_idle=_tell_hangs(state),
+        tells_device=_tell_device(state),
         epoch=key.epoch,
         partition=key.partition,
         unit=len(model.visits),
@@ -85,8 +108,18 @@ def _train(
         way=way,
         with_base=_know_bases(state),
         with_curve=is_by_merit(run.scheduler) and _tell_curves(state),
+        **_measuring(run.request, run, model, key.epoch) if _tell_ratios(state) else {},
         keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),
     )
+
+
+def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[str, Any]:
+    """What a unit's metrics have to fit. A model that has never returned what is read of it is told of otherwise: it is
+    more likely to be misspelt than to be missing in a partition."""
+    rules = request.search.stop if request.search is not None else ()
+    read = {request.metric, *(rule.metric for rule in rules if isinstance(rule, AboveRule | BelowRule))}
+    known = model.visits[0].names if model.visits and not run.is_validated else ()
+    return {"merges": model.returned_in(epoch), "needs": tuple(sorted(read.intersection(known)))}
 
 
 def _evaluated(state: ExperimentState, run: Run, model: Model) -> set[str]:
@@ -105,6 +138,21 @@ def _tell_curves(state: ExperimentState) -> bool:
     return all(tells_curves(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
 
 
+def _tell_hangs(state: ExperimentState) -> bool:
+    """Whether every worker that may be given a model can read what is asked of a hang."""
+    return all(tells_hangs(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
+
+
+def _tell_device(state: ExperimentState) -> bool:
+    """Whether every worker that may be given a model can say that a failure is the machine's."""
+    return all(tells_device(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
+
+
+def _tell_ratios(state: ExperimentState) -> bool:
+    """Whether every worker that may be given a unit, or a part of a test, knows metrics that are ratios."""
+    return all(tells_ratios(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
+
+
 def _savepoint(run: Run, model: Model, key: TaskKey, way: Way | None) -> Savepoint | None:
     """Where the unit goes on, if not at its beginning. What so many ranks have left, only as many can go on from; a
     worker of a version that knows no ranks would not notice."""
@@ -115,7 +163,7 @@ def _savepoint(run: Run, model: Model, key: TaskKey, way: Way | None) -> Savepoi
     return saved.savepoint if (by or SINGLE).ranks == (way or SINGLE).ranks else None
 
 
-def _valid(record: ExperimentRecord, run: Run, key: TaskKey) -> EvaluateTask:
+def _valid(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> EvaluateTask:
     if not isinstance(run.plan, FitPlan) or key.epoch is None:
         raise IllegalEventError(f"{key} belongs to no fit run")
     model = run.models[key.model or ""]
@@ -124,6 +172,8 @@ def _valid(record: ExperimentRecord, run: Run, key: TaskKey) -> EvaluateTask:
         raise IllegalEventError(f"{key}: the epoch is not complete")
     return EvaluateTask(
         **_model_fields(record, run, run, key, model.hyperparams_at(key.epoch)),
+        tells_idle=_tell_hangs(state),
+        tells_device=_tell_device(state),
         kind="valid",
         epoch=key.epoch,
         split="valid",
@@ -146,6 +196,8 @@ def _evaluate(
         raise IllegalEventError(f"{key}: epoch {epoch} of {key.model} has no checkpoint")
     fields = _model_fields(record, run, fit, key, fit.models[key.model].hyperparams_at(epoch))
     where: dict[str, Any] = {
+        "tells_idle": _tell_hangs(state),
+        "tells_device": _tell_device(state),
         "epoch": epoch,
         "split": run.request.split,
         # In their order, which is the order of the split's rows: the metrics do not depend on the number of workers.
@@ -153,7 +205,8 @@ def _evaluate(
         "checkpoint": checkpoint,
     }
     if run.request.kind == "test":
-        return EvaluateTask(**fields, kind="test", **where)
+        with_ratios = key.partition is not None and _tell_ratios(state)
+        return EvaluateTask(**fields, kind="test", with_ratios=with_ratios, **where)
     output = f"predictions/{record.name}/{run.id}/{key.model}-{key.partition:04d}.arrow"
     return PredictTask(**fields, **where, output=output)
 

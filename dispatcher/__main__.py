@@ -11,7 +11,7 @@ from cerebro.runtime import health, logs
 from cerebro.runtime.draining import Draining, run
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.serving import create_server
-from dispatcher.access.guard import MAX_UPLOAD_BYTES
+from dispatcher.access.guard import MAX_UPLOAD_BYTES, acts_for
 from dispatcher.app import create_app
 from dispatcher.settings import Settings
 
@@ -25,7 +25,12 @@ def main() -> None:
         sys.exit(f"dispatcher: {error}")
     retry_for_s = settings.retry_for_s  # of a store that hangs as of one that is away
     store = KvsClient(
-        settings.server, settings.token, retry_for_s=retry_for_s, timeout_s=retry_for_s, pool=settings.threads
+        settings.server,
+        settings.token,
+        retry_for_s=retry_for_s,
+        timeout_s=retry_for_s,
+        pool=settings.threads,
+        acts_for=acts_for,
     )
     sockets: dict[int, Any] = {}
     app = create_app(settings, store)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from flask import Blueprint, Flask, g, jsonify, redirect, url_for
 from flask.typing import ResponseReturnValue
 
-from dispatcher.access import sign_in
+from cerebro.errors import CerebroError
+from dispatcher.access import rights, sign_in
 from dispatcher.access.guard import Guard
+from dispatcher.access.identities import FRESH_S, Identities
+from dispatcher.access.oidc import IdTokens
 from dispatcher.access.sign_in_limit import SignInLimiter
+from dispatcher.account import page as account
 from dispatcher.analysis import page as analysis
 from dispatcher.api import files, gateway
 from dispatcher.api import views as api
 from dispatcher.checkpoints import page as checkpoints
+from dispatcher.checkpoints.lost import LostFiles
 from dispatcher.cluster import page as cluster
 from dispatcher.cluster.disks import Disks
 from dispatcher.cluster.reading import Cluster
@@ -27,6 +34,7 @@ from dispatcher.experiments import page as experiments
 from dispatcher.experiments.catalogue import Catalogue
 from dispatcher.history import page as history
 from dispatcher.logs import page as logs
+from dispatcher.logs import stacks
 from dispatcher.logs.reading import LogReader
 from dispatcher.metrics import Metrics
 from dispatcher.models import model_page
@@ -37,10 +45,11 @@ from dispatcher.pages import problems, rendering
 from dispatcher.pages.addresses import NameConverter
 from dispatcher.pages.answers import Answers
 from dispatcher.pages.formats import FILTERS, percent
-from dispatcher.pages.poll_cache import PollCache
+from dispatcher.pages.poll_cache import TRUSTED_S, PollCache
 from dispatcher.pages.statics import Statics, plotly
 from dispatcher.reading.reader import Reader
 from dispatcher.reading.store import Store
+from dispatcher.registry import page as registry
 from dispatcher.rungs import page as rungs
 from dispatcher.schedule import page as schedule
 from dispatcher.services import Services
@@ -49,8 +58,10 @@ from dispatcher.start import page as start
 from dispatcher.tabs.tabs import Tabs
 from dispatcher.terms import page as terms
 
+_log = logging.getLogger(__name__)
+
 _PAGES = (
-    *(experiments, commands, terms, cluster),
+    *(experiments, commands, terms, cluster, account),
     *(
         overview,
         models,
@@ -61,10 +72,12 @@ _PAGES = (
         schedule,
         data,
         logs,
+        stacks,
         code,
         checkpoints,
         history,
         report,
+        registry,
     ),
 )
 """Features with pages of their own, in the blueprint ``pages``."""
@@ -99,7 +112,10 @@ def create_app(
         answers=Answers(),
         cluster=Cluster(reader, disks),
         disks=disks,
-        files=files.Files(settings.volumes, settings.sent_files),
+        lost=LostFiles(settings.volumes.checkpoints, reader, clock),
+        files=files.Files(
+            settings.volumes, settings.sent_files, partial(_note, store) if settings.has_users else None
+        ),
         logs=LogReader(settings.volumes),
         metrics=metrics,
         clock=clock,
@@ -109,8 +125,12 @@ def create_app(
     app.extensions["cerebro-background"] = reader.background  # whoever serves the app starts it
     app.extensions["cerebro-metrics"] = metrics  # for the port that only the cluster reaches
     app.extensions["cerebro-disks"] = services.disks
-    guard = Guard(settings, SignInLimiter(monotonic))
+    app.extensions["cerebro-lost"] = services.lost
+    identities = Identities(store, monotonic) if settings.has_users else None
+    id_tokens = IdTokens(settings.oidc, clock=clock, monotonic=monotonic) if settings.oidc else None
+    guard = Guard(settings, SignInLimiter(monotonic), identities, id_tokens, partial(_note, store))
     guard.install(app)
+    rights.install(app, reader)
     _give_templates(app, services)
     _add_probes(app)
     sign_in.register(app, services, guard)
@@ -124,8 +144,17 @@ def create_app(
     problems.register(app, reader)
     gateway.Gateway(settings).install(app)
     services.files.install(app)
-    app.wsgi_app = PollCache(app.wsgi_app, metrics, monotonic)  # type: ignore[method-assign]
+    trusted_s = FRESH_S if settings.has_users else TRUSTED_S
+    app.wsgi_app = PollCache(app.wsgi_app, metrics, monotonic, trusted_s)  # type: ignore[method-assign]
     return app
+
+
+def _note(store: Store, what: str) -> None:
+    """Put a sign-in or a download into the audit list. Neither is refused because the store is away."""
+    try:
+        store.note_audit(what)
+    except CerebroError as error:
+        _log.warning("audit entry lost by=%s what=%s why=%s", g.get("name", ""), what, error)
 
 
 def _give_templates(app: Flask, services: Services) -> None:
@@ -142,7 +171,7 @@ def _give_templates(app: Flask, services: Services) -> None:
             "now": services.clock(),
             "percent": percent,
             "is_signed_in": g.get("identity") is not None,
-            "is_named_by_proxy": g.get("identity") == "proxy",
+            "is_named_by_proxy": g.get("identity") in ("proxy", "oidc"),
             "who": g.get("name", ""),
             "asset": files.address,
         }

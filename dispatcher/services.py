@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dispatcher.api.files import Files
+from dispatcher.checkpoints.lost import LostFiles
 from dispatcher.cluster.disks import Disks
 from dispatcher.cluster.reading import Cluster
 from dispatcher.experiments.catalogue import Catalogue
@@ -28,6 +29,7 @@ class Services:
     answers: Answers
     cluster: Cluster
     disks: Disks
+    lost: LostFiles
     files: Files
     logs: LogReader
     metrics: Metrics

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from cerebro.errors import ClusterError
+from pydantic import TypeAdapter, ValidationError
+
+from cerebro.contract.base import Contract, Name
+from cerebro.contract.identity import PersonRole
+from cerebro.errors import ClusterError, found_in
 from cerebro.runtime.volumes import Volumes
 
 DEFAULT_BIND = "127.0.0.1:7080"
@@ -19,6 +23,37 @@ _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
+class GroupRights(Contract):
+    """What a group of the identity provider is here."""
+
+    role: PersonRole
+    projects: tuple[Name, ...] = ()
+
+
+_GROUPS: TypeAdapter[dict[str, GroupRights]] = TypeAdapter(dict[str, GroupRights])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oidc:
+    """Whose ID tokens are believed, and what their claims mean.
+
+    Attributes:
+        issuer: of the tokens, exactly (``CEREBRO_OIDC_ISSUER``). audience: the client's id at the provider
+            (``CEREBRO_OIDC_AUDIENCE``). jwks_url: of its keys; by default its discovery document names it
+            (``CEREBRO_OIDC_JWKS_URL``). header: in which the proxy hands them on (``CEREBRO_OIDC_HEADER``).
+        name_claim, groups_claim: ``CEREBRO_OIDC_NAME_CLAIM``, ``CEREBRO_OIDC_GROUPS_CLAIM``.
+        groups: group -> what it is here, ``*`` for all who have a token (``CEREBRO_OIDC_GROUPS``, as JSON).
+    """
+
+    issuer: str
+    audience: str
+    groups: Mapping[str, GroupRights]
+    jwks_url: str = ""
+    header: str = "Authorization"
+    name_claim: str = "email"
+    groups_claim: str = "groups"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What the dispatcher is told.
@@ -26,7 +61,8 @@ class Settings:
     Attributes:
         host, port: address to listen on (``CEREBRO_BIND``).
         server: base URL of kvs_api (``CEREBRO_SERVER``, required).
-        token: bearer token of kvs_api, with which people sign in as well (``CEREBRO_TOKEN``, required).
+        token: bearer token of kvs_api, with which people sign in as well, unless there are users (``CEREBRO_TOKEN``,
+            required).
         link_tensorboard, link_notebook, link_grafana: addresses shown as links (``CEREBRO_LINK_TENSORBOARD``,
             ``CEREBRO_LINK_NOTEBOOK``, ``CEREBRO_LINK_GRAFANA``); no link without them.
         auth_header, auth_proxies: a proxy in front signs people in and names them in this header
@@ -44,6 +80,8 @@ class Settings:
         has_object_store: locators are looked at in the object store of the environment (``AWS_ENDPOINT_URL``), also
             where its address is not public, and others than this machine's user reach the page
             (``CEREBRO_OBJECT_STORE=1``).
+        has_users: people sign in as themselves, and may do what their roles say (``CEREBRO_AUTH_MODE=users``); `token`
+            is the dispatcher's own then. oidc: ID tokens of whom a proxy signs in; `None`: there is no such proxy.
         volumes: what is served of them is read only (``CEREBRO_VOLUMES``, see `cerebro.runtime.volumes`).
     """
 
@@ -66,6 +104,8 @@ class Settings:
     health_bind: str = ""
     tells_metrics: bool = True
     has_object_store: bool = False
+    has_users: bool = False
+    oidc: Oidc | None = None
     volumes: Volumes = field(default_factory=lambda: Volumes.from_environment({}))
 
     @property
@@ -75,7 +115,7 @@ class Settings:
         Listening on loopback is not enough: a proxy beside it lets others in, and each of the settings that one
         needs says that it is there.
         """
-        is_proxied = bool(self.auth_header or self.public_hosts or self.is_https)
+        is_proxied = bool(self.oidc or self.auth_header or self.public_hosts or self.is_https)
         return self.host in _LOOPBACK and not is_proxied
 
     @classmethod
@@ -113,8 +153,58 @@ class Settings:
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             tells_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
             has_object_store=environment.get("CEREBRO_OBJECT_STORE", "") == "1",
+            has_users=_has_users(environment),
+            oidc=_oidc(environment) if _has_users(environment) else None,
             volumes=Volumes.from_environment(environment),
         )
+
+
+def _has_users(environment: Mapping[str, str]) -> bool:
+    mode = environment.get("CEREBRO_AUTH_MODE", "") or "token"
+    if mode not in ("token", "users"):
+        raise ClusterError(f"CEREBRO_AUTH_MODE is {mode!r}, expected token or users")
+    if mode == "users" and environment.get("CEREBRO_AUTH_HEADER", "").strip():
+        raise ClusterError(
+            "CEREBRO_AUTH_HEADER names people by a bare header, which is not believed where there are users: have the "
+            "proxy hand on the ID token (CEREBRO_OIDC_ISSUER), and leave the header out"
+        )
+    return mode == "users"
+
+
+def _oidc(environment: Mapping[str, str]) -> Oidc | None:
+    issuer = _link(environment, "CEREBRO_OIDC_ISSUER")
+    if issuer is None:
+        return None
+    audience = environment.get("CEREBRO_OIDC_AUDIENCE", "").strip()
+    if not audience:
+        raise ClusterError(
+            "CEREBRO_OIDC_AUDIENCE is not set: give the id of the client at the provider, because a token that was "
+            "made for another client must open nothing"
+        )
+    header = environment.get("CEREBRO_OIDC_HEADER", "").strip() or "Authorization"
+    if not _HEADER.fullmatch(header):
+        raise ClusterError(f"CEREBRO_OIDC_HEADER is {header!r}, expected the name of a header")
+    try:
+        groups = _GROUPS.validate_json(environment.get("CEREBRO_OIDC_GROUPS", "") or "{}")
+    except ValidationError as cause:
+        raise ClusterError(
+            f"CEREBRO_OIDC_GROUPS: {found_in(cause.errors())}; expected groups with role and projects, like "
+            '{"researchers": {"role": "member", "projects": ["vision"]}}'
+        ) from cause
+    if not groups:
+        raise ClusterError(
+            "CEREBRO_OIDC_GROUPS is empty: say what at least one group is, else nobody gets in"
+        )
+    return Oidc(
+        # Exactly as it was given: issuers are compared letter by letter, a slash at the end included.
+        issuer=environment["CEREBRO_OIDC_ISSUER"].strip(),
+        audience=audience,
+        groups=groups,
+        jwks_url=_link(environment, "CEREBRO_OIDC_JWKS_URL") or "",
+        header=header,
+        name_claim=environment.get("CEREBRO_OIDC_NAME_CLAIM", "").strip() or "email",
+        groups_claim=environment.get("CEREBRO_OIDC_GROUPS_CLAIM", "").strip() or "groups",
+    )
 
 
 def _address(bind: str) -> tuple[str, int]:

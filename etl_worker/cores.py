@@ -1,4 +1,4 @@
-"""Shards made by several processes.
+"""Shards made by several processes, as many of them as memory bears and as is of use.
 
 Processes of our own and pipes, not a process pool: when a core dies its exit code and the row it was at are
 known, when one fails the others end at once, when the job is to be left they end at their next row and clear up, and
@@ -6,51 +6,40 @@ the calling process gets no threads. Each core asks for its
 next shard when it has finished one. Counts go through memory shared by fork (anonymous: nothing is left
 behind, however the processes end).
 
-Cores outlive a job that went well, because what they have imported may have taken longer than the job. The caller must
-be single-threaded and, with more than one core, must not have run user code: cores are forked from it.
+Where the kernel has ended a core for lack of memory, half as many go on, and its shard is made anew. Cores outlive a
+job that went well, because what they have imported may have taken longer than the job. The caller must have one thread
+and, with more than one core, must not have run user code: cores are forked from it.
 """
 
 from __future__ import annotations
 
+import logging
 import mmap
-import multiprocessing
-import os
-import pickle
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
-from multiprocessing.reduction import recv_handle, send_handle
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro.data.manifests import NAMED_ROWS, FailedRow, Source
-from cerebro.errors import CerebroError, PreemptedError, RetryableError
-from cerebro.runtime.parent_death import end_with
-from cerebro.runtime.tracebacks import line_of, text_of
+from cerebro.data.durable import discard_leftovers
+from cerebro.data.manifests import FailedRow, Source
+from cerebro.errors import PreemptedError
+from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory
 from cerebro.worker.preprocessing.metadata import Metadata
-from cerebro.worker.preprocessing.shard import Bench, Preprocessor, RowsCallback
-from etl_worker.errors import CoreDiedError
+from cerebro.worker.preprocessing.shard import Bench, Preprocessor
+from etl_worker.core import AT, COLUMNS, DONE, FAILED, LEAVE, Core, start
+from etl_worker.errors import CoreDiedError, NoMemoryError
 from etl_worker.shard_counts import REPORT_S, ShardCounts
+from etl_worker.shard_work import discard_shard
+from etl_worker.sizing import MOST_PER_CORE, Sizing
+from etl_worker.watch import Watch
 
-_DONE, _FAILED, _AT, _LEAVE = 0, 1, 2, 3
-"""Columns of the shared counts: rows done, rows failed, position of the row at hand; 1 once the core is to leave."""
-_STREAMS = (1, 2)
-"""Standard output and standard error."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Core:
-    number: int
-    process: ForkProcess
-    pipe: Connection
+log = logging.getLogger(__name__)
 
 
 class Cores:
@@ -58,13 +47,17 @@ class Cores:
 
     Args:
         make_spec: called once in each process.
+        kills: how many processes of this worker the kernel has ended for lack of memory; `None`: nobody counts.
     """
 
-    def __init__(self, make_spec: SpecFactory) -> None:
-        self._make_spec = make_spec
+    def __init__(self, make_spec: SpecFactory, kills: Callable[[], int | None] | None = None) -> None:
+        self._make_spec, self._kills = make_spec, kills or own_group().kills
         self._bench = Bench(make_spec)
-        self._running: list[_Core] = []
-        self._counts = np.zeros((0, 4), np.int64)
+        self._running: list[Core] = []
+        self._counts: NDArray[np.int64] = np.zeros((0, COLUMNS), np.int64)
+        self._sizing = Sizing(1)
+        self._cores = 1
+        """For which the last two are."""
 
     def make(
         self,
@@ -76,7 +69,7 @@ class Cores:
         *,
         on_ready: Callable[[], None],
     ) -> None:
-        """Make ``parts`` of ``job`` with as many processes as it may use, and add them to ``shard_counts``.
+        """Make ``parts`` of ``job``, and add them to ``shard_counts``.
 
         With one core the calling process does the work itself. A `PreemptedError` of ``shard_counts`` is handed on to
         the cores, which leave their shards at their next row. When this raises, close them.
@@ -86,6 +79,7 @@ class Cores:
 
         Raises:
             CoreDiedError: a core ended by itself.
+            NoMemoryError: one alone was ended for lack of memory.
             Whatever `Preprocessor.shard`, the spec or ``shard_counts`` raise.
         """
         if job.cores == 1:
@@ -93,11 +87,13 @@ class Cores:
             on_ready()
             _make_here(parts, preprocessor, shard_counts)
             return
+        self._prepare(job.cores)
+        self._sizing.begin(job.shortages)
+        work = _Work(self._running, self._counts, self._sizing, self._kills, self._make_spec)
         try:
-            called = self._call(job, source, min(job.cores, len(parts)))
-            _serve(called, deque(parts), self._counts, shard_counts, on_ready)
+            work.serve(job, source, deque(parts), shard_counts, on_ready)
         except PreemptedError:
-            self._counts[:, _LEAVE] = 1
+            self._counts[:, LEAVE] = 1
             _let_leave(self._running)
             raise
 
@@ -106,31 +102,223 @@ class Cores:
         for core in self._running:
             core.process.kill()
         for core in self._running:
-            core.process.join()
-            core.pipe.close()
-        self._running = []
+            core.end()
+        self._running.clear()
 
-    def _call(self, job: EtlJob, source: Source, number: int) -> list[_Core]:
-        """Tell so many processes of the job; start those that are not there."""
+    def _prepare(self, cores: int) -> None:
         is_whole = all(core.process.exitcode is None for core in self._running)
-        if len(self._counts) != job.cores or not is_whole:
+        if self._cores != cores or not is_whole:
             self.close()
+        if self._cores != cores:
+            self._cores, self._sizing = cores, Sizing(cores)
             # Shared by fork.
-            self._counts = np.frombuffer(mmap.mmap(-1, job.cores * 4 * 8), np.int64).reshape(job.cores, 4)
+            most = MOST_PER_CORE * cores
+            shared = mmap.mmap(-1, most * COLUMNS * 8)
+            self._counts = np.frombuffer(shared, np.int64).reshape(most, COLUMNS)
         self._counts[:] = 0
-        self._counts[:, _AT] = -1
-        while len(self._running) < number:
-            self._running.append(_start(len(self._running), self._counts, self._make_spec))
-        called = self._running[:number]
-        for core in called:
+        self._counts[:, AT] = -1
+
+
+class _Making(NamedTuple):
+    """A shard at a core, and its counts before that."""
+
+    part: ShardRange
+    counts: NDArray[np.int64]
+
+
+class _Work:
+    """One job of the cores."""
+
+    def __init__(
+        self,
+        running: list[Core],
+        counts: NDArray[np.int64],
+        sizing: Sizing,
+        kills: Callable[[], int | None],
+        make_spec: SpecFactory,
+    ) -> None:
+        self._running, self._counts, self._sizing = running, counts, sizing
+        self._kills, self._make_spec = kills, make_spec
+        self._kills_before, self._explained = kills(), 0
+        self._waiting: dict[Connection, Core] = {}
+        """Those whose next word is awaited."""
+        self._making: dict[int, _Making] = {}
+        """By number of the core."""
+        self._reductions = 0
+        self._began: dict[int, int] = {}
+        """Number of a core -> how often their number was reduced before its newest beginning."""
+        self._todo: deque[ShardRange] = deque()
+        self._watch = Watch()
+
+    def serve(
+        self,
+        job: EtlJob,
+        source: Source,
+        todo: deque[ShardRange],
+        shard_counts: ShardCounts,
+        on_ready: Callable[[], None],
+    ) -> None:
+        """Have all of ``todo`` made."""
+        self._job, self._source, self._todo, self._shard_counts = job, source, todo, shard_counts
+        self._metadata = Metadata(job.metadata_path)
+        while self._todo or self._waiting:
+            self._call_more()
+            for pipe in wait(list(self._waiting), timeout=REPORT_S):
+                core = self._waiting.get(pipe)  # type: ignore[call-overload]  # only pipes are waited for
+                if core is not None:  # it may have been ended for another one's sake
+                    self._heed(core, on_ready)
+            for core in list(self._waiting.values()):
+                # Beside the pipe's end of file, which does not come while a process that the core forked lives
+                # on.
+                if core.pipe in self._waiting and core.process.exitcode is not None and not core.pipe.poll():
+                    self._lost(core)
+            done, failed = int(self._counts[:, DONE].sum()), int(self._counts[:, FAILED].sum())
+            shard_counts.update(done, failed)
+            self._resize(done)
+
+    def _call_more(self) -> None:
+        """Have as many at work as there should be, as far as there is work for them."""
+        busy = {core.number for core in self._waiting.values()}
+        idle = [core for core in self._running if core.number not in busy]
+        # Those that were called and have no shard yet will take one of those that are to be made.
+        while len(self._waiting) < min(self._sizing.number, len(self._todo) + len(self._making)):
+            idle = [core for core in idle if core in self._running]
+            if idle:
+                core = idle.pop(0)
+            else:
+                taken = {each.number for each in self._running}
+                place = min(set(range(len(self._counts))) - taken)
+                self._counts[place, AT] = -1
+                core = start(place, self._counts, self._make_spec)
+                self._running.append(core)
+            self._began[core.number] = self._reductions
             try:
-                core.pipe.send((job, source))
-                for stream in _STREAMS:
-                    # Where this process writes now: the log of this attempt, not of the one the core was forked for.
-                    send_handle(core.pipe, stream, core.process.pid)
+                core.call(self._job, self._source)
             except OSError:
-                raise _exit_reason(core, self._counts) from None
-        return called
+                self._lost(core)
+                continue
+            self._waiting[core.pipe] = core
+            self._watch.stop()
+
+    def _heed(self, core: Core, on_ready: Callable[[], None]) -> None:
+        try:
+            kind, content = core.pipe.recv()
+        except (EOFError, OSError):
+            self._lost(core)
+            return
+        if kind == "failed":
+            self._shard_counts.saw_failure(*content)
+            return
+        if kind == "error":
+            if not isinstance(content, MemoryError) or not self._goes_on_without(core):
+                raise content
+            return
+        if kind == "made":
+            self._making.pop(core.number, None)
+            self._shard_counts.add(content)
+        else:
+            on_ready()
+            self._watch.begin(self._pids(), int(self._counts[:, DONE].sum()))
+        if self._todo and len(self._waiting) <= self._sizing.number:
+            part = self._todo.popleft()
+            self._making[core.number] = _Making(part, self._counts[core.number].copy())
+            self._began[core.number] = self._reductions
+            core.order(part, is_alone=self._sizing.number == 1)
+        else:
+            del self._waiting[core.pipe]  # it waits for the next job, or to be ended
+
+    def _lost(self, core: Core) -> None:
+        """A core has ended by itself.
+
+        Raises:
+            CoreDiedError, NoMemoryError: the job cannot go on.
+        """
+        core.process.join()
+        code, now = core.process.exitcode or 0, self._kills()
+        is_of_memory = code == -signal.SIGKILL and (
+            now is None or now - (self._kills_before or 0) > self._explained
+        )
+        if not is_of_memory:
+            raise self._died(core, code)
+        self._explained += 1
+        if self._goes_on_without(core):
+            return
+        if now is None:
+            raise self._died(core, code)
+        raise NoMemoryError(
+            f"preprocessing ran out of memory {self._where(core)}, with one process alone: look at what that row "
+            "needs, make batches smaller, or raise the memory limit of what preprocesses"
+        )
+
+    def _goes_on_without(self, core: Core) -> bool:
+        """For one there was no memory. As many others end at once as are too many: what is short is what they hold."""
+        if self._began[core.number] < self._reductions:
+            # It began beside more than there are now.
+            self._drop(core)
+            return True
+        if not self._sizing.ran_out():
+            return False
+        self._reductions += 1
+        log.warning(
+            "memory ran out: preprocessing goes on with %d process%s",
+            self._sizing.number,
+            "es" if self._sizing.number > 1 else "",
+        )
+        self._drop(core)
+        surplus = len(self._running) - self._sizing.number
+        resting = [each for each in self._running if each.pipe not in self._waiting]
+        for each in (resting + list(self._waiting.values())[::-1])[: max(0, surplus)]:
+            self._drop(each)
+        self._watch.stop()
+        return True
+
+    def _drop(self, core: Core) -> None:
+        core.end()
+        self._running.remove(core)
+        self._waiting.pop(core.pipe, None)
+        making = self._making.pop(core.number, None)
+        if making is not None:
+            # Its rows are made again, and are counted then.
+            self._counts[core.number] = making.counts
+            self._todo.appendleft(making.part)
+            self._shard_counts.forget(making.part)
+            discard_leftovers(self._job.output_folder, by=core.process.pid)
+            discard_shard(self._job.output_folder, making.part.index)
+
+    def _resize(self, done: int) -> None:
+        window = self._watch.look(self._pids(), done)
+        if window is None or not self._todo:
+            return
+        before = self._sizing.number
+        self._sizing.see(window)
+        if self._sizing.number != before:
+            log.info(
+                "preprocessing goes on with %d processes, not %d: %.3g rows/s, each computes for %.0f %% of its time",
+                self._sizing.number,
+                before,
+                window.rate,
+                100 * window.busy,
+            )
+        self._watch.begin(self._pids(), done)
+
+    def _pids(self) -> list[int]:
+        return sorted(core.process.pid or 0 for core in self._waiting.values())
+
+    def _died(self, core: Core, code: int) -> CoreDiedError:
+        how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        return CoreDiedError(
+            f"preprocessing process {core.number} ended by itself with {how} {self._where(core)}: "
+            "look for what the preprocessor does there, or whether memory ran out"
+        )
+
+    def _where(self, core: Core) -> str:
+        at = int(self._counts[core.number, AT])
+        if at < 0:
+            return "before its first row"
+        if at >= self._metadata.num_rows:
+            return "after its last row"
+        (row,) = self._metadata.batch(at, at + 1)["id"].to_pylist()
+        return f"at row {at} of the partition (counted from 0), whose id is {row!r}"
 
 
 def _make_here(parts: Sequence[ShardRange], preprocessor: Preprocessor, shard_counts: ShardCounts) -> None:
@@ -148,45 +336,12 @@ def _make_here(parts: Sequence[ShardRange], preprocessor: Preprocessor, shard_co
         shard_counts.add(preprocessor.shard(part, on_rows))
 
 
-def _serve(
-    cores: Sequence[_Core],
-    todo: deque[ShardRange],
-    counts: NDArray[np.int64],
-    shard_counts: ShardCounts,
-    on_ready: Callable[[], None],
-) -> None:
-    waiting: dict[Any, _Core] = {core.pipe: core for core in cores}
-    while waiting:
-        for pipe in wait(list(waiting), timeout=REPORT_S):
-            core = waiting[pipe]
-            kind, content = _receive(core, counts)
-            if kind == "failed":
-                shard_counts.saw_failure(*content)
-                continue
-            if kind == "error":
-                raise content
-            if kind == "made":
-                shard_counts.add(content)
-            else:
-                on_ready()
-            if todo:
-                core.pipe.send(todo.popleft())
-            else:
-                del waiting[pipe]  # it waits for the next job, or to be ended
-        for core in waiting.values():
-            # Beside the pipe's end of file, which does not come while a process that the core forked lives
-            # on.
-            if core.process.exitcode is not None and not core.pipe.poll():
-                raise _exit_reason(core, counts)
-        shard_counts.update(int(counts[:, _DONE].sum()), int(counts[:, _FAILED].sum()))
-
-
-def _let_leave(cores: Sequence[_Core]) -> None:
+def _let_leave(cores: Sequence[Core]) -> None:
     """Wait for the cores to end by themselves: a killed one would leave half a shard's file."""
     for core in cores:
         with suppress(OSError):
             core.pipe.send(None)  # for those who wait for their next shard
-    left: dict[Any, _Core] = {core.process.sentinel: core for core in cores}
+    left: dict[Any, Core] = {core.process.sentinel: core for core in cores}
     while left:
         pipes: dict[Any, Connection] = {core.pipe: core.pipe for core in left.values()}
         for ready in wait([*left, *pipes]):
@@ -195,127 +350,3 @@ def _let_leave(cores: Sequence[_Core]) -> None:
                 # Read, so that nobody is held up by a full pipe; its end of file comes with the core's own end.
                 with suppress(EOFError, OSError):
                     pipes[ready].recv()
-
-
-def _receive(core: _Core, counts: NDArray[np.int64]) -> tuple[str, Any]:
-    try:
-        kind, content = core.pipe.recv()
-    except (EOFError, OSError):
-        raise _exit_reason(core, counts) from None
-    return kind, content
-
-
-def _exit_reason(core: _Core, counts: NDArray[np.int64]) -> CoreDiedError:
-    core.process.join()
-    code = core.process.exitcode or 0
-    how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-    at = int(counts[core.number, _AT])
-    where = "before its first row" if at < 0 else f"at row {at} of the partition (counted from 0)"
-    return CoreDiedError(
-        f"preprocessing process {core.number} ended by itself with {how} {where}: "
-        "look for what the preprocessor does there, or whether memory ran out"
-    )
-
-
-def _start(number: int, counts: NDArray[np.int64], make_spec: SpecFactory) -> _Core:
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=_core, args=(os.getpid(), number, theirs, counts, make_spec), name=f"cerebro-core-{number}"
-    )
-    process.start()
-    theirs.close()  # so that our end reads its end of file when the core ends
-    return _Core(number=number, process=process, pipe=ours)
-
-
-# --- in the core
-# ---------------------------------------------------------------------------------------------------
-
-
-def _core(
-    parent: int,
-    number: int,
-    pipe: Connection,
-    counts: NDArray[np.int64],
-    make_spec: SpecFactory,
-) -> None:
-    end_with(parent)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches every process of a terminal; the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(
-            name, "1"
-        )  # one core each: libraries that user code loads must not start more threads
-    bench = Bench(make_spec)
-    preprocessor: Preprocessor | None = None
-    try:
-        while True:
-            told: tuple[EtlJob, Source] | ShardRange | None = pipe.recv()
-            if told is None:
-                return
-            if isinstance(told, tuple):
-                _redirect(pipe)
-                job, source = told
-                metadata = Metadata(job.metadata_path)
-                preprocessor = bench.preprocessor(job, metadata, source, process=number)
-                pipe.send(("ready", None))
-                continue
-            assert preprocessor is not None
-            counts[number, _AT] = told.start
-            made = preprocessor.shard(told, _observer(number, pipe, counts))
-            _flush()
-            pipe.send(("made", made))
-    except EOFError:
-        return
-    except BaseException as error:  # noqa: BLE001 - the core's outermost frame: the parent raises it
-        _flush()
-        with suppress(OSError):
-            pipe.send(("error", _sendable(error)))
-
-
-def _observer(number: int, pipe: Connection, counts: NDArray[np.int64]) -> RowsCallback:
-    mine = memoryview(counts[number])  # several times as fast as the array itself
-
-    def on_rows(position: int, count: int, failed: FailedRow | None) -> None:
-        if failed is not None:
-            if mine[_FAILED] < NAMED_ROWS:  # told before it is counted: who sees the count can name rows
-                pipe.send(("failed", (position, failed)))
-            mine[_FAILED] += 1
-        mine[_DONE] += count
-        mine[_AT] = position + count
-        if mine[_LEAVE]:
-            raise PreemptedError
-
-    return on_rows
-
-
-def _redirect(pipe: Connection) -> None:
-    """Write where the caller does."""
-    _flush()
-    for stream in _STREAMS:
-        target = recv_handle(pipe)
-        os.dup2(target, stream)
-        if target not in _STREAMS:  # user code may have closed one, so that its number was free
-            os.close(target)
-
-
-def _flush() -> None:
-    """Hand on what user code printed: the core is killed when there is nothing left to do."""
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-
-
-def _sendable(error: BaseException) -> BaseException:
-    """``error``, or its text where it cannot be pickled; with its traceback, which pickling drops."""
-    if isinstance(error, CerebroError):
-        error.user_traceback = text_of(error)
-    else:
-        error.add_note(text_of(error))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - user code's exceptions may raise anything here
-        return RetryableError(f"a preprocessing process failed: {line_of(error)}")
-    return error

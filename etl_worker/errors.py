@@ -23,3 +23,7 @@ class TooManyFailedError(RowError):
 
 class CoreDiedError(WorkerCrashedError):
     """A process that preprocessed rows ended by itself; the message names the row it was at."""
+
+
+class NoMemoryError(MemoryError):
+    """One process alone, which preprocessed rows, was ended for lack of memory; the message names the row it was at."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
 
-from cerebro.contract.tasks import EtlTask, TaskBody, TaskResult, Timings
+from cerebro.contract.tasks import EtlTask, FittedRef, TaskBody, TaskResult, Timings
 from cerebro.data.durable import write_json
 from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows
@@ -31,14 +31,14 @@ class Handler:
 
     def __init__(self, context: Context) -> None:
         self._context, self._volumes = context, context.volumes
-        self._cores: dict[tuple[str, tuple[str, ...]], Cores] = {}
+        self._cores: dict[tuple[str, tuple[str, ...], FittedRef | None], Cores] = {}
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Make the partition's shards; those that are complete already are not made again."""
         if not isinstance(body, EtlTask):
             raise SpecError(f"etl_worker does not execute tasks of kind {body.kind!r}")
         job = self._job(body)
-        cores = self._cores_for(body.code, body.locators.misc)
+        cores = self._cores_for(body.code, body.locators.misc, body.fitted)
         start_s, began = 0.0, time.monotonic()
 
         def on_ready() -> None:
@@ -65,17 +65,19 @@ class Handler:
             rows_failed=manifest.rows_failed,
             shards=len(manifest.shards),
             checksum=manifest.checksum,
+            is_ragged=manifest.layout is not None and manifest.layout.is_ragged,
             cores=self._context.cores,
             output=f"{body.dataset}/{body.split}/{body.partition}",
             timings=Timings(start_s=start_s, compute_s=time.monotonic() - began),
         )
 
-    def _cores_for(self, code: str, misc: tuple[str, ...]) -> Cores:
-        if (code, misc) not in self._cores:
+    def _cores_for(self, code: str, misc: tuple[str, ...], fitted: FittedRef | None) -> Cores:
+        made_for = code, misc, fitted
+        if made_for not in self._cores:
             for cores in self._cores.values():
                 cores.close()
-            self._cores = {(code, misc): Cores(self._context.spec_factory(code, misc))}
-        return self._cores[code, misc]
+            self._cores = {made_for: Cores(self._context.spec_factory(*made_for))}
+        return self._cores[made_for]
 
     def _tell_failed(self, body: EtlTask, total: int, rows: Iterable[FailedRow]) -> None:
         """Write where all can read it which rows failed: the partition itself may be on this worker only."""
@@ -105,6 +107,11 @@ class Handler:
             cache_folder=self._volumes.downloads(body.dataset, body.split) / str(body.partition),
             cores=self._context.cores,
             max_failed_fraction=body.max_failed,
+            may_be_ragged=body.with_ragged,
+            shortages=body.shortages,
             # The data set's id stands for code, locators, seed and fraction; the rows are this partition's.
-            fingerprint=hashlib.sha256(body.dataset.encode() + metadata.read_bytes()).hexdigest(),
+            fingerprint=hashlib.sha256(
+                (body.dataset + (body.fitted.checksum if body.fitted else "")).encode()
+                + metadata.read_bytes()
+            ).hexdigest(),
         )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from cerebro.data.manifests import NAMED_ROWS, FailedRow, ShardManifest, named_rows
-from cerebro.worker.preprocessing.job import EtlJob, EtlProgress, ProgressCallback
+from cerebro.worker.preprocessing.job import EtlJob, EtlProgress, ProgressCallback, ShardRange
 from etl_worker.errors import TooManyFailedError
 
 REPORT_S = 0.25
@@ -57,9 +57,11 @@ class ShardCounts:
 
         Raises:
             RowError: its rows differ from those of another shard in fields, shapes or dtypes.
+            SpecError: they may not be as they are (`EtlJob.require_known`).
         """
         self.shards.append(shard)
         with_rows = [other for other in self.shards if other.layout is not None]
+        self._job.require_known(shard.layout)
         if shard.layout is not None:
             # One other is enough: all that are there agree. The earlier rows are what the later ones must
             # fit.
@@ -71,6 +73,12 @@ class ShardCounts:
     def saw_failure(self, position: int, row: FailedRow) -> None:
         """Remember a failed row, to be named if the job ends for it."""
         self._failures[position] = row
+
+    def forget(self, part: ShardRange) -> None:
+        """Rows of this part are made anew: how they failed says nothing."""
+        for position in range(part.start, part.stop):
+            self._failures.pop(position, None)
+        self._doomed_at = None
 
     def update(self, done: int, failed: int, *, final: bool = False) -> None:
         """Take in how many rows this attempt has done (failed ones included) and how many of them failed.

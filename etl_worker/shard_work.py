@@ -95,6 +95,13 @@ def forget_doubtful(folder: Path, source: Source) -> None:
             (folder / shard.file).unlink(missing_ok=True)
 
 
+def discard_shard(folder: Path, index: int) -> None:
+    """Remove what a process has left of a shard, complete or not, so that it is made again."""
+    shard_manifest_path(folder, index).unlink(missing_ok=True)  # first: without it the rows are nobody's
+    for path in folder.glob(f"shard-{index:05d}-*"):
+        path.unlink(missing_ok=True)
+
+
 def _comparable(shard: ShardManifest) -> str:
     """The shard's layout as text that does not depend on the order of dict keys."""
     assert shard.layout is not None

@@ -2,13 +2,13 @@
 
 The workload of Nakandala et al. (PVLDB 2020, tables 4 and 5). Nothing is downloaded: rows of the same form, whose
 clicks depend on some of their values, are written as Criteo ships them, a text file with tabs. ``--data train.txt``
-takes the real file, as it was unpacked, instead. ``--small`` is for a laptop. docs/workloads.md tells what came out.
+takes the real file, as it was unpacked, instead. ``--small`` is for a laptop. ``--keras`` trains the same network
+written in Keras. docs/workloads.md tells what came out.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -27,10 +27,8 @@ import xxhash
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cerebro import ETLSpec, Experiment, SubEpochSpec
+from cerebro import ETLSpec, Experiment, KerasSubEpochSpec, SubEpochSpec, data_folder
 from cerebro.errors import CerebroError
-from cerebro.local.home import ClusterHome
-from cerebro.runtime.volumes import Volumes
 
 COUNTS = [f"count_{number}" for number in range(1, 14)]
 CATEGORIES = [f"category_{number}" for number in range(1, 27)]
@@ -143,6 +141,35 @@ def _logits(models: Any, inputs: Any) -> Tensor:
     return logits.squeeze(1)
 
 
+class KerasCriteoTraining(KerasSubEpochSpec):
+    """The same in Keras; it is trained and tested as `compile` says, with the AUC of 200 thresholds."""
+
+    def __init__(self, buckets: int, hidden: tuple[int, int], backend: str) -> None:
+        self.buckets, self.hidden, self.keras_backend = buckets, hidden, backend
+
+    def create_models(self, hyperparams: Any) -> Any:
+        """Two inputs by name; weights of categories are looked up and added."""
+        import keras
+        from keras import layers, ops
+
+        first, second = self.hidden
+        inputs = {
+            "counts": keras.Input((len(COUNTS),), name="counts"),
+            "buckets": keras.Input((len(CATEGORIES),), dtype="int32", name="buckets"),
+        }
+        drawn = keras.initializers.RandomNormal(stddev=(1 / self.buckets) ** 0.5)
+        looked_up = ops.sum(layers.Embedding(self.buckets, first, drawn)(inputs["buckets"]), axis=1)
+        hidden = layers.ReLU()(layers.Add()([looked_up, layers.Dense(first)(inputs["counts"])]))
+        hidden = layers.Dense(second, activation="relu")(hidden)
+        network = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(hidden))
+        network.compile(
+            optimizer=keras.optimizers.Adam(hyperparams["lr"], weight_decay=hyperparams["decay"]),
+            loss="binary_crossentropy",
+            metrics=["accuracy", keras.metrics.AUC(name="auc")],
+        )
+        return network
+
+
 # --- data ----------------------------------------------------------------------------------------
 
 
@@ -226,18 +253,21 @@ def main() -> int:
     parser.add_argument("--rows", type=int, help="another number of rows to write")
     parser.add_argument("--data", type=Path, help="Criteo's own train.txt")
     parser.add_argument("--name", default="criteo", help="name of the experiment")
+    parser.add_argument("--keras", choices=("tensorflow", "torch"), help="train Keras models by this backend")
     arguments = parser.parse_args()
     size = SMALL if arguments.small else PAPER
     began = time.monotonic()
     try:
-        folder = _data_folder(arguments.name)
+        folder = data_folder(f"examples/{arguments.name}")
         source = arguments.data or folder / "train.txt"
         if arguments.data is None:
             synthesize(source, arguments.rows or size.rows)
         experiment = Experiment(arguments.name, locators=lay_out(source, folder))
         etl = experiment.run_etl(CriteoETL(size.buckets), seed=1)
         print(f"preprocessed {sum(etl.kept.values()):,} rows in {etl.seconds:.1f} s")
-        training = CriteoTraining(size.buckets, size.hidden)
+        training: SubEpochSpec = CriteoTraining(size.buckets, size.hidden)
+        if arguments.keras:
+            training = KerasCriteoTraining(size.buckets, size.hidden, arguments.keras)
         result = experiment.run_fit(
             training, size.space, epochs=size.epochs, metric="auc", mode="max", seed=1
         )
@@ -248,13 +278,6 @@ def main() -> int:
     print(f"\n{result.leaderboard().to_string()}\n\n{test.to_string()}\n")
     print(f"done in {time.monotonic() - began:.0f} s")
     return 0
-
-
-def _data_folder(name: str) -> Path:
-    """Where this process and the workers see the same files."""
-    shared = Volumes.from_environment(os.environ).shared
-    is_inside = bool(os.environ.get("CEREBRO_SERVER")) and os.access(shared, os.W_OK)
-    return (shared if is_inside else ClusterHome().path) / "examples" / name
 
 
 if __name__ == "__main__":

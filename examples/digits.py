@@ -1,7 +1,8 @@
 """The main job of `make run`: scans of handwritten digits, from PNG files to a ranked grid of models.
 
 The data come with scikit-learn (1,797 scans of 8 x 8 pixels), so nothing is downloaded. They are laid out as any data
-set would be: one PNG object per scan and a CSV table per split, in a folder or in an S3 bucket.
+set would be: one PNG object per scan and a CSV table per split, in a folder or in an S3 bucket. ``--keras tensorflow``
+or ``--keras torch`` trains the same network written in Keras, by this backend.
 """
 
 from __future__ import annotations
@@ -9,11 +10,9 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import os
 import random
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,10 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional
 
-from cerebro import ETLSpec, Experiment, SubEpochSpec
+from cerebro import ETLSpec, Experiment, KerasSubEpochSpec, SubEpochSpec, data_folder
 from cerebro.errors import CerebroError
 from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, find_running
-from cerebro.runtime.volumes import Volumes
 
 SPLITS = {"train": 1200, "valid": 297, "test": 300}
 SEARCH_SPACE = {"lr": [0.001, 0.003], "width": [32, 64], "dropout": [0.25, 0.5], "batch_size": [32]}
@@ -101,12 +99,41 @@ class DigitsTraining(SubEpochSpec):
             yield {"digit": digit, "probability": probability}
 
 
-def data_folder(environment: Mapping[str, str]) -> Path:
-    """Where this process and the workers see the same files: on the shared volume of the cluster that it is in, else
-    beside the local cluster."""
-    shared = Volumes.from_environment(environment).shared
-    is_inside = bool(environment.get("CEREBRO_SERVER")) and os.access(shared, os.W_OK)
-    return (shared if is_inside else ClusterHome().path) / "examples" / "digits"
+class KerasDigitsTraining(KerasSubEpochSpec):
+    """The same network in Keras; how it is trained and tested is what `compile` says."""
+
+    def __init__(self, backend: str) -> None:
+        self.keras_backend = backend
+
+    def create_models(self, hyperparams: Any) -> Any:
+        """One network of the given width."""
+        import keras
+        from keras import layers
+
+        width = hyperparams["width"]
+        network = keras.Sequential(
+            [
+                keras.Input((1, 8, 8)),
+                layers.Permute((2, 3, 1)),  # Keras has channels last
+                layers.Conv2D(width, 3, padding="same", activation="relu"),
+                layers.Conv2D(width, 3, padding="same", activation="relu"),
+                layers.MaxPooling2D(2),
+                layers.Flatten(),
+                layers.Dropout(hyperparams["dropout"]),
+                layers.Dense(10, activation="softmax"),
+            ]
+        )
+        network.compile(
+            optimizer=keras.optimizers.Adam(hyperparams["lr"]),
+            loss="sparse_categorical_crossentropy",
+            metrics=["accuracy"],
+        )
+        return network
+
+    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        """The most likely digit and its probability, batch by batch."""
+        for outputs in super().predict(models, checkpoint, dataloader, hyperparams):
+            yield {"digit": outputs.argmax(1), "probability": outputs.max(1)}
 
 
 def lay_out(target: str) -> dict[str, dict[str, str]]:
@@ -171,8 +198,13 @@ def _s3_writer(uri: str) -> Any:
     )
 
 
-def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
+def run(
+    experiment: Experiment, output: Path, epochs: int = EPOCHS, training: SubEpochSpec | None = None
+) -> float:
     """Preprocess, train, test and predict; leave tables and a report in `output`.
+
+    Args:
+        training: if not `DigitsTraining`.
 
     Returns:
         Test accuracy of the best model.
@@ -183,9 +215,8 @@ def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
         experiment.watch(open_run.id)
     etl = experiment.run_etl(DigitsETL(), fraction=1.0, seed=1)
     print(f"preprocessed {etl.kept} rows in {etl.seconds:.1f} s, {sum(etl.failed.values())} failed")
-    result = experiment.run_fit(
-        DigitsTraining(), SEARCH_SPACE, epochs=epochs, metric="accuracy", mode="max", seed=1
-    )
+    spec = training or DigitsTraining()
+    result = experiment.run_fit(spec, SEARCH_SPACE, epochs=epochs, metric="accuracy", mode="max", seed=1)
     print(f"\nleaderboard of {result.run} (validation)\n{result.leaderboard().to_string()}\n")
     test = experiment.run_test()
     predictions = experiment.run_predict()
@@ -209,21 +240,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
         "--data",
-        default=str(data_folder(os.environ)),
+        default=str(data_folder("examples/digits")),
         help="folder or s3://bucket/prefix for the data set (default: %(default)s)",
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("results/digits"), help="folder for tables and the report"
+        "--output", type=Path, help="folder for tables and the report (default: results/NAME)"
     )
-    parser.add_argument("--name", default="digits", help="name of the experiment")
+    parser.add_argument("--name", help="name of the experiment (default: digits, or digits-keras)")
+    parser.add_argument(
+        "--keras",
+        choices=("tensorflow", "torch"),
+        help="train Keras models by this backend: see docs/keras.md",
+    )
     parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"epochs of training (default: {EPOCHS})")
     arguments = parser.parse_args()
+    name = arguments.name or ("digits-keras" if arguments.keras else "digits")
+    training = KerasDigitsTraining(arguments.keras) if arguments.keras else None
+    output = arguments.output or Path("results", name)
     began = time.monotonic()
     is_ours = find_running(ClusterHome()) is None
     try:
-        experiment = Experiment(arguments.name, locators=lay_out(arguments.data))
+        experiment = Experiment(name, locators=lay_out(arguments.data))
         _say_where(experiment)
-        run(experiment, arguments.output, arguments.epochs)
+        run(experiment, output, arguments.epochs, training)
     except KeyboardInterrupt:
         if is_ours:
             print("ending the local cluster, which this job had started", flush=True)

@@ -3,7 +3,8 @@
 Nothing is downloaded: each row is a text that a small Markov chain writes. Without arguments the network has the shape
 of GPT-2 XL (1.56 billion parameters: 25 GB with gradients and Adam's state); ``--small`` is for a laptop. Where the way
 user code is written does not fit the memory of a device, the run goes on by ways that need less. To see that, give each
-process only a part of its GPU by ``--memory-mib``. Without GPUs, tell the workers how much a device has::
+process only a part of its GPU by ``--memory-mib``. ``--data FILE`` takes a text of your own, of any size, byte by byte.
+Without GPUs, tell the workers how much a device has::
 
     CEREBRO_DEVICE_MEMORY=400MiB cerebro up --workers 1 --devices 2
     python examples/gpt.py --small --layers 12 --width 128 --context 512 --texts 32
@@ -13,12 +14,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cerebro import ETLSpec, Experiment, SubEpochSpec
-from cerebro.errors import CerebroError
-from cerebro.local.home import ClusterHome
-from cerebro.runtime.volumes import Volumes
+from cerebro import ETLSpec, Experiment, SubEpochSpec, data_folder
+from cerebro.errors import CerebroError, LocatorError
 from cerebro.spec import Hints
 
 SUCCESSORS = 4
 """Tokens that may follow a token, equally likely: no model has a loss below their logarithm, 1.386."""
+LEAST_PIECES = 40
+"""Texts of a file: enough that each of two workers has a batch of 16 to train on."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,21 @@ class TextETL(ETLSpec):
         tokens[0] = generator.integers(self.shape.vocabulary)
         for position, choice in enumerate(generator.integers(SUCCESSORS, size=self.shape.context)):
             tokens[position + 1] = self.chain[tokens[position], choice]
+        return tokens[:-1], tokens[1:]
+
+
+class ByteETL(ETLSpec):
+    """A piece of a file becomes its bytes, and the same bytes one place later."""
+
+    def __init__(self, context: int) -> None:
+        self.is_feature_download = ["file"]
+        self.context = context
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
+        """Input and output: int64 of shape (context,)."""
+        with Path(object_dir, row["file"]).open("rb") as file:
+            file.seek(row["begin"])
+            tokens = np.frombuffer(file.read(self.context + 1), np.uint8).astype(np.int64)
         return tokens[:-1], tokens[1:]
 
 
@@ -185,16 +201,47 @@ def lay_out(folder: Path, shape: Shape) -> dict[str, dict[str, str]]:
     Returns:
         Dataset locators.
     """
+    rows = [{"id": number, "seed": number} for number in range(shape.texts + max(1, shape.texts // 8))]
+    return _tables(folder, {"train": rows[: shape.texts], "valid": rows[shape.texts :]})
+
+
+def lay_out_file(folder: Path, source: Path, context: int, most: int | None) -> dict[str, dict[str, str]]:
+    """Write a table of the pieces of a file for each split; those at its end are to validate on.
+
+    Args:
+        most: pieces to train on, if not all.
+
+    Returns:
+        Dataset locators.
+
+    Raises:
+        LocatorError: the file is missing, or is too short for a piece in each split.
+    """
+    if not source.is_file():
+        raise LocatorError(f"there is no file {source}: give --data a text")
+    pieces = (source.stat().st_size - 1) // context
+    if pieces < LEAST_PIECES:
+        raise LocatorError(
+            f"{source} has {source.stat().st_size} bytes, which are {max(0, pieces)} texts of {context}: expected "
+            f"{LEAST_PIECES} at least. Give a longer file, or shorter texts by --context"
+        )
+    valid = max(1, pieces // 10)
+    rows = [{"id": n, "file": source.name, "begin": n * context} for n in range(pieces)]
+    return _tables(
+        folder, {"train": rows[:-valid][:most], "valid": rows[-valid:]}, {"objects": str(source.parent)}
+    )
+
+
+def _tables(
+    folder: Path, splits: dict[str, list[dict[str, Any]]], more: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, dict[str, str]]:
     folder.mkdir(parents=True, exist_ok=True)
-    counts = {"train": shape.texts, "valid": max(1, shape.texts // 8)}
-    first = 0
-    for split, count in counts.items():
+    for split, rows in splits.items():
         with (folder / f"{split}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["id", "seed"])
-            writer.writerows((number, number) for number in range(first, first + count))
-        first += count
-    return {split: {"metadata": str(folder / f"{split}.csv")} for split in counts}
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return {split: {"metadata": str(folder / f"{split}.csv"), **more} for split in splits}
 
 
 def main() -> int:
@@ -204,7 +251,8 @@ def main() -> int:
     parser.add_argument("--layers", type=int, help="another number of blocks")
     parser.add_argument("--width", type=int, help="another width")
     parser.add_argument("--context", type=int, help="another length of texts, in tokens")
-    parser.add_argument("--texts", type=int, help="another number of texts to train on")
+    parser.add_argument("--texts", "--rows", type=int, help="another number of texts to train on")
+    parser.add_argument("--data", type=Path, help="a file whose bytes are learnt, instead of written texts")
     parser.add_argument(
         "--memory-mib", type=int, default=0, help="of its GPU that a process may take (default: all)"
     )
@@ -216,13 +264,20 @@ def main() -> int:
     changes = {
         name: value for name in ("layers", "width", "context", "texts") if (value := getattr(arguments, name))
     }
-    shape = Shape(**{**vars(base), **changes})
+    shape = Shape(**{**vars(base), **changes, **({"vocabulary": 256} if arguments.data else {})})
     sizes = [8, 16] if arguments.small else [4, 8]
     space = [{"lr": lr, "batch_size": size} for size in sizes for lr in (1e-3, 3e-4, 1e-4)]
     began = time.monotonic()
     try:
-        experiment = Experiment(arguments.name, locators=lay_out(_data_folder(arguments.name), shape))
-        experiment.run_etl(TextETL(shape), seed=1)
+        folder = data_folder(f"examples/{arguments.name}")
+        if arguments.data is None:
+            located = lay_out(folder, shape)
+            etl: ETLSpec = TextETL(shape)
+        else:
+            located = lay_out_file(folder, arguments.data.resolve(), shape.context, arguments.texts)
+            etl = ByteETL(shape.context)
+        experiment = Experiment(arguments.name, locators=located)
+        experiment.run_etl(etl, seed=1)
         result = experiment.run_fit(
             GptTraining(shape, arguments.memory_mib),
             space[: arguments.models],
@@ -231,21 +286,15 @@ def main() -> int:
             mode="min",
             seed=1,
         )
-    except CerebroError as error:
+    except (CerebroError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(
         f"\n{result.leaderboard().to_string()}\n\n{result.ways().to_string()}\n\n{result.visits().to_string()}\n"
     )
-    print(f"done in {time.monotonic() - began:.0f} s; no model has a loss below {np.log(SUCCESSORS):.3f}")
+    least = "" if arguments.data else f"; no model has a loss below {np.log(SUCCESSORS):.3f}"
+    print(f"done in {time.monotonic() - began:.0f} s{least}")
     return 0
-
-
-def _data_folder(name: str) -> Path:
-    """Where this process and the workers see the same files."""
-    shared = Volumes.from_environment(os.environ).shared
-    is_inside = bool(os.environ.get("CEREBRO_SERVER")) and os.access(shared, os.W_OK)
-    return (shared if is_inside else ClusterHome().path) / "examples" / name
 
 
 if __name__ == "__main__":

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import hmac
+import time
 from collections.abc import Callable
 
-from flask import Flask, Response, request
+from flask import Flask, Response, g, request
 from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException
 
 from cerebro import errors
 from cerebro.contract import api
+from cerebro.contract.identity import ACTS_FOR, Scope
 from cerebro.contract.routes import STORE
+from kvs_api.access import FRESH_S, Access
 from kvs_api.settings import Settings
 from kvs_api.store import Store
 from kvs_api.views import Views
@@ -21,6 +23,7 @@ View = Callable[..., Response]
 _STATUS: dict[type[errors.CerebroError], int] = {
     errors.BadRequestError: 400,
     errors.UnauthorizedError: 401,
+    errors.ForbiddenError: 403,
     errors.NotFoundError: 404,
     errors.ConflictError: 409,
     errors.UnreadableError: 409,
@@ -32,21 +35,31 @@ def create_app(settings: Settings, store: Store) -> Flask:
     """The WSGI application; `store` is shared by all its threads."""
     app = Flask("kvs_api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
-    expected = f"Bearer {settings.token}".encode()
+    access = Access(settings, store)
+    store.has_users = settings.has_users
 
     @app.before_request
-    def authenticate() -> Response | None:
-        if request.path in ("/health", "/live"):
-            return None
-        given = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, expected):
-            return _problem(
-                errors.UnauthorizedError(
-                    "wrong or missing bearer token: a local cluster keeps it in <home>/run/token; "
-                    "elsewhere set CEREBRO_TOKEN"
-                )
-            )
-        return None
+    def authenticate() -> None:
+        scope = scope_of(request.endpoint)
+        if scope is Scope.OPEN:
+            return
+        token, acts_for = request.headers.get("Authorization", ""), request.headers.get(ACTS_FOR, "")
+        g.principal = access.who(token, acts_for)
+        g.checked = time.monotonic()
+        # What is the dispatcher's to do is so for whomever it asks.
+        who = access.who(token) if acts_for and scope is Scope.ACT else g.principal
+        if who is not None and not who.may(scope):
+            raise errors.ForbiddenError(who.lacks(scope))
+
+    @app.after_request
+    def check_again(response: Response) -> Response:
+        """A read may have waited for half a minute: who has no token any more is given nothing."""
+        if "checked" in g and time.monotonic() > g.checked + FRESH_S:
+            try:
+                access.still(g.principal)
+            except errors.CerebroError as error:
+                return _problem(error)
+        return response
 
     @app.errorhandler(errors.CerebroError)
     def on_error(error: errors.CerebroError) -> Response:
@@ -71,6 +84,15 @@ def create_app(settings: Settings, store: Store) -> Flask:
         view: View = getattr(views, operation.name)
         app.add_url_rule(rule, endpoint=key, view_func=view, methods=[method])
     return app
+
+
+def scope_of(endpoint: str | None) -> Scope:
+    """What a caller needs. Whoever is known is told of no such route; one that says nothing is nobody's."""
+    if endpoint is None:
+        return Scope.KNOWN
+    if endpoint in STORE:
+        return STORE[endpoint].scope or Scope.NONE
+    return Scope.READ if endpoint == "metrics" else Scope.NONE
 
 
 def _problem(error: errors.CerebroError) -> Response:

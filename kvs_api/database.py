@@ -25,7 +25,10 @@ from kvs_api import keys
 from kvs_api.clock import Clock
 from kvs_api.long_poll_slots import LongPollSlots
 
-_SCRIPT = ("occupancy.lua", "steps.lua", "experiments.lua", "quarantine.lua", "ledger.lua", "workers.lua")
+_SCRIPT = (
+    *("occupancy.lua", "quotas.lua", "steps.lua", "experiments.lua", "quarantine.lua", "ledger.lua"),
+    *("registry.lua", "workers.lua"),
+)
 
 PAGE = 1000
 """Most entries one read returns."""

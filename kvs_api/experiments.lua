@@ -92,6 +92,40 @@ local function remember(seq)
   end
 end
 
+-- What the account of the experiment may not have any more, if this event asks for it; or nil.
+local function beyond(opens)
+  if not opens and request.models == 0 or redis.call('EXISTS', request.quotas.key) == 0 then return nil end
+  local account = account_of(request.experiment)
+  if not account then return nil end
+  local asked = {models = request.models, run_models = 0}
+  asked.begins = opens and not redis.call('LPOS', request.queue, request.entry)
+  if request.models > 0 then
+    asked.run_models = tonumber(redis.call('HGET', request.log .. ':models', request.run) or '0')
+  end
+  return over_quota(request.quotas, account, asked, request.queue, wall)
+end
+
+function calls.usages()
+  local used = {}
+  local function of(account)
+    used[account] = used[account] or {open_runs = 0, worker_hours = 0}
+    return used[account]
+  end
+  for account, open in pairs(open_by_account(request.queue, request.quotas.experiments)) do
+    of(account).open_runs = open
+  end
+  local cursor = '0'
+  repeat
+    local found = redis.call('SCAN', cursor, 'MATCH', request.quotas.hours .. '*', 'COUNT', 1000)
+    cursor = found[1]
+    for _, key in ipairs(found[2]) do
+      local account = string.sub(key, #request.quotas.hours + 1)
+      of(account).worker_hours = spent_hours(request.quotas.hours, account, wall)
+    end
+  until cursor == '0'
+  return {used = used}
+end
+
 function calls.append()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
   local said = request.once and redis.call('HGET', request.said, request.once)
@@ -106,7 +140,12 @@ function calls.append()
   if unreadable and not OF_EXPERIMENT[request.kind] then return {unreadable = unreadable} end
   local begins = is_request or REOPENS[request.kind] or request.kind == 'LocatorsChanged'
   if begins and redis.call('SISMEMBER', request.deleting, request.name) == 1 then return {deleting = true} end
+  local over = request.quotas and beyond(is_request or REOPENS[request.kind])
+  if over then return {over = over} end
   local seq = append(request.log, request.event)
+  if request.quotas and request.models > 0 then
+    redis.call('HINCRBY', request.log .. ':models', request.run, request.models)
+  end
   if after[request.kind] then after[request.kind](seq) end
   if REOPENS[request.kind] then enqueue() end
   if request.once then remember(seq) end
@@ -152,9 +191,9 @@ function calls.erase()
   redis.call('ZREM', request.experiments, request.name)
   redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
     request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets', request.log .. ':time',
-    request.log .. ':waiting', request.log .. ':cluster', request.log .. ':old',
+    request.log .. ':waiting', request.log .. ':models', request.log .. ':cluster', request.log .. ':old',
     request.live, request.live .. ':seq', request.said, request.said .. ':order')
-  redis.call('XADD', request.audit, 'MAXLEN', '~', 1000, '*', 't', wall, 'b', by, 'w', request.what)
+  redis.call('XADD', request.audit, 'MAXLEN', '~', 100000, '*', 't', wall, 'b', by, 'w', request.what)
   notify(request.cluster)
   return {seq = 0}
 end

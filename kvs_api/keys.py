@@ -18,13 +18,19 @@
 | exp:E:said:order         | list   | these calls, oldest first                         | steps.lua          | steps.lua          | last 1,000 |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
 | exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
-| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`), saved_attempt, saved_batch, asked (attempt), others (of a gang, JSON) | steps.lua | steps.lua   | never  |
+| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`), saved_attempt, saved_batch, asked (attempt), others (of a gang, JSON), began (store's clock; where there are users) | steps.lua | steps.lua   | never  |
+| exp:E:stacks:Q           | string | a question where a task's process is: empty, then `=` and the answer | client, worker | client | 5 min  |
 | clock                    | string | the store's clock (ms), as far as any process told | steps.lua         | all                | never  |
 | deleting                 | set    | experiments that are to be deleted                | steps.lua          | controller         | never  |
 | dataset:D                | set    | experiments whose runs use the data set           | steps.lua          | steps.lua          | never  |
 | reclaim                  | set    | data sets that no experiment uses any more        | steps.lua          | controller, workers | never |
 | reclaim:seq              | string | counter of its changes                            | steps.lua          | controller, workers | never |
-| audit                    | stream | fields `t` (ms), `b` (by whom), `w` (what)        | steps.lua          | client, dispatcher | last 1,000 |
+| audit                    | stream | fields `t` (ms), `b` (by whom), `w` (what)        | steps.lua, kvs_api | client, dispatcher | last 100,000 |
+| token:ID                 | hash   | record: TokenRecord, JSON; sha: of its secret; used (s) | kvs_api      | kvs_api            | a month after its end |
+| quotas                   | hash   | `project:P` or `default` -> Quota, JSON           | kvs_api            | steps.lua          | never  |
+| hours:A                  | hash   | day since the epoch -> ms of devices that account A used | steps.lua   | steps.lua          | 31 days after its last |
+| exp:E:log:models         | hash   | run -> models that it was requested with or were added, where there are users | steps.lua | steps.lua | never |
+| tokens                   | zset   | ids of tokens by creation time                    | kvs_api            | kvs_api            | never  |
 | queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
 | workers                  | set    | worker names                                      | worker             | all                | never  |
 | worker:W                 | hash   | record (JSON), incarnation, reported (store's clock), free, running, leaving, usage (JSON), sampled, devices (how many) | worker | all | never  |
@@ -41,8 +47,14 @@
 | cluster:seq              | string | counter of the notifications                      | steps.lua          | controller         | never  |
 | cluster:size             | string | SizeRequest, JSON: the pending request            | client, controller | controller, client | once done |
 | cluster:troubles         | string | Troubles, JSON                                    | controller         | client, dispatcher | never  |
+| cluster:health           | hash   | worker -> WorkerHealth, JSON: checks, quarantine  | client, controller, worker | controller, client, dispatcher | with the worker |
+| cluster:health:seq       | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
+| cluster:health:incidents | list   | Incidents, JSON, oldest first                     | steps.lua          | client, dispatcher | last 200 |
 | leader                   | hash   | holder, term, until (store's clock): the controller's lease; open_runs: how many it works on at once; attended: which, Attended as JSON | controller         | steps.lua          | never  |
 | trial:SHA                | string | TrialRecord, JSON                                 | controller         | controller         | 90 days |
+| registry                 | set    | names of registered models                        | client             | all                | never  |
+| registering              | set    | `NAME/N`: versions whose files are to be copied   | client, controller | controller         | once done |
+| registry:NAME            | hash   | newest: number of the newest version; version:N: ModelVersion, JSON; alias:A: N; said:ID: the version that a client's call has made | client, controller | all | never |
 | code:SHA                 | string | CodeRecord, JSON                                  | client, once       | workers            | never  |
 | archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
 """
@@ -61,11 +73,18 @@ LEDGER = f"{_PREFIX}ledger"
 CLUSTER = f"{_PREFIX}cluster"
 SIZE = f"{CLUSTER}:size"
 TROUBLES = f"{CLUSTER}:troubles"
+HEALTH = f"{CLUSTER}:health"
 LEADER = f"{_PREFIX}leader"
 CLOCK = f"{_PREFIX}clock"
 DELETING = f"{_PREFIX}deleting"
 RECLAIM = f"{_PREFIX}reclaim"
 AUDIT = f"{_PREFIX}audit"
+TOKENS = f"{_PREFIX}tokens"
+QUOTAS = f"{_PREFIX}quotas"
+HOURS = f"{_PREFIX}hours:"
+"""What accounts are put behind: ``project:P`` or ``owner:O``."""
+REGISTERING = f"{_PREFIX}registering"
+REGISTRY = f"{_PREFIX}registry"
 DATASET = f"{_PREFIX}dataset:"
 """What names of data sets are put behind."""
 
@@ -93,6 +112,11 @@ def said(name: str) -> str:
 def live(name: str) -> str:
     """Live points of an experiment."""
     return f"{experiment(name)}:live"
+
+
+def stacks(name: str, question: str) -> str:
+    """A question where the process of a task is, and its answer."""
+    return f"{experiment(name)}:stacks:{question}"
 
 
 def task(name: str, key: str) -> str:
@@ -123,6 +147,16 @@ def recent(name: str) -> str:
 def trial(sha256: str) -> str:
     """Outcome of a trial."""
     return f"{_PREFIX}trial:{sha256}"
+
+
+def token(identity: str) -> str:
+    """A token of a person or program."""
+    return f"{_PREFIX}token:{identity}"
+
+
+def registered(name: str) -> str:
+    """Versions and aliases of a registered model."""
+    return f"{REGISTRY}:{name}"
 
 
 def code(sha256: str) -> str:

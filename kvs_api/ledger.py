@@ -17,7 +17,8 @@ from cerebro.contract import api
 from cerebro.contract.events import HoldingsChanged, WorkerJoined
 from kvs_api import keys
 from kvs_api.database import PAGE, Entries, seq_of, text, translated
-from kvs_api.quarantine import QuarantineStore, checked, stale
+from kvs_api.quarantine import checked, stale
+from kvs_api.stacks import StacksStore
 from kvs_api.steps import UNNUMBERED
 
 Numbered = tuple[int, dict[bytes, bytes]]
@@ -27,7 +28,7 @@ _OF_CLUSTER = api.OF_CLUSTER.encode()
 """Put to an entry of the ledger as it is read."""
 
 
-class LedgerStore(QuarantineStore):
+class LedgerStore(StacksStore):
     """Reads of logs, and what is written into the ledger."""
 
     def ledger(self, after: int, wait_s: float) -> Iterator[str]:

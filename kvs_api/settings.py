@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from cerebro.contract.identity import Role
 from cerebro.errors import ClusterError
 from cerebro.runtime.numeric_settings import THREADS, whole
 
@@ -24,6 +25,10 @@ class Settings:
         health_bind: host:port of a second server, for metrics and for containers' health commands
             (``CEREBRO_HEALTH_BIND``); off when empty. It asks for no token.
         tells_metrics: whether that one tells metrics, too (not with ``CEREBRO_HEALTH_METRICS=0``).
+        has_users: people, programs and services have tokens of their own, and each may do what its role says
+            (``CEREBRO_AUTH_MODE=users``; by default ``token``: there is one token, for everybody).
+        service_tokens: of the services, by their roles (``CEREBRO_CONTROLLER_TOKEN``, ``CEREBRO_WORKER_TOKEN``,
+            ``CEREBRO_DISPATCHER_TOKEN``, ``CEREBRO_EXPORT_TOKEN``); only where there are users.
         max_body_bytes: largest request; a code archive is the largest thing sent.
     """
 
@@ -35,11 +40,13 @@ class Settings:
     health_bind: str = ""
     tells_metrics: bool = True
     max_body_bytes: int = 48 * 2**20
+    has_users: bool = False
+    service_tokens: Mapping[Role, str] = field(default_factory=dict, repr=False)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What no log line may show."""
-        return (self.token, urlsplit(self.redis_url).password or "")
+        return (self.token, urlsplit(self.redis_url).password or "", *self.service_tokens.values())
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -52,6 +59,7 @@ class Settings:
             )
         if not port.isdigit():
             raise ClusterError(f"CEREBRO_BIND is {environment['CEREBRO_BIND']!r}, expected host:port")
+        has_users = _has_users(environment)
         return cls(
             host=host or "127.0.0.1",
             port=int(port),
@@ -60,4 +68,35 @@ class Settings:
             threads=whole(THREADS, environment, 64),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             tells_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
+            has_users=has_users,
+            service_tokens=_service_tokens(environment, token) if has_users else {},
         )
+
+
+_SERVICES = (Role.CONTROLLER, Role.WORKER, Role.DISPATCHER, Role.EXPORT)
+_SHORTEST = 32
+
+
+def _has_users(environment: Mapping[str, str]) -> bool:
+    mode = environment.get("CEREBRO_AUTH_MODE", "") or "token"
+    if mode not in ("token", "users"):
+        raise ClusterError(f"CEREBRO_AUTH_MODE is {mode!r}, expected token or users")
+    return mode == "users"
+
+
+def _service_tokens(environment: Mapping[str, str], token: str) -> dict[Role, str]:
+    """Those that are set: a service without one cannot ask."""
+    names = {role: f"CEREBRO_{role.upper()}_TOKEN" for role in _SERVICES}
+    found = {role: environment[name] for role, name in names.items() if environment.get(name)}
+    for role, secret in found.items():
+        if len(secret) < _SHORTEST:
+            raise ClusterError(
+                f"{names[role]} has {len(secret)} characters, expected {_SHORTEST} or more by chance, such as of "
+                "`openssl rand -hex 32`"
+            )
+    if len({token, *found.values()}) != 1 + len(found):
+        raise ClusterError(
+            f"CEREBRO_TOKEN and {', '.join(names[role] for role in found)} must all differ: who has one of them "
+            "would have the rights of another"
+        )
+    return found

@@ -1,18 +1,20 @@
 -- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py and workers.py only.
 --
--- One script in six files, joined by kvs_api/database.py in this order: occupancy.lua (who has which device), this one
--- (tasks: what the controller decides and workers report), experiments.lua (what clients append; the end of an
--- experiment), quarantine.lua (experiments that cannot be read), ledger.lua (the cluster's log), workers.lua
+-- One script in eight files, joined by kvs_api/database.py in its order: occupancy.lua (who has which device), quotas.lua
+-- (what projects use), this one (tasks: what the controller decides and workers report), experiments.lua (what clients append; the end of an
+-- experiment), quarantine.lua (experiments that cannot be read), ledger.lua (the cluster's log), registry.lua
+-- (registered models), workers.lua
 -- (registrations, the lease).
 --
 -- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn
 -- empty lists into objects and large numbers into floats.
 --
---   {call = "decide", experiment, log, after, term, leader, steps = [...]}
---   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, usage?, history, steps = [...],
+--   {call = "decide", experiment, log, after, term, leader, steps = [...], hours?}
+--   {call = "usages", queue, quotas}
+--   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, usage?, history, steps = [...], hours?,
 --    live = [...], live_id, recent, reclaim, cluster}; the live points themselves are ARGV[2] and on, task by task
 --   {call = "append", experiment, log, name, kind, event, said, once?, run?, entry?, hash?, by?, unread?, after?, record?, queue,
---    deleting, cluster}
+--    deleting, cluster, quotas?, models?}
 --   {call = "erase_tasks", experiment, name, term, leader, deleting, worker, tasks = [...]}
 --   {call = "erase", experiment, experiments, name, log, live, said, term, leader, dataset, deleting, reclaim, audit,
 --    what, cluster}
@@ -21,8 +23,10 @@
 --   {call = "reserve", logs = [{experiment, log}]}
 --   {call = "ledger", after, term, leader, experiments, experiment, events = [{event, worker, incarnation}]}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
+--   {call = "ask_stacks", key, attempt, worker, worker_key, inbox, question, kept_s, entry}
 --   {call = "trim", worker, inbox, incarnation, after}
---   {call = "remove", worker, workers, name, inbox, recent, history, incarnation?, cluster}
+--   {call = "remove", worker, workers, name, inbox, recent, history, health, incarnation?, cluster}
+--   {call = "health", health, after, leader, term?, worker, name, record?, incident?, inbox, entry?, cluster}
 --   {call = "size", size, workers, record?, answers, cluster}
 --   {call = "lead", leader, holder, ttl_ms, open_runs, attended?}
 --   {call = "join", workers, worker, leader}
@@ -186,6 +190,7 @@ function apply.revoke(step)
     return refused('the lease of ' .. task.worker .. ' runs for another ' .. (task.lease_until - now) .. ' ms')
   end
   redis.call('HSET', step.key, 'state', 'revoked')
+  spend(request.hours, step.key, step.log, task, now, wall)
   leave(step.worker_key, task, step.key)
   call_off(step.worker_key, step.inbox, task.incarnation, step.entry)
   for _, other in ipairs(task.others) do
@@ -262,6 +267,7 @@ function apply.start(step)
   end
   if ahead then return refused(ahead) end
   redis.call('HSET', step.key, 'state', 'running', 'lease_until', now + request.lease_ms)
+  if request.hours then redis.call('HSET', step.key, 'began', now) end
   append(step.log, step.event)
   return done()
 end
@@ -289,6 +295,7 @@ function apply.commit(step)
   local problem, task = held(step, {running = true})
   if problem then return problem end
   redis.call('HSET', step.key, 'state', 'committed')
+  spend(request.hours, step.key, step.log, task, now, wall)
   leave(request.worker, task, step.key)
   append(step.log, step.event)
   return done()
@@ -298,6 +305,7 @@ function apply.fail(step)
   local problem, task = held(step, {assigned = true, running = true})
   if problem then return problem end
   redis.call('HSET', step.key, 'state', 'failed')
+  spend(request.hours, step.key, step.log, task, now, wall)
   leave(request.worker, task, step.key)
   append(step.log, step.event)
   return done()

@@ -24,7 +24,6 @@ from cerebro.contract.events import (
     RunRequested,
 )
 from cerebro.contract.records import (
-    AuditEntry,
     CodeRecord,
     ExperimentRecord,
     ExperimentSummary,
@@ -34,14 +33,16 @@ from cerebro.contract.records import (
 from cerebro.contract.trials import TrialRecord
 from kvs_api import keys, steps
 from kvs_api.database import PAGE, seq_of, text, translated
-from kvs_api.ledger import LedgerStore, numbered
+from kvs_api.ledger import numbered
 from kvs_api.quarantine import record_of, stale
+from kvs_api.refusals import refusal
+from kvs_api.registry import RegistryStore
 
 _TRIALS_S = 90 * 24 * 3600
 """For which outcomes of trials are kept: machines, drivers and what runs beside change."""
 
 
-class Store(LedgerStore):
+class Store(RegistryStore):
     """All reads and changes of shared state."""
 
     # --- experiments -----------------------------------------------------------------------------
@@ -130,6 +131,7 @@ class Store(LedgerStore):
             "deleting": keys.DELETING,
             "leader": keys.LEADER,
             "cluster": keys.CLUSTER,
+            **self._counted(event),
         }
         if once:
             call["once"] = once
@@ -146,7 +148,7 @@ class Store(LedgerStore):
             call["hash"] = hashlib.sha256(content.encode()).hexdigest()
         answer = self._run(call)
         if "seq" not in answer:
-            raise _refusal(experiment, event, answer)
+            raise refusal(experiment, event, answer)
         return int(answer["seq"])
 
     def delete_experiment(self, name: str, term: int) -> None:
@@ -197,15 +199,6 @@ class Store(LedgerStore):
         if "stale" in answer:
             raise stale(call["term"], answer)
 
-    def audit(self) -> tuple[AuditEntry, ...]:
-        """What was done that no log can tell, oldest first."""
-        with translated():
-            found: Any = self._redis.xrevrange(keys.AUDIT, count=PAGE)
-        return tuple(
-            AuditEntry(time=int(fields[b"t"]) / 1000, by=text(fields[b"b"]), what=text(fields[b"w"]))
-            for _, fields in reversed(found)
-        )
-
     def reclaim(self) -> Reclaim:
         """Data sets that no experiment uses any more."""
         with translated():
@@ -253,6 +246,7 @@ class Store(LedgerStore):
                     "leader": keys.LEADER,
                     "term": request.term,
                     "steps": [steps.decision(experiment, step) for step in request.steps],
+                    **self._spending(),
                 }
             )
             if "missing" in answer:
@@ -331,30 +325,3 @@ class Store(LedgerStore):
         if content is None:
             raise errors.NotFoundError(f"no code archive {sha256[:12]} in the store")
         return bytes(content)
-
-
-def _refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> errors.CerebroError:
-    """Why an event was not appended, and what to do."""
-    run = getattr(event, "run", "")
-    if "missing" in answer:
-        return errors.NotFoundError(f"no experiment {experiment!r} in the store")
-    if "unknown" in answer:
-        return errors.NotFoundError(f"no run {run!r} in experiment {experiment!r}")
-    if "unreadable" in answer:
-        problem = Unreadable.model_validate_json(answer["unreadable"])
-        return errors.UnreadableError.of(experiment, problem.seq, problem.reason)
-    if "conflict" in answer:
-        return errors.ConflictError(f"run {run!r} of experiment {experiment!r} was requested already")
-    if "moved" in answer:
-        return errors.ConflictError(
-            f"the locators of experiment {experiment!r} stay as they are: something has happened in it meanwhile, so "
-            "look at it and try again"
-        )
-    if "open" in answer:
-        runs = ", ".join(answer["open"])
-        return errors.ConflictError(
-            f"experiment {experiment!r} cannot be deleted while a run of it has not ended ({runs}): stop it first"
-        )
-    return errors.ConflictError(
-        f"experiment {experiment!r} is being deleted: nothing of it runs any more, its name is free in a moment"
-    )

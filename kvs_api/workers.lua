@@ -15,6 +15,19 @@ function calls.register()
   return {seq = 0}
 end
 
+-- A question about the attempt that runs: no event, for it changes nothing.
+function calls.ask_stacks()
+  local task = task_of(request.key)
+  if task.attempt ~= request.attempt or task.worker ~= request.worker or task.state ~= 'running' then
+    return {refused = describe(task)}
+  end
+  if redis.call('HGET', request.worker_key, 'incarnation') ~= task.incarnation then
+    return {refused = request.worker .. ' registered anew'}
+  end
+  if redis.call('SET', request.question, '', 'NX', 'EX', request.kept_s) then post(request.inbox, request.entry, '') end
+  return {seq = 0}
+end
+
 -- What its owner has read. Another incarnation's cursor is of another inbox.
 function calls.trim()
   if redis.call('HGET', request.worker, 'incarnation') ~= request.incarnation then return {current = false} end
@@ -29,6 +42,30 @@ function calls.remove()
   redis.call('SREM', request.workers, request.name)
   vacate_all(request.worker)
   redis.call('DEL', request.worker, request.inbox, request.inbox .. ':seq', request.recent, request.history)
+  if request.health and redis.call('HDEL', request.health, request.name) == 1 then
+    redis.call('INCR', request.health .. ':seq')
+  end
+  notify(request.cluster)
+  return {seq = 0}
+end
+
+-- What is known of a worker's machine, decided on what was known before: refused if that has changed meanwhile.
+function calls.health()
+  if tonumber(redis.call('GET', request.health .. ':seq') or '0') ~= request.after then return {outdated = true} end
+  if request.term then
+    local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
+    if term ~= request.term then return {stale = term} end
+  end
+  if request.record then
+    if redis.call('EXISTS', request.worker) == 0 then return {missing = true} end
+    redis.call('HSET', request.health, request.name, request.record)
+  end
+  if request.incident then
+    redis.call('RPUSH', request.health .. ':incidents', request.incident)
+    redis.call('LTRIM', request.health .. ':incidents', -200, -1)
+  end
+  redis.call('INCR', request.health .. ':seq')
+  if request.entry then post(request.inbox, request.entry, '') end
   notify(request.cluster)
   return {seq = 0}
 end

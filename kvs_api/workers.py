@@ -20,7 +20,8 @@ from cerebro.contract.records import (
     WorkerUsage,
 )
 from kvs_api import keys, steps
-from kvs_api.database import Database, seq_of, text, translated
+from kvs_api.database import seq_of, text, translated
+from kvs_api.quotas import QuotaStore
 
 _DAY_S = 24 * 3600
 
@@ -32,7 +33,7 @@ _TRIMMED = 32
 """So many entries that were read are removed from an inbox at a time: a write for each would be one more per unit."""
 
 
-class WorkerStore(Database):
+class WorkerStore(QuotaStore):
     """Reads and changes of all that concerns workers."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -70,6 +71,7 @@ class WorkerStore(Database):
             "inbox": keys.inbox(worker),
             "recent": keys.recent(worker),
             "history": keys.usage(worker),
+            "health": keys.HEALTH,
             "cluster": keys.CLUSTER,
         }
         answer = self._run(call | ({"incarnation": incarnation} if incarnation else {}))
@@ -111,6 +113,7 @@ class WorkerStore(Database):
             said
             | {
                 "call": "report",
+                **self._spending(),
                 "worker": keys.worker(worker),
                 "incarnation": request.incarnation,
                 "lease_ms": round(request.lease_s * 1000),

@@ -23,6 +23,7 @@ from cerebro.contract.tasks import (
     CheckpointRef,
     EtlTask,
     EvaluateTask,
+    FittingTask,
     InspectTask,
     ModelTask,
     Position,
@@ -41,12 +42,20 @@ from cerebro.data.mapped import MappedRows
 from cerebro.errors import CheckpointCorruptError, SpecError
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.context import PROGRESS_S, Context
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checked import CheckedFile
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.curve_recorder import CurveRecorder
+from cerebro.worker.training.frameworks import takes_threads
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.metrics import (
+    Measured,
+    numbers_of,
+    ratios_of,
+    require_mergeable,
+    require_no_ratios,
+)
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.savepoints import Savepoints, Write
 from cerebro.worker.training.seeds import unit_seed
@@ -55,7 +64,8 @@ from cerebro.worker.training.unit import (
     create,
     default_device,
     evaluate,
-    evaluating,
+    predicting,
+    require_gpu,
     restore,
     train_unit,
 )
@@ -129,6 +139,8 @@ class Handler:
         Args:
             attempt: part of the checkpoint's name, so that two attempts never write one file.
         """
+        if self._context.has_gpu:
+            require_gpu(self._device)
         for gpu in _gpus():
             torch.cuda.reset_peak_memory_stats(gpu)
         try:
@@ -141,12 +153,12 @@ class Handler:
         return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes(), "turn_s": self._context.turn_s})
 
     def _do(self, body: TaskBody, attempt: int) -> TaskResult:
-        if isinstance(body, EtlTask | InspectTask | TrialTask | SearchTask):
+        if isinstance(body, EtlTask | FittingTask | InspectTask | TrialTask | SearchTask):
             raise SpecError(f"model_hopper does no task of kind {body.kind!r}")
         # The same number of threads on every worker: a sum that is split differently rounds differently.
         torch.set_num_threads(self._context.cores)
         self._make_folder(body)
-        spec: SubEpochSpec = self._context.spec(body.code, body.misc)
+        spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
         membership = self._member_of(body)
         timings = Timings(start_s=self._context.work_begins())
         began = time.monotonic()
@@ -245,11 +257,15 @@ class Handler:
             epoch=body.epoch,
             partition=body.partition,
         )
+        where = f"epoch {body.epoch}, partition {body.partition}"
+        require_mergeable(metrics, body.merges, body.needs, body.model, where)
         self._context.leave_turn()  # another one computes while this one is saved
         self._context.raise_if_ended()
         self._context.device_memory.check()
         trained = time.monotonic()
-        if values := feed.values():
+        values = feed.values()
+        # Also without any, where others were told before: to save takes what time it takes, and is no batch.
+        if values or trained - began > PROGRESS_S:
             total = loader.num_rows
             self._context.progress(rows=total, total_rows=total, batch=len(feed), values=values, final=True)
         curve = recorder.curve() if recorder is not None else None
@@ -259,7 +275,8 @@ class Handler:
         return TaskResult(
             rows=loader.num_rows,
             cores=threads,
-            metrics=metrics,
+            metrics=numbers_of(metrics),
+            ratios=ratios_of(metrics),
             checkpoint=reference,
             resumed_rows=first * size,
             timings=timings,
@@ -295,18 +312,21 @@ class Handler:
         loader = PartitionLoader(rows, batch_size=reach.batch_size, seed=None, device=reach.device)
         feed = self._feed(loader, epoch=body.epoch)
         seed = unit_seed(body.seed, body.model, body.epoch, -1)
-        metrics: dict[str, float] = {}
+        metrics: Measured = {}
+        is_part = isinstance(body, EvaluateTask) and body.with_ratios
         if isinstance(body, EvaluateTask):
             metrics = evaluate(spec, trainee, feed, body.hyperparams, seed=seed)
+            if body.split == "train" and not is_part:
+                require_no_ratios(metrics, body.model)
             self._context.raise_if_ended()
         else:
-            with evaluating(trainee, seed=seed):
-                returned = spec.predict(trainee.modules, trainee.checkpoint, feed, dict(body.hyperparams))
+            with predicting(spec, trainee, feed, body.hyperparams, seed=seed) as returned:
                 write_predictions(self._volumes.shared / body.output, loader.stored_ids(), returned)
         self._context.device_memory.check()
         return TaskResult(
             rows=feed.num_rows,
-            metrics=metrics,
+            metrics=numbers_of(metrics),
+            ratios=ratios_of(metrics) if is_part else {},
             output=body.output if isinstance(body, PredictTask) else "",
             timings=timings.model_copy(update={"compute_s": time.monotonic() - began}),
         )
@@ -371,9 +391,15 @@ class Handler:
                         len(resumed.get("ranks", (None,))),
                         1 if placed is None else placed.group.size,
                     )
-                    if there == here:
+                    if there != here:
+                        log.warning(
+                            "the unit is done from its beginning: %d ranks saved it, not %d", there, here
+                        )
+                    elif not takes_threads(trainee.modules, resumed["threads"]):
+                        threads = resumed["threads"]
+                        log.warning("the unit is done from its beginning: it had %d threads before", threads)
+                    else:
                         return trainee, resumed
-                    log.warning("the unit is done from its beginning: %d ranks saved it, not %d", there, here)
                 except CheckpointCorruptError as error:
                     log.warning("the unit is done from its beginning: %s", error)
             return made(getattr(body, "checkpoint", None))[0], None

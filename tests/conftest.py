@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
+
+from tests.control_groups import limited
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -23,6 +27,11 @@ if TYPE_CHECKING:
 # A shell without job control has what it starts in the background ignore SIGINT, and so would all that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# TensorBoard's readers take TensorFlow where it is installed, as it is for the tests of Keras: it takes seconds to
+# import, and OR-Tools crashes in a process that has it (google/or-tools, issue 3230). With this module they take their
+# own part of it, as they do where Keras is not installed.
+sys.modules["tensorboard.compat.notf"] = ModuleType("tensorboard.compat.notf")
 
 _ROOT = Path(__file__).resolve().parent.parent
 _IN_CI = bool(os.environ.get("CI"))
@@ -133,3 +142,10 @@ def kvs(service: Service) -> Iterator[KvsClient]:
     client = service.client()
     yield client
     client.close()
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """See `tests.control_groups.limited`."""
+    with limited() as group:
+        yield group

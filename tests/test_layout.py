@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTROL_PLANE_GROUPS = ("kvs", "control", "search", "kubernetes", "dispatcher")
-HEAVY_LIBRARIES = ("boto3", "flask", "optuna", "pandas", "redis", "torch")
+HEAVY_LIBRARIES = ("boto3", "flask", "keras", "optuna", "pandas", "redis", "tensorflow", "torch")
 
 
 def _requirements_of_group(group: str) -> list[Requirement]:
@@ -90,6 +90,21 @@ def test_control_plane_group_brings_in_no_torch(group: str) -> None:
     closure = _closure(_requirements_of_group(group))
     assert "pydantic-core" in closure, "the walk over installed metadata found no indirect dependency"
     assert not {name for name in closure if name.startswith(("torch", "nvidia-", "triton"))}
+
+
+@pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
+def test_no_image_has_another_tracker(tracker: str) -> None:
+    """No group that an image or the platform on one machine installs requires one; nor does what the control plane's
+    depend on."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    build = (ROOT / "deploy/images/Dockerfile").read_text()
+    installed = {group for line in re.findall(r"packages\.py ([\w ]+) >", build) for group in line.split()}
+    assert {"kvs", "worker", "client"} <= installed
+    groups = sorted({*installed, "local"} & {*project["optional-dependencies"]})
+    names = {requirement.name for group in groups for requirement in _requirements_of_group(group)}
+    for group in CONTROL_PLANE_GROUPS:
+        names |= _closure(_requirements_of_group(group))
+    assert not {name for name in names if name.startswith(tracker)}
 
 
 def test_worker_pins_torch_exactly_and_as_constrained() -> None:

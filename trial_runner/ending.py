@@ -10,7 +10,8 @@ import torch
 
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.data.trees import RowId
+from cerebro.data.trees import RowId, map_leaves
+from cerebro.ragged_rows import Ragged
 
 
 class EndingLoader(PartitionLoader):
@@ -68,10 +69,7 @@ class EndingLoader(PartitionLoader):
 
 
 def _taken(tree: Any, index: torch.Tensor) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.index_select(0, index.to(tree.device))
-    if isinstance(tree, dict):
-        return {name: _taken(value, index) for name, value in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_taken(value, index) for value in tree)
-    return tree
+    def taken(leaf: torch.Tensor | Ragged) -> torch.Tensor | Ragged:
+        return leaf[index] if isinstance(leaf, Ragged) else leaf.index_select(0, index.to(leaf.device))
+
+    return map_leaves(taken, tree)

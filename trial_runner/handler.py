@@ -25,6 +25,7 @@ from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.fingerprint import fingerprint
 from cerebro.worker.agent.context import Context
+from cerebro.worker.training.unit import default_device, require_gpu
 from trial_runner.inspecting import inspect
 from trial_runner.trying import Trial
 
@@ -43,6 +44,8 @@ class Handler:
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do one task."""
+        if self._context.has_gpu:
+            require_gpu(default_device())
         if isinstance(body, InspectTask):
             return self._inspect(body)
         if isinstance(body, TrialTask):
@@ -51,7 +54,7 @@ class Handler:
 
     def _inspect(self, body: InspectTask) -> TaskResult:
         torch.set_num_threads(self._context.cores)
-        spec: SubEpochSpec = self._context.spec(body.code, body.misc)
+        spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
         timings = Timings(start_s=self._context.work_begins())
         found = inspect(spec, body, opened=self._context.opened, keyed_by=self._keyed_by(spec, body.dataset))
         return TaskResult(inspection=found, timings=timings)
@@ -66,7 +69,7 @@ class Handler:
         if is_first:
             with storage_full_named(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        spec: SubEpochSpec = self._context.spec(body.code, body.misc)
+        spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
         timings = Timings(start_s=self._context.work_begins())
         rows = MappedRows.open((volumes.partition(body.dataset, "train", body.partition),))
         try:

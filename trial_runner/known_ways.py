@@ -100,7 +100,8 @@ def _of(facts: ModelFacts, offer: Offer, at: _At, keyed_by: Mapping[str, str] | 
         )
         if way.label == SINGLE.label and way.code is None:
             way = SINGLE
-        reason = technique.is_applicable(facts, place, params)
+        barred = "" if way == SINGLE else facts.only_single
+        reason = barred or technique.is_applicable(facts, place, params)
         memory = technique.memory(facts, place, params) if not reason else None
         yield KnownWay(
             id=f"{technique.name}{f'.{variant}' if variant else ''}{at.suffix}",

@@ -31,6 +31,7 @@ from cerebro.techniques.ranks import Alone
 from cerebro.worker.agent.device_memory import DeviceMemory
 from cerebro.worker.agent.memory_errors import whose_memory
 from cerebro.worker.training.checkpoint import State, state_bytes
+from cerebro.worker.training.frameworks import hopped
 from cerebro.worker.training.grouped import GroupTrainee, prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.reading_together import Unchecked, load_together
@@ -313,7 +314,9 @@ class Trial:
             module.train()
         try:
             with trainee.running(feed, self._seed):
-                self._spec.train(trainee.modules, trainee.checkpoint, feed, dict(self._body.hyperparams))
+                hopped(self._spec).train(
+                    trainee.modules, trainee.checkpoint, feed, dict(self._body.hyperparams)
+                )
         except Exception:
             if not loader.has_ended:
                 raise

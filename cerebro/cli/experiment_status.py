@@ -31,6 +31,7 @@ from cerebro.state import (
     whole,
     wording,
 )
+from cerebro.state.goals import forecast_lines
 from cerebro.state.throughput import ThroughputMeter
 
 
@@ -95,6 +96,7 @@ def state_lines(
     if not fits:
         return lines
     schedule = [f"  {line}" for line in schedule_lines(state, fits[-1], now)]
+    schedule += [f"  {line}" for line in forecast_lines(fits[-1], now)]
     search = [f"  {line}" for line in rungs.lines(fits[-1])]
     for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
         lines += ["", *part] if part else []

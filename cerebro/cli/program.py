@@ -14,14 +14,20 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from cerebro.cli import (
+    account,
     cluster,
     experiment_commands,
+    export,
     failed,
     local,
+    machines,
     model_commands,
     proofs,
+    recommend,
+    registry,
     run,
     scale,
+    stacks,
     studies,
     trials,
 )
@@ -64,10 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     studies.register(commands, _count)
     cluster.register(commands)
     scale.register(commands, common, _count)
+    account.register(commands, common, _count)
     failed.register(commands, common)
     trials.register(commands, common)
     experiment_commands.register(commands, common)
     model_commands.register(commands, common)
+    stacks.register(commands, common)
+    export.register(commands, common)
+    registry.register(commands, common)
+    machines.register(commands, common)
+    recommend.register(commands, common)
     return parser
 
 

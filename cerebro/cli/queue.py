@@ -8,6 +8,7 @@ from typing import Any
 
 from cerebro.cli.text import duration, table
 from cerebro.contract.api import QueueAnswer
+from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import ExperimentSummary, WorkerStatus
 from cerebro.contract.tasks import KINDS
 from cerebro.state import (
@@ -22,6 +23,7 @@ from cerebro.state import (
     waiting_for,
     wording,
 )
+from cerebro.state.quarantine import health_words
 from cerebro.state.throughput import ThroughputMeter
 
 
@@ -97,6 +99,7 @@ def cluster_json(
     logs: Mapping[str, FollowedLog],
     troubles: Mapping[str, str],
     now: float,
+    health: HealthAnswer | None = None,
 ) -> dict[str, Any]:
     """The cluster: what `queue_lines` and the other tables say, as one object. Times are in seconds."""
     return {
@@ -108,6 +111,7 @@ def cluster_json(
                 "devices": max(1, len(status.record.devices)),
                 "kinds": [kind for kind in status.record.kinds if kind in KINDS],
                 "tasks": list(status.tasks),
+                "health": health_words(status, health or HealthAnswer()),
             }
             for status in workers
         ],

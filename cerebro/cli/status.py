@@ -16,6 +16,7 @@ from cerebro.cli.experiment_status import load_readable
 from cerebro.cli.queue import FollowedLog, cluster_json, queue_lines
 from cerebro.cli.text import duration, size, table
 from cerebro.contract.api import QueueAnswer
+from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import ExperimentSummary, Holding, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import KINDS
 from cerebro.errors import CerebroError, UnreadableError
@@ -25,6 +26,7 @@ from cerebro.local.supervisor import ClusterState
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.cores import crowded
 from cerebro.state import ExperimentState, Run, Worker, lost_because, wording
+from cerebro.state.quarantine import health_words
 from cerebro.state.throughput import ThroughputMeter
 
 _TIMEOUT_S = 3.0
@@ -120,6 +122,7 @@ class _Found:
     experiments: Sequence[ExperimentSummary]
     queue: QueueAnswer
     troubles: Mapping[str, str]
+    health: HealthAnswer
     states: Mapping[str, str]
     lost: Mapping[str, Worker]
     logs: Mapping[str, FollowedLog]
@@ -135,6 +138,7 @@ def _found(kvs: KvsClient) -> _Found:
         experiments=experiments,
         queue=queue,
         troubles=kvs.troubles().pods,
+        health=kvs.workers_health(),
         states=states_of(kvs, experiments, lost, logs),
         lost=lost,
         logs=logs,
@@ -152,7 +156,7 @@ def store_lines(kvs: KvsClient) -> list[str]:
     late = [f"  {pod} does not start: {why}" for pod, why in sorted(found.troubles.items())]
     return [
         "",
-        *worker_lines(found.workers, words, found.troubles),
+        *worker_lines(found.workers, words, found.troubles, found.health),
         *late,
         "",
         *experiment_lines(found.experiments, found.states, found.now),
@@ -171,6 +175,7 @@ def store_json(kvs: KvsClient) -> dict[str, Any]:
         queue=found.queue,
         logs=found.logs,
         troubles=found.troubles,
+        health=found.health,
         now=found.now,
     )
 
@@ -193,12 +198,14 @@ def worker_lines(
     workers: Sequence[WorkerStatus],
     words: Mapping[str, str] | None = None,
     troubles: Mapping[str, str] | None = None,
+    health: HealthAnswer | None = None,
 ) -> list[str]:
     """One line per worker that ever registered.
 
     Args:
         words: why workers were given up, by name, as logs tell it.
         troubles: why pods do not start, by name.
+        health: what is known of their machines.
     """
     held: dict[str, set[Holding]] = defaultdict(set)
     for status in workers:
@@ -213,7 +220,7 @@ def worker_lines(
             _devices(status.record),
             str(len(held[status.record.volume or status.record.worker])),
             " ".join(kind for kind in status.record.kinds if kind in KINDS),
-            _doing(status, words or {}, troubles or {}),
+            _doing(status, words or {}, troubles or {}, health or HealthAnswer()),
         )
         for status in sorted(workers, key=lambda status: status.record.worker)
     ]
@@ -228,13 +235,18 @@ def _devices(record: WorkerRecord) -> str:
     return f"{number} of {record.seats} seats" if record.seats > 1 else str(number)
 
 
-def _doing(status: WorkerStatus, words: Mapping[str, str], troubles: Mapping[str, str]) -> str:
-    """What it last said that it runs holds no more of one that is lost."""
+def _doing(
+    status: WorkerStatus, words: Mapping[str, str], troubles: Mapping[str, str], health: HealthAnswer
+) -> str:
+    """What it last said that it runs holds no more of one that is lost. What is wrong with its machine goes first."""
+    told = health_words(status, health)
+    if health.of(status.record.worker).is_quarantined:
+        return told
     if status.is_lost:
         return f"lost: {lost_because(status, words.get(status.record.worker, ''), troubles)}"
     if status.leaving:
         return f"stopping: {status.leaving}"
-    return status.running or "idle"
+    return "; ".join(filter(None, [status.running or "idle", told]))
 
 
 def states_of(

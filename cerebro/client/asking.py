@@ -13,12 +13,20 @@ from cerebro.client.search import SearchSpace, configurations, first_configurati
 from cerebro.client.search.requests import search_request
 from cerebro.client.session import author
 from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
+from cerebro.contract.runs import FitRequest
 from cerebro.contract.search import AboveRule, BelowRule, SearchRequest, StopRule
 from cerebro.data.locators import known_columns
-from cerebro.errors import DataError, MetricError, SearchSpaceError
+from cerebro.errors import DataError, MetricError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.usercode.checks import check_etl_spec, check_features, check_spec, returned_names
+from cerebro.usercode.checks import (
+    NO_TRAINING_ROWS,
+    check_etl_spec,
+    check_features,
+    check_spec,
+    fits,
+    returned_names,
+)
 
 
 def check_etl(
@@ -34,10 +42,9 @@ def check_etl(
         DataError: a number is out of range.
     """
     check_etl_spec(spec, "run_etl")
-    if not 0 < fraction <= 1:
-        raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
-    if not 0 <= max_failed <= 1:
-        raise DataError(f"max_failed is {max_failed}, expected a share from 0 to 1")
+    check_shares(fraction=fraction, max_failed=max_failed)
+    if fits(spec) and locators.train is None:
+        raise SpecError(NO_TRAINING_ROWS)
     for split, locator in locators.splits().items():
         if not is_outside or "s3://" in locator.metadata:
             columns = known_columns(locator.metadata)
@@ -45,8 +52,16 @@ def check_etl(
                 check_features(spec, split, columns, has_objects=locator.objects is not None)
 
 
+def check_shares(*, fraction: float, max_failed: float) -> None:
+    """Raise DataError unless these are shares of rows, as `run_etl` takes them."""
+    if not 0 < fraction <= 1:
+        raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
+    if not 0 <= max_failed <= 1:
+        raise DataError(f"max_failed is {max_failed}, expected a share from 0 to 1")
+
+
 def asked_fit(
-    spec: SubEpochSpec,
+    spec: SubEpochSpec | None,
     space: SearchSpace,
     options: Mapping[str, Any],
     *,
@@ -56,6 +71,7 @@ def asked_fit(
     """What a fit asks of a search, and the models that are listed, if the cluster could train them.
 
     Args:
+        spec: `None` where user code cannot be looked at: a worker says what is wrong with it.
         options: all arguments of `run_fit`, by name.
         put_code: stores a user's own procedure once all is found to be right; left out: it is only checked.
 
@@ -81,13 +97,38 @@ def asked_fit(
     return searched, models
 
 
-def _check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: bool) -> None:
+_SETTINGS = ("epochs", "metric", "mode", "seed", "scheduler", "planner", "hang_timeout_s", "max_attempts")
+
+
+def fit_request(
+    code: str,
+    searched: SearchRequest | None,
+    models: Iterable[Hyperparameters],
+    options: Mapping[str, Any],
+    named: Mapping[str, Any],
+) -> FitRequest:
+    """What a fit asks for.
+
+    Args:
+        code: SHA-256 of the encoded spec.
+        searched, models: of `asked_fit`.
+        options: all arguments of `run_fit`, by name.
+        named: of `techniques.chosen`.
+    """
+    settings = {name: options[name] for name in _SETTINGS}
+    if goal := options.get("goal"):
+        settings["goal"] = goal
+    return FitRequest(code=code, models=tuple(models), search=searched, **settings, **named)
+
+
+def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_validated: bool) -> None:
     """Whether the cluster could train by these `settings`, which are named as the arguments of `run_fit`.
 
     Raises:
         SpecError, MetricError, DataError, SearchSpaceError: what is wrong.
     """
-    check_spec(spec, SubEpochSpec, "run_fit", _needed(is_validated=is_validated))
+    if spec is not None:
+        check_spec(spec, SubEpochSpec, "run_fit", _needed(is_validated=is_validated))
     mode, scheduler, planner = settings["mode"], settings["scheduler"], settings["planner"]
     if mode not in ("min", "max"):
         raise MetricError(
@@ -105,7 +146,7 @@ def _check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated:
         raise DataError(f"planner is {planner!r}, expected True or False")
 
 
-def check_rules(spec: SubEpochSpec, rules: Iterable[StopRule], *, is_validated: bool) -> None:
+def check_rules(spec: SubEpochSpec | None, rules: Iterable[StopRule], *, is_validated: bool) -> None:
     """Whether stop rules are about metrics that there will be, as far as that is known.
 
     Raises:
@@ -117,9 +158,9 @@ def check_rules(spec: SubEpochSpec, rules: Iterable[StopRule], *, is_validated: 
             _check_metric(spec, rule.metric, "test" if is_validated else "train", how=how)
 
 
-def _check_metric(spec: SubEpochSpec, metric: str, method: str, *, how: str = "as `metric`") -> None:
+def _check_metric(spec: SubEpochSpec | None, metric: str, method: str, *, how: str = "as `metric`") -> None:
     """What a method computes names for is known only once it has returned: after the first epoch, by the controller."""
-    names = returned_names(getattr(spec, method), metric)
+    names = None if spec is None else returned_names(getattr(spec, method), metric)
     if names is not None and metric not in names:
         told = ", ".join(sorted(names))
         raise MetricError(

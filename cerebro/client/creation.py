@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cerebro.client import visibility
 from cerebro.client.connection import Connection
-from cerebro.client.session import Session, author
+from cerebro.client.session import Session, author, check_project
 from cerebro.commands.rules import may_relocate
 from cerebro.contract.events import LocatorsChanged
 from cerebro.contract.records import ExperimentRecord, Locators
@@ -21,11 +21,18 @@ from cerebro.usercode import archive
 
 
 def created(
-    connection: Connection, name: str, locators: Locators, given: Locators, packed: bytes | None
+    connection: Connection,
+    name: str,
+    locators: Locators,
+    given: Locators,
+    packed: bytes | None,
+    *,
+    project: str = "",
 ) -> ExperimentRecord:
     """The experiment: made, found again, or found again and given these locators.
 
     Args:
+        project: whose members steer it, where there are users; of one that is there already it stays as it is.
         given: the locators as the user wrote them: a relative path tells which machine was meant.
         packed: the archive of what user code may import, if there is one; it is stored.
 
@@ -39,7 +46,7 @@ def created(
     if packed is not None:
         sha256 = hashlib.sha256(packed).hexdigest()
         kvs.put_archive(sha256, packed)
-    record = _record(name, locators, sha256)
+    record = _record(name, locators, sha256, project)
     known: ExperimentRecord | None = None
     with contextlib.suppress(NotFoundError):
         known = kvs.experiment(record.name)
@@ -72,9 +79,12 @@ def _check_reach(connection: Connection, locators: Locators, given: Locators) ->
         visibility.check_inside(locators, shared)
 
 
-def _record(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:
+def _record(name: str, locators: Locators, sha256: str | None, project: str) -> ExperimentRecord:
+    check_project(project)
     try:
-        return ExperimentRecord(name=name, locators=locators, archive=sha256, author=author())
+        return ExperimentRecord(
+            name=name, locators=locators, archive=sha256, author=author(), project=project
+        )
     except ValueError as cause:
         raise ConflictError(
             f"{name!r} is not a valid name of an experiment: use at most 50 lower-case letters, digits and dashes"

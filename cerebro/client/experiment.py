@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro.client.asking import asked_fit, check_dry_run, check_etl
+from cerebro.client.asking import asked_fit, check_dry_run, check_etl, fit_request
 from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import Connection, connect
 from cerebro.client.creation import created, packed_code
 from cerebro.client.files import cache_folder
+from cerebro.client.goals import Budget
+from cerebro.client.registry import RegistryMixin
 from cerebro.client.search import SearchSpace
 from cerebro.client.search.choices import ProcedureOfUser, RuleOfUser
 from cerebro.client.search.requests import KEEP
@@ -24,13 +27,15 @@ from cerebro.client.techniques import Named, chosen, to_try
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Locators
-from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest
 from cerebro.data.locators import absolute, parse_locators
 from cerebro.errors import DataError
 from cerebro.figures import averaged, tested
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.state import ExperimentState, Run, RunState, Standing
+from cerebro.usercode.checks import fits
 from cerebro.usercode.encoding import encode
+from cerebro.usercode.fitted import read_fitted
 from cerebro.usercode.in_process import UserCode
 
 if TYPE_CHECKING:
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
 _Split = Literal["train", "valid", "test", "predict"]
 
 
-class Experiment(CommandsMixin):
+class Experiment(CommandsMixin, RegistryMixin):
     """An experiment on a cluster: created, or found again if one with the same name, locators and code exists.
 
     One whose locators never led to a data set may be given other ones under the same name.
@@ -56,6 +61,7 @@ class Experiment(CommandsMixin):
             Addresses are paths, ``file://`` or ``s3://``.
         code: a folder, or an archive (zip, tar), with files that user code may import, and perhaps a requirements.txt.
         folder: that relative paths of the locators are in; left out: the working directory.
+        project: whose members steer it, where there are users; by default the one that you are in, or none.
         server, token: of a cluster elsewhere: the address of its web page, or of its kvs_api.
 
     Raises:
@@ -71,6 +77,7 @@ class Experiment(CommandsMixin):
         locators: Locators | Mapping[str, Any],
         code: str | Path | None = None,
         folder: str | Path = "",
+        project: str = "",
         server: str | None = None,
         token: str | None = None,
     ) -> None:
@@ -78,7 +85,7 @@ class Experiment(CommandsMixin):
         parsed = absolute(given, Path(folder))
         packed = packed_code(Path(code)) if code is not None else None
         connection = connect(server, token)
-        self._session = Session(connection, created(connection, name, parsed, given, packed))
+        self._session = Session(connection, created(connection, name, parsed, given, packed, project=project))
 
     @classmethod
     def attach(cls, name: str, *, server: str | None = None, token: str | None = None) -> Experiment:
@@ -162,6 +169,7 @@ class Experiment(CommandsMixin):
             seed=seed,
             fraction=fraction,
             max_failed=max_failed,
+            fits=fits(spec),
         )
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         from cerebro.client.results import EtlResult
@@ -183,6 +191,9 @@ class Experiment(CommandsMixin):
         stop: RuleOfUser | Sequence[RuleOfUser] = (),
         hours: float | None = None,
         keep: int | None = KEEP,
+        finish_by: datetime | timedelta | None = None,
+        budget: Budget | None = None,
+        workers: tuple[int, int] | None = None,
         scheduler: str = "lrptw",
         planner: bool = True,
         hang_timeout_s: float = 600.0,
@@ -212,12 +223,18 @@ class Experiment(CommandsMixin):
             hours: after so long all models are stopped where they are.
             keep: of a search, so many of the best models keep their checkpoints, and those that may yet be trained on;
             ``None``: all do. Without ``search`` all do.
+            finish_by: when it is to have ended: a datetime with its zone, or a timedelta from now; see
+            docs/forecasts.md. What it takes is told as soon as the first units have run.
+            budget: such as ``Budget(worker_hours=40)``: then the run is paused.
+            workers: fewest and most that it may have, where the cluster may change their number for it.
             scheduler: dispatch policy: ``lrptw`` (critical first), ``random`` (the seed paper's), ``fifo``, ``cyclic``
             or ``monte-carlo``; ``promising`` has the best models early, as ``hermes``, ``slaq`` and ``rr`` try to; see
             docs/scheduling.md.
             planner: whether a planner and an exact solver may look for a better order beside training; their plan is
             followed only if it is simulated to be better. Has a meaning with ``lrptw`` only.
-            hang_timeout_s: a unit without a batch for so long is given up, and its model with it.
+            hang_timeout_s: a unit without a batch for so long, or for 20 times its slow ones (at least 60 s and a tenth
+            of this), is ended if its processes are idle, tried once more, and given up with its model. One that
+            computes has three times as long, and at least this.
             max_attempts: attempts of a unit whose process crashes.
             techniques: how a unit may use devices of its worker: names (``"single"``, ``"ddp"``, ...) or objects of
             `cerebro.techniques`, your own among them. Left out: one device, and what a model needs that does not fit.
@@ -238,7 +255,7 @@ class Experiment(CommandsMixin):
         """
         dataset = self.state().newest_dataset()
         is_validated = dataset is not None and bool(dataset.partitions("valid"))
-        settings: dict[str, Any] = {
+        options: dict[str, Any] = {
             "epochs": epochs,
             "metric": metric or "",
             "mode": mode,
@@ -247,9 +264,13 @@ class Experiment(CommandsMixin):
             "planner": planner,
             "hang_timeout_s": hang_timeout_s,
             "max_attempts": max_attempts,
+            "search": search,
+            "stop": stop,
+            "samples": samples,
+            "hours": hours,
+            "keep": keep,
+            "goal": self._session.goal(finish_by, budget, workers),
         }
-        limits = {"samples": samples, "hours": hours, "keep": keep}
-        options = {**settings, "search": search, "stop": stop, **limits}
         kvs = self.connection.kvs
         searched, models = asked_fit(
             spec, search_space, options, is_validated=is_validated, put_code=kvs.put_code
@@ -264,7 +285,7 @@ class Experiment(CommandsMixin):
             put_code=kvs.put_code,
         )
         code = kvs.put_code(encode(spec, author=author()))
-        request = FitRequest(code=code.sha256, models=tuple(models), search=searched, **settings, **named)
+        request = fit_request(code.sha256, searched, models, options, named)
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         if run.state is RunState.STOPPED:
             warnings.warn(stopped_text(self.state(), run), stacklevel=2)
@@ -288,8 +309,9 @@ class Experiment(CommandsMixin):
         Args:
             models: model ids; the best model if left out.
             fit: the fit run; the newest if left out.
-            split: of ``"train"`` each worker has a part: each is tested for itself, and metrics are means over the
-                parts, weighted by rows. A column ``parts`` and a warning say so.
+            split: of ``"train"`` each worker has a part, which is tested for itself. Of all parts together, a
+                `cerebro.Ratio` is that of all rows; numbers are means weighted by rows, and a warning says so. A column
+                ``parts`` says how many there are.
         """
         run = self._session.complete(
             self._evaluation("test", models, fit, split),
@@ -405,7 +427,17 @@ class Experiment(CommandsMixin):
         from cerebro.client.results import FitResult
 
         kvs, record = self.connection.kvs, self._session.record
-        user_code = UserCode(record=record, archive=kvs.archive, folder=cache_folder(os.environ))
+        made = self._session.state().datasets.get(run.plan.dataset) if run.plan is not None else None
+        reference = made.fitted if made is not None else None
+        files = self.connection.files
+        user_code = UserCode(
+            record=record,
+            archive=kvs.archive,
+            folder=cache_folder(os.environ),
+            fitted=None
+            if reference is None
+            else lambda: read_fitted(files.shared(reference.name), reference),
+        )
         return FitResult(
             self._session.state(), run, self.connection.files, record, kvs.code, user_code=user_code
         )

@@ -109,6 +109,10 @@ class Remaking:
         target = volumes.metadata(self.dataset, "train", partition)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self.connection.files.shared(str(target.relative_to(volumes.shared))), target)
+        fitted = self.state.datasets[self.dataset].fitted
+        if fitted is not None:
+            (volumes.shared / fitted.name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.connection.files.shared(fitted.name), volumes.shared / fitted.name)
         return EtlTask(
             key=f"replay/etl/train/p{partition}",
             experiment=self.record.name,
@@ -119,6 +123,7 @@ class Remaking:
             archive=self.record.archive,
             locators=self.record.locators,
             max_failed=request.max_failed,
+            fitted=fitted,
         )
 
     def _made(self, task: EtlTask, volumes: Volumes, cores: int) -> TaskResult:

@@ -31,12 +31,14 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.data.misc import fetch_misc
 from cerebro.data.partitions import find_partitions
 from cerebro.errors import ConflictError
+from cerebro.keras.backend import CORES
 from cerebro.local.home import ClusterHome
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
 from cerebro.state import ExperimentState, Model, Run, RunState
 from cerebro.usercode.encoding import decode
+from cerebro.usercode.fitted import read_fitted, restore_fitted
 from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.repeating import Repeat
@@ -205,11 +207,17 @@ def replay(
         if archive:
             sys.path.append(archive)
         encoded = connection.kvs.code(request.code).encoded
-        spec: SubEpochSpec = decode(encoded)
-        spec.misc_dir = fetch_misc(record.locators.misc, own.misc)
-        spec.initialize_worker()
         # Where the log does not tell: as many threads as the workers have now.
         cores = min((w.record.cores for w in connection.kvs.workers()), default=1)
+        # Some frameworks take no other number once they are there.
+        os.environ.setdefault(CORES, str(models[0].visits[0].cores or cores))
+        spec: SubEpochSpec = decode(encoded)
+        spec.misc_dir = fetch_misc(record.locators.misc, own.misc)
+        fitted = state.datasets[fit.plan.dataset].fitted
+        stored = None if fitted is None else connection.files.shared(fitted.name)
+        if fitted is not None and stored is not None:
+            spec.fitted = restore_fitted(read_fitted(stored, fitted))
+        spec.initialize_worker()
         for trained in models:
             repeat = Repeat(
                 technique=lambda sha256: connection.kvs.code(sha256).encoded,
@@ -220,6 +228,7 @@ def replay(
                 rows=fit.plan.partitions,
                 models=fit.models,
                 archive=archive,
+                fitted=stored,
                 cores=cores,
                 is_single=tolerance > 0,
             )

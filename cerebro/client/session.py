@@ -9,9 +9,11 @@ import getpass
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from cerebro.client.connection import Connection
+from cerebro.client.goals import Budget, goal
 from cerebro.client.progress import Progress
 from cerebro.client.progress.bars import NOT_SHOWN, ShownStanding
 from cerebro.commands.chosen import chosen_fit, chosen_run
@@ -27,7 +29,7 @@ from cerebro.contract.api import QueueAnswer
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
 from cerebro.contract.priority import parse
 from cerebro.contract.records import CodeRecord, ExperimentRecord
-from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
+from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Goal, Request
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import (
     BadRequestError,
@@ -52,6 +54,7 @@ from cerebro.state import (
     whole,
     wording,
 )
+from cerebro.state.goals import forecast_lines
 from cerebro.state.throughput import ThroughputMeter, TimeLeft
 
 _WAIT_S = 1.0
@@ -135,6 +138,7 @@ class Session:
             lines += [f"    {line}" for line in [self._shown(run, standing).line] if line]
             lines += [f"    {line}" for line in rungs.lines(run)]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
+            lines += [f"    {line}" for line in forecast_lines(run, self._clock())]
         return "\n".join([*lines, *self._worker_lines(state)])
 
     def _worker_lines(self, state: ExperimentState) -> Iterator[str]:
@@ -187,11 +191,7 @@ class Session:
             BadRequestError: there is no such priority, or the project is no name.
         """
         number = parse(priority)
-        given: object = project
-        if not isinstance(given, str) or re.fullmatch(_PROJECT, given) is None:
-            raise BadRequestError(
-                f"project is {project!r}, expected a name of lower-case letters, digits and dashes, at most 50"
-            )
+        check_project(project)
         state = self.state()
         run = f"{request.kind}-{1 + sum(known.kind == request.kind for known in state.runs.values())}"
         check_free(state, Run(id=run, request=request))
@@ -201,6 +201,20 @@ class Session:
             plan_evaluation(state, request)
         asked = {"run": run, "request": request, "author": author(), "priority": number, "project": project}
         return RunRequested.model_validate(asked)
+
+    def goal(
+        self,
+        finish_by: datetime | timedelta | None,
+        budget: Budget | None,
+        workers: Sequence[int] | None,
+    ) -> Goal:
+        """What a fit is to keep to.
+
+        Raises:
+            DataError: one of them makes no sense, or is beyond what the cluster may have.
+        """
+        most = self._kvs.queued().attended.most_workers if workers is not None else 0
+        return goal(finish_by, budget, workers, now=self._clock(), most=most)
 
     def devices(self) -> dict[str, int]:
         """Worker that trains -> how many devices a unit may take there, of those that are there."""
@@ -341,6 +355,14 @@ class Session:
             return ""
         is_known = any(status.silent_s < _SILENT_S for status in self._kvs.workers())
         return "" if is_known else "waiting for a worker to register"
+
+
+def check_project(project: object) -> None:
+    """Raises: BadRequestError: it is no name of a project."""
+    if not isinstance(project, str) or re.fullmatch(_PROJECT, project) is None:
+        raise BadRequestError(
+            f"project is {project!r}, expected a name of lower-case letters, digits and dashes, at most 50"
+        )
 
 
 def author() -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cerebro.contract.records import Locators
 from cerebro.data.objects import describe, is_absent, open_store
+from cerebro.data.table_files import table_files
 from cerebro.errors import LocatorError, ObjectStoreError
 
 _REMOTE = "s3://"
@@ -97,11 +98,17 @@ _Look = Callable[[str], object]
 def _looks(locators: Locators) -> Iterator[tuple[str, str, _Look]]:
     """Every address: where it stands in the locators, the address, how to look."""
     for split, locator in locators.splits().items():
-        yield f"metadata of {split!r}", locator.metadata, describe
+        yield f"metadata of {split!r}", locator.metadata, _look_at_tables
         if locator.objects:
             yield f"objects of {split!r}", locator.objects, lambda uri: open_store(uri).check()
     for uri in locators.misc:
         yield "misc", uri, describe
+
+
+def _look_at_tables(uri: str) -> None:
+    files = table_files(uri)
+    if files.is_one:
+        describe(uri)
 
 
 def _look(where: str, uri: str, look: _Look) -> None:

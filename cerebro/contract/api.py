@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from cerebro.contract.base import Contract, Name, Sha256
 from cerebro.contract.events import ClusterEvent, Event, LivePoint
+from cerebro.contract.identity import TokenRecord
 from cerebro.contract.priority import NORMAL, Priority
+from cerebro.contract.quotas import Usage
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
@@ -41,6 +43,7 @@ from cerebro.contract.steps import (
     StepOutcome,
 )
 from cerebro.contract.tasks import InboxItem
+from cerebro.contract.texts import cleaned
 from cerebro.contract.trials import TrialRecord
 
 MAX_LEASE_S = 86_400.0
@@ -159,6 +162,41 @@ class InboxAnswer(Contract):
     items: tuple[InboxItem, ...]
 
 
+MAX_STACKS = 20_000
+"""Characters of stacks that are kept."""
+
+Question = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+"""Number of a question, which its asker draws: by it a repetition is known, and the answer found."""
+
+
+class StacksRequest(Contract):
+    """Where the process of a task is, is asked of the worker that runs it."""
+
+    task: str = Field(max_length=200)
+    question: Question
+
+
+class StacksAsked(Contract):
+    """Who was asked: the attempt that runs."""
+
+    worker: str
+    attempt: int
+
+
+class StacksReport(Contract):
+    """A worker's answer. Empty: the process does not say."""
+
+    experiment: Name
+    question: Question
+    text: Annotated[str, AfterValidator(lambda value: cleaned(value, MAX_STACKS))]
+
+
+class StacksAnswer(Contract):
+    """What a worker has answered; `None`: nothing yet."""
+
+    text: str | None = None
+
+
 class QuarantineRequest(Contract):
     """The controller's: an experiment cannot be read; `term` is its leadership."""
 
@@ -214,6 +252,8 @@ class Attended(Contract):
 
     runs: tuple[AttendedRun, ...] = ()
     devices: int = Field(default=0, ge=0)
+    most_workers: int = Field(default=0, ge=0, exclude_if=lambda number: not number)
+    """That the controller may ask for by itself. Absent: it is not said."""
     waiting: tuple[QueueEntry, ...] = ()
     """Runs that wait for another run of their experiment, as far as logs are read. They take no place in the queue."""
 
@@ -260,9 +300,27 @@ class UsageAnswer(Contract):
 
 
 class AuditAnswer(Contract):
-    """The newest entries, at most 1,000, oldest first."""
+    """The newest entries, oldest first."""
 
     entries: tuple[AuditEntry, ...]
+
+
+class AuditRequest(Contract):
+    """What somebody did that no experiment's log tells; who, the store knows."""
+
+    what: Annotated[str, AfterValidator(lambda value: cleaned(value, 300))] = Field(min_length=1)
+
+
+class QuotasAnswer(Contract):
+    """Quotas and what is used of them, by name."""
+
+    usages: tuple[Usage, ...]
+
+
+class TokensAnswer(Contract):
+    """Tokens, newest first; those that have ended stay for a month."""
+
+    tokens: tuple[TokenRecord, ...]
 
 
 class SizeAnswer(Contract):

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Holding, Hyperparameters, Locators
-from cerebro.contract.runs import NewModel, Plan, PlannedUnit, Project, Request, TakenSpan
+from cerebro.contract.runs import ForecastEnd, NewModel, Plan, PlannedUnit, Project, Request, TakenSpan
 from cerebro.contract.search import OwnProcedure
 from cerebro.contract.tasks import Failure, FailureKind, Member, Savepoint, TaskResult
 from cerebro.contract.trials import DeviceKind, TrialOutcome
@@ -268,6 +268,34 @@ class SchedulePlanned(_Event):
     named is chosen as without a plan; a way that is struck off later is not used."""
 
 
+class ForecastMade(_Event):
+    """What is left of a fit was simulated: when it will end, and when with more or fewer workers."""
+
+    type: Literal["ForecastMade"] = "ForecastMade"
+    run: Name
+    workers: int = Field(ge=1)
+    """That train now."""
+    ends: tuple[ForecastEnd, ...]
+    """By the number of workers, ascending; that of `workers` is among them."""
+    advised: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
+    """Workers that would be better, by the run's goal. Absent: as many as there are."""
+    allowed: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
+    """Most that it may have; set where its goal cannot be kept with them."""
+    asked_for: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
+    """Workers that the controller has asked the cluster manager for because of it. Absent: it only advises."""
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> ForecastMade:
+        if self.workers not in {each.workers for each in self.ends}:
+            raise ValueError("a forecast says when the run ends with the workers that are there")
+        return self
+
+    @property
+    def end(self) -> ForecastEnd:
+        """With the workers that are there."""
+        return next(each for each in self.ends if each.workers == self.workers)
+
+
 class DevicesTaken(_Event):
     """Other runs had devices on which this one could have trained: it was as if they were not there.
 
@@ -501,6 +529,7 @@ Event = Annotated[
     | RunFinished
     | EpochCompleted
     | SchedulePlanned
+    | ForecastMade
     | DevicesTaken
     | WaysStruckOff
     | TrialsRecalled
@@ -528,19 +557,21 @@ ControllerEvent = Annotated[
     | RunFinished
     | EpochCompleted
     | SchedulePlanned
+    | ForecastMade
     | DevicesTaken
     | WaysStruckOff
     | TrialsRecalled
     | SearchDecided
     | ValuesDrawn
     | CheckpointsPruned
+    | ModelRetried
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved,
     Field(discriminator="type"),
 ]
-"""Events that only the controller writes into an experiment's log and that change no task. Of workers: those that the
-cluster's log has never named, as versions before it wrote them."""
+"""Events that the controller writes into an experiment's log and that change no task. Of workers: those that the
+cluster's log has never named, as versions before it wrote them. A retry is else a user's."""
 
 ClusterEvent = Annotated[
     WorkerJoined | WorkerLost | WorkerRemoved | HoldingsChanged, Field(discriminator="type")

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from cerebro.contract import api
+from cerebro.contract.identity import Scope
 
 JSON, CSV, BYTES = "application/json", "text/csv", "application/octet-stream"
 SVG = "image/svg+xml"
@@ -23,7 +24,7 @@ _MEANING = {
     304: "Nothing has changed since the answer whose tag was sent.",
     400: "A parameter or the body cannot be understood: the message says which.",
     401: "The token is missing or wrong.",
-    403: "Another site's page asks in the name of who is signed in.",
+    403: "The caller is known and may not; or another site's page asks in the name of who is signed in.",
     404: "There is no such thing.",
     409: "It does not fit what is.",
     413: "The body is too large.",
@@ -40,7 +41,7 @@ class Operation:
         summary: a sentence. name: its id; made of method and path where it is empty. query: a model of its parameters.
             headers: those that it reads; they may be left out. body, answer: types of what comes in and goes out;
             `None` is nothing. body_kind, answer_kind: media types. statuses: all that it may answer with, beside those
-            that any operation of the document may. is_open: whether it needs no token.
+            that any operation of the document may. is_open: whether it needs no token. scope: what its caller needs.
     """
 
     summary: str
@@ -55,6 +56,8 @@ class Operation:
     answers: Mapping[int, Any] = field(default_factory=dict)
     """Bodies of further statuses that are no `Problem`."""
     is_open: bool = False
+    scope: Scope | None = None
+    """What a caller of kvs_api needs; `None` for operations of others."""
 
 
 def document(info: Mapping[str, str], operations: Mapping[str, Operation], every: tuple[int, ...]) -> str:
@@ -83,6 +86,7 @@ def document(info: Mapping[str, str], operations: Mapping[str, Operation], every
             "operationId": operation.name
             or "".join(each for each in key.replace("/", "_") if each not in " {}"),
             "summary": operation.summary,
+            **({"x-scope": operation.scope.value} if operation.scope is not None else {}),
             "parameters": [*_path(path), *_query(components.get(query, {})), *_headers(operation)],
             "responses": {
                 str(status): _answer(key, operation, status, schemas)

@@ -13,17 +13,25 @@ Hyperparameters = dict[str, JsonValue]
 """One training configuration: anything JSON can say."""
 
 
+ColumnType = Literal["string", "int64", "float64", "bool"]
+"""What the values of a column of text files are."""
+
+
 class Locator(Contract):
     """Where one split lies.
 
     Attributes:
-        metadata: CSV or Parquet table with one row per example and a unique column ``id``: a path, ``file://`` or ``s3://``.
+        metadata: CSV, TSV or Parquet table with one row per example and a unique column ``id``: a path, ``file://`` or
+        ``s3://``. Also a folder of such files, or a pattern for the name of several: ``s3://bucket/part-*.csv``.
         objects: root of the objects that rows name (images, audio...): a folder, ``file://`` or ``s3://``;
         may be absent.
+        types: of columns of CSV and TSV files; what is not named is told from the first rows.
     """
 
     metadata: str = Field(min_length=1)
     objects: str | None = None
+    # Not written while empty: it is a part of a data set's fingerprint, and earlier versions know no such field.
+    types: dict[str, ColumnType] = Field(default_factory=dict, exclude_if=lambda types: not types)
 
 
 class Locators(Contract):
@@ -58,6 +66,10 @@ class ExperimentRecord(Contract):
     author: str = ""
     created: float = 0.0
     """Seconds since the epoch, by the store's clock."""
+    project: Name | Literal[""] = Field("", exclude_if=lambda project: not project)
+    """Whose members steer it, where there are users; its runs share the cluster as those of this project."""
+    owner: str = Field("", exclude_if=lambda owner: not owner)
+    """Who made it, as the store knows; empty where there are no users."""
 
 
 class Unreadable(Contract):
@@ -134,6 +146,27 @@ TELLS_CURVES = "curves"
 """The same: who registers with it tells the curve of a unit where it is to."""
 
 
+TELLS_RATIOS = "ratios"
+"""The same: who registers with it tells both terms of a metric that is a ratio, where it is to."""
+
+
+READS_RAGGED = "ragged"
+"""The same: who registers with it reads partitions whose rows have ragged fields."""
+
+KNOWS_FITTED = "fitted"
+"""The same: who registers with it hands specs what `ETLSpec.fit` returned."""
+
+
+TELLS_STACKS = "stacks"
+"""The same: who registers with it can be asked where the process of a task is."""
+
+KNOWS_SHORTAGE = "shortage"
+"""The same: who registers with it preprocesses by fewer processes where memory ran out before."""
+
+CHECKS_NODE = "checks"
+"""The same: who registers with it checks its machine when it is asked, and says so if a failure is the machine's."""
+
+
 class WorkerRecord(Contract):
     """A worker as it registered.
 
@@ -160,7 +193,8 @@ class WorkerRecord(Contract):
     """For its processes together: the limit of its container, or all there is. Absent: an older version registered."""
     kinds: tuple[str, ...]
     """Task kinds it has handlers for. Who can do a ``trial`` knows ways; who cannot is given units without one. And
-    `READS_BASES` and `TELLS_CURVES`, where it does: they are told here because versions from before them read this."""
+    `READS_BASES`, `TELLS_CURVES`, `TELLS_RATIOS`, `READS_RAGGED`, `KNOWS_FITTED`, `TELLS_STACKS`, `KNOWS_SHORTAGE` and
+    `CHECKS_NODE`, where it does: they are told here because versions from before them read this."""
     holdings: tuple[Holding, ...] = ()
     volume: Name | None = None
     """Its shard volume, if it shares that with other workers, all of which then hold the same training partitions;
@@ -269,7 +303,9 @@ class SizeRequest(Contract):
     schema_version: Literal[1] = SCHEMA_VERSION
     workers: int = Field(ge=1, le=1000)
     by: str = ""
-    """Who asks for it, for people."""
+    """Who asks for it, for people; ``brain``: the controller itself."""
+    reason: str = Field("", exclude_if=lambda text: not text)
+    """Why, for people. Absent: it is not said."""
     problem: str = ""
     """Why it was not done; empty while nobody has looked at it."""
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from cerebro.contract import api
+from cerebro.contract import api, health
 from cerebro.contract.events import ClientEvent
+from cerebro.contract.identity import MadeToken, Principal, Scope, TokenRequest
 from cerebro.contract.openapi import BYTES, Operation
+from cerebro.contract.quotas import Quota
 from cerebro.contract.records import (
     CodeRecord,
     ExperimentRecord,
@@ -19,6 +21,14 @@ from cerebro.contract.records import (
     SizeRequest,
     Troubles,
     WorkerRecord,
+)
+from cerebro.contract.registry import (
+    AliasRequest,
+    ModelVersion,
+    RegisteredModel,
+    Registration,
+    RegistryAnswer,
+    VersionOutcome,
 )
 from cerebro.contract.trials import TrialRecord
 
@@ -55,6 +65,20 @@ class _Incarnation(BaseModel):
     incarnation: str | None = None
 
 
+class _Question(BaseModel):
+    question: api.Question
+
+
+class _Copying(BaseModel):
+    copying: int = 0
+    """1: only versions whose files are to be copied."""
+
+
+class _Last(BaseModel):
+    last: int = Field(1000, ge=1, le=api.MAX_SEQ)
+    """So many of the newest entries at most."""
+
+
 class _Size(BaseModel):
     workers: api.Cursor
 
@@ -62,6 +86,7 @@ class _Size(BaseModel):
 STORE: dict[str, Operation] = {
     "GET /health": Operation(
         name="health",
+        scope=Scope.OPEN,
         is_open=True,
         summary="State of the service; needs no token.",
         answer=api.Health,
@@ -69,34 +94,51 @@ STORE: dict[str, Operation] = {
     ),
     "GET /live": Operation(
         name="live",
+        scope=Scope.OPEN,
         is_open=True,
         summary="Whether the process works, whatever its store does; needs no token.",
     ),
-    "GET /openapi.json": Operation(name="openapi", summary="This document.", answer=dict[str, Any]),
+    "GET /openapi.json": Operation(
+        name="openapi", scope=Scope.READ, summary="This document.", answer=dict[str, Any]
+    ),
     "POST /v1/leader": Operation(
-        name="lead", summary="Take or keep the leadership.", body=api.LeaderRequest, answer=api.LeaderAnswer
+        name="lead",
+        scope=Scope.CONTROL,
+        summary="Take or keep the leadership.",
+        body=api.LeaderRequest,
+        answer=api.LeaderAnswer,
     ),
     "GET /v1/experiments": Operation(
-        name="experiments", summary="All experiments, newest event first.", answer=api.ExperimentsAnswer
+        name="experiments",
+        scope=Scope.READ,
+        summary="All experiments, newest event first.",
+        answer=api.ExperimentsAnswer,
     ),
     "PUT /v1/experiments/{name}": Operation(
         name="create_experiment",
+        scope=Scope.CREATE,
         summary="Create an experiment, or find the same one.",
         body=ExperimentRecord,
         answer=ExperimentRecord,
         statuses=(200, 409),
     ),
     "GET /v1/experiments/{name}": Operation(
-        name="experiment", summary="One experiment.", answer=ExperimentRecord, statuses=(200, 404)
+        name="experiment",
+        scope=Scope.READ,
+        summary="One experiment.",
+        answer=ExperimentRecord,
+        statuses=(200, 404),
     ),
     "DELETE /v1/experiments/{name}": Operation(
         name="delete_experiment",
+        scope=Scope.CONTROL,
         summary="The controller's: forget an experiment that a user asked to delete and whose files are gone.",
         query=_Term,
         statuses=(204, 404, 409),
     ),
     "POST /v1/experiments/{name}/events": Operation(
         name="append",
+        scope=Scope.STEER,
         summary="Append a client's event; calls with the same identity append one.",
         body=ClientEvent,
         answer=api.AppendAnswer,
@@ -106,6 +148,7 @@ STORE: dict[str, Operation] = {
     ),
     "GET /v1/experiments/{name}/events": Operation(
         name="events",
+        scope=Scope.READ,
         summary="The event log after a cursor.",
         answer=api.EventsAnswer,
         query=_Events,
@@ -113,24 +156,44 @@ STORE: dict[str, Operation] = {
     ),
     "PUT /v1/experiments/{name}/quarantine": Operation(
         name="quarantine",
+        scope=Scope.CONTROL,
         summary="The controller's: quarantine an experiment that cannot be read, so that others go on.",
         body=api.QuarantineRequest,
         statuses=(204, 404, 409),
     ),
     "DELETE /v1/experiments/{name}/quarantine": Operation(
         name="restore",
+        scope=Scope.ADMINISTER,
         summary="Put an experiment back that was quarantined: it is read anew.",
         statuses=(204, 404, 409),
     ),
     "GET /v1/experiments/{name}/live": Operation(
         name="points",
+        scope=Scope.READ,
         summary="Live points after a cursor.",
         answer=api.LiveAnswer,
         query=_Cursor,
         statuses=(200, 404),
     ),
+    "POST /v1/experiments/{name}/stacks": Operation(
+        name="ask_stacks",
+        scope=Scope.STEER,
+        summary="Ask the worker that runs a task where its process is.",
+        body=api.StacksRequest,
+        answer=api.StacksAsked,
+        statuses=(200, 404, 409),
+    ),
+    "GET /v1/experiments/{name}/stacks": Operation(
+        name="stacks",
+        scope=Scope.READ,
+        summary="What the worker has answered; kept for five minutes.",
+        answer=api.StacksAnswer,
+        query=_Question,
+        statuses=(200, 404),
+    ),
     "POST /v1/experiments/{name}/decisions": Operation(
         name="decide",
+        scope=Scope.CONTROL,
         summary="Apply the controller's steps.",
         body=api.DecideRequest,
         answer=api.DecideAnswer,
@@ -139,6 +202,7 @@ STORE: dict[str, Operation] = {
     ),
     "POST /v1/watch": Operation(
         name="watch",
+        scope=Scope.READ,
         summary="Block until a log has news.",
         body=api.WatchRequest,
         answer=api.WatchAnswer,
@@ -147,12 +211,14 @@ STORE: dict[str, Operation] = {
     ),
     "GET /v1/cluster/log": Operation(
         name="ledger",
+        scope=Scope.READ,
         summary="The cluster's log after a cursor: workers that came and went, and what they hold.",
         answer=api.LedgerAnswer,
         query=_Cursor,
     ),
     "POST /v1/cluster/log": Operation(
         name="write_ledger",
+        scope=Scope.CONTROL,
         summary="The controller's: append to the cluster's log, if nothing was appended meanwhile.",
         body=api.LedgerRequest,
         answer=api.LedgerAnswer,
@@ -160,6 +226,7 @@ STORE: dict[str, Operation] = {
     ),
     "GET /v1/queue": Operation(
         name="queue",
+        scope=Scope.READ,
         summary="Open runs, oldest first, and experiments that are to be deleted.",
         answer=api.QueueAnswer,
         query=_Ledger,
@@ -167,85 +234,255 @@ STORE: dict[str, Operation] = {
     ),
     "GET /v1/audit": Operation(
         name="audit",
+        scope=Scope.READ,
         summary="What was done that no experiment's log can tell, oldest first.",
         answer=api.AuditAnswer,
+        query=_Last,
+    ),
+    "POST /v1/audit": Operation(
+        name="note_audit",
+        scope=Scope.ACT,
+        summary="The dispatcher's: note what somebody did there, such as a sign-in or a download.",
+        body=api.AuditRequest,
+        statuses=(204,),
     ),
     "GET /v1/reclaim": Operation(
-        name="reclaim", summary="Data sets that no experiment uses any more.", answer=Reclaim
+        name="reclaim",
+        scope=Scope.FETCH,
+        summary="Data sets that no experiment uses any more.",
+        answer=Reclaim,
     ),
-    "GET /v1/workers": Operation(name="workers", summary="All workers.", answer=api.WorkersAnswer),
+    "GET /v1/workers": Operation(
+        name="workers", scope=Scope.READ, summary="All workers.", answer=api.WorkersAnswer
+    ),
     "PUT /v1/workers/{name}": Operation(
         name="register",
+        scope=Scope.WORK,
         summary="Register a worker's new incarnation.",
         body=WorkerRecord,
         answer=WorkerRecord,
     ),
     "DELETE /v1/workers/{name}": Operation(
         name="remove_worker",
+        scope=Scope.CLUSTER,
         summary="Forget a worker that is gone for good.",
         query=_Incarnation,
         statuses=(204, 404, 409),
     ),
     "GET /v1/cluster/size": Operation(
-        name="size_request", summary="The pending request for a number of workers.", answer=api.SizeAnswer
+        name="size_request",
+        scope=Scope.READ,
+        summary="The pending request for a number of workers.",
+        answer=api.SizeAnswer,
     ),
     "PUT /v1/cluster/size": Operation(
         name="request_size",
+        scope=Scope.CLUSTER,
         summary="Ask for a number of workers, or answer a request with a problem.",
         body=SizeRequest,
         answer=SizeRequest,
         statuses=(200, 409),
     ),
     "DELETE /v1/cluster/size": Operation(
-        name="withdraw_size_request", summary="Withdraw a request.", query=_Size, statuses=(204, 409)
+        name="withdraw_size_request",
+        scope=Scope.CLUSTER,
+        summary="Withdraw a request.",
+        query=_Size,
+        statuses=(204, 409),
     ),
     "GET /v1/cluster/troubles": Operation(
-        name="troubles", summary="Why workers do not start.", answer=Troubles
+        name="troubles", scope=Scope.READ, summary="Why workers do not start.", answer=Troubles
     ),
     "PUT /v1/cluster/troubles": Operation(
-        name="set_troubles", summary="Tell why workers do not start.", body=Troubles, answer=Troubles
+        name="set_troubles",
+        scope=Scope.CONTROL,
+        summary="Tell why workers do not start.",
+        body=Troubles,
+        answer=Troubles,
     ),
     "GET /v1/workers/{name}/usage": Operation(
         name="usage",
+        scope=Scope.READ,
         summary="What a worker used over the last day.",
         answer=api.UsageAnswer,
         statuses=(200, 404),
     ),
     "POST /v1/workers/{name}/reports": Operation(
-        name="report", summary="Apply a worker's steps.", body=api.ReportRequest, answer=api.ReportAnswer
+        name="report",
+        scope=Scope.WORK,
+        summary="Apply a worker's steps.",
+        body=api.ReportRequest,
+        answer=api.ReportAnswer,
+    ),
+    "POST /v1/workers/{name}/stacks": Operation(
+        name="tell_stacks",
+        scope=Scope.WORK,
+        summary="A worker's: where the process of a task is, as it was asked.",
+        body=api.StacksReport,
+        statuses=(204,),
+    ),
+    "GET /v1/cluster/health": Operation(
+        name="workers_health",
+        scope=Scope.READ,
+        summary="What is known of workers' machines: checks, quarantine, incidents.",
+        answer=health.HealthAnswer,
+    ),
+    "POST /v1/cluster/health": Operation(
+        name="tell_incident",
+        scope=Scope.CONTROL,
+        summary="The controller's: something that people are to know of a worker's machine.",
+        body=health.IncidentRequest,
+        statuses=(204, 409),
+    ),
+    "PUT /v1/workers/{name}/quarantine": Operation(
+        name="quarantine_worker",
+        scope=Scope.CLUSTER,
+        summary="Give a worker nothing more; what it holds is made elsewhere.",
+        body=health.QuarantineWorkerRequest,
+        answer=health.WorkerHealth,
+        statuses=(200, 404, 409),
+    ),
+    "POST /v1/workers/{name}/release": Operation(
+        name="release_worker",
+        scope=Scope.CLUSTER,
+        summary="Give a worker tasks again.",
+        body=health.ReleaseRequest,
+        answer=health.WorkerHealth,
+        statuses=(200, 404, 409),
+    ),
+    "POST /v1/workers/{name}/check": Operation(
+        name="ask_check",
+        scope=Scope.CLUSTER,
+        summary="Have a worker check its machine.",
+        body=health.CheckRequest,
+        answer=health.WorkerHealth,
+        statuses=(200, 404, 409),
+    ),
+    "PUT /v1/workers/{name}/check": Operation(
+        name="tell_check",
+        scope=Scope.WORK,
+        summary="A worker's: what it found of its machine.",
+        body=health.CheckResult,
+        statuses=(204, 404),
     ),
     "GET /v1/workers/{name}/inbox": Operation(
         name="inbox",
+        scope=Scope.WORK,
         summary="A worker's inbox after a cursor.",
         answer=api.InboxAnswer,
         query=_Inbox,
     ),
+    "GET /v1/whoami": Operation(
+        name="whoami",
+        scope=Scope.KNOWN,
+        summary="Who the caller is, and what it may; 404 where there are no users.",
+        answer=Principal,
+        statuses=(200, 404),
+    ),
+    "GET /v1/tokens": Operation(
+        name="tokens",
+        scope=Scope.TOKENS,
+        summary="The caller's tokens, newest first; an admin's: all.",
+        answer=api.TokensAnswer,
+        statuses=(200, 404),
+    ),
+    "POST /v1/tokens": Operation(
+        name="make_token",
+        scope=Scope.TOKENS,
+        summary="Make a token. Its secret is in this answer and nowhere else.",
+        body=TokenRequest,
+        answer=MadeToken,
+        statuses=(200, 403, 404, 409),
+    ),
+    "DELETE /v1/tokens/{token}": Operation(
+        name="revoke_token",
+        scope=Scope.TOKENS,
+        summary="Revoke a token, and those that were made with it.",
+        statuses=(204, 404),
+    ),
+    "GET /v1/quotas": Operation(
+        name="quotas",
+        scope=Scope.READ,
+        summary="Quotas of projects, and what they use.",
+        answer=api.QuotasAnswer,
+    ),
+    "PUT /v1/quotas/{name}": Operation(
+        name="set_quota",
+        scope=Scope.ADMINISTER,
+        summary="What a project may have, or `default` for all that have no quota of their own.",
+        body=Quota,
+        answer=Quota,
+        statuses=(200, 404),
+    ),
     "POST /v1/trials": Operation(
         name="trials",
+        scope=Scope.READ,
         summary="Outcomes of earlier trials, by what they depend on.",
         body=api.TrialsRequest,
         answer=api.TrialsAnswer,
     ),
     "PUT /v1/trials": Operation(
         name="keep_trial",
+        scope=Scope.CONTROL,
         summary="Keep the outcome of a trial for 90 days.",
         body=TrialRecord,
         answer=TrialRecord,
     ),
     "POST /v1/trials/forget": Operation(
         name="forget_trials",
+        scope=Scope.ADMINISTER,
         summary="Remove outcomes: they are measured anew when they are needed.",
         body=api.TrialsRequest,
         answer=api.ForgottenAnswer,
     ),
+    "GET /v1/registry": Operation(
+        name="registry",
+        scope=Scope.READ,
+        summary="Registered models with their versions and aliases.",
+        answer=RegistryAnswer,
+        query=_Copying,
+    ),
+    "GET /v1/registry/{name}": Operation(
+        name="registered_model",
+        scope=Scope.READ,
+        summary="One of them.",
+        answer=RegisteredModel,
+        statuses=(200, 404),
+    ),
+    "POST /v1/registry/{name}": Operation(
+        name="register_model",
+        scope=Scope.STEER,
+        summary="Register a model of an experiment as a new version; calls with the same identity make one.",
+        body=Registration,
+        answer=ModelVersion,
+        headers=(api.ONCE,),
+        statuses=(200, 403, 404),
+    ),
+    "PUT /v1/registry/{name}": Operation(
+        name="settle_version",
+        scope=Scope.CONTROL,
+        summary="The controller's: the files of a version were copied, or cannot be.",
+        body=VersionOutcome,
+        answer=ModelVersion,
+        statuses=(200, 404),
+    ),
+    "POST /v1/registry/{name}/aliases": Operation(
+        name="move_alias",
+        scope=Scope.STEER,
+        summary="Have an alias mean another version, or none.",
+        body=AliasRequest,
+        answer=RegisteredModel,
+        statuses=(200, 403, 404, 409),
+    ),
     "PUT /v1/code/{sha256}": Operation(
-        name="put_code", summary="Store user code.", body=CodeRecord, answer=CodeRecord
+        name="put_code", scope=Scope.CREATE, summary="Store user code.", body=CodeRecord, answer=CodeRecord
     ),
     "GET /v1/code/{sha256}": Operation(
-        name="code", summary="User code by hash.", answer=CodeRecord, statuses=(200, 404)
+        name="code", scope=Scope.FETCH, summary="User code by hash.", answer=CodeRecord, statuses=(200, 404)
     ),
     "PUT /v1/archives/{sha256}": Operation(
         name="put_archive",
+        scope=Scope.CREATE,
         body=bytes,
         body_kind=BYTES,
         statuses=(204,),
@@ -253,6 +490,7 @@ STORE: dict[str, Operation] = {
     ),
     "GET /v1/archives/{sha256}": Operation(
         name="archive",
+        scope=Scope.FETCH,
         answer=bytes,
         answer_kind=BYTES,
         summary="A code archive (bytes).",

@@ -28,6 +28,26 @@ class EtlRequest(Contract):
     fraction: float = Field(default=1.0, gt=0, le=1)
     max_failed: float = Field(default=0.0, ge=0, le=1)
     """Share of rows that may fail before the run stops."""
+    fits: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether the spec has the method `fit`, which is called once for a data set, before rows are preprocessed; or may
+    have it, where only workers can tell."""
+
+
+class Goal(Contract):
+    """What a fit is to keep to. All of it is optional; what is left out is not written."""
+
+    finish_by: float | None = Field(None, gt=0, exclude_if=lambda value: value is None)
+    """When it is to have ended, seconds since the epoch."""
+    worker_hours: float | None = Field(None, gt=0, exclude_if=lambda value: value is None)
+    """That workers which train may be there for it, summed over them; then it is paused."""
+    workers: tuple[int, int] | None = Field(None, exclude_if=lambda value: value is None)
+    """Fewest and most that it may have."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Goal:
+        if self.workers is not None and not 1 <= self.workers[0] <= self.workers[1]:
+            raise ValueError("workers are (fewest, most), from 1")
+        return self
 
 
 class FitRequest(Contract):
@@ -58,6 +78,8 @@ class FitRequest(Contract):
     """Whether ways may be measured in trials before they are chosen."""
     search: SearchRequest | None = Field(None, exclude_if=lambda value: value is None)
     """What adds models, and decides how far each is trained. Absent: `models`, to the end."""
+    goal: Goal = Field(Goal(), exclude_if=lambda goal: goal == Goal())
+    """When it is to end and what it may cost. Absent: nothing is asked for."""
 
     @model_validator(mode="after")
     def _has_models(self) -> FitRequest:
@@ -161,6 +183,16 @@ class PlannedUnit(NamedTuple):
     partition: int
     start_s: float
     """Planned, from the time of the event that tells of the plan."""
+
+
+class ForecastEnd(NamedTuple):
+    """When a run would end with so many workers."""
+
+    workers: int
+    p50_s: float
+    """Seconds from the time of the event, by one half of the simulations."""
+    p90_s: float
+    """By nine of ten."""
 
 
 class TakenSpan(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from cerebro.contract.base import Contract, Devices, Name, Sha256, Split, dropped
+from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.search_questions import SearchAnswer, SearchQuestion
 from cerebro.contract.texts import cleaned, first_line
@@ -32,6 +33,20 @@ class CheckpointRef(Contract):
     """
 
     name: str
+    checksum: str
+    size: int
+
+
+class FittedRef(Contract):
+    """What `ETLSpec.fit` returned for a data set: an immutable file on the shared volume.
+
+    Attributes:
+        name: path relative to the shared volume, which it cannot leave; carries the attempt that wrote it.
+        checksum: as `cerebro.data.durable` writes it.
+        size: bytes.
+    """
+
+    name: str = Field(pattern=r"^datasets/[\w-][\w.-]*/fitted/[\w-][\w.-]*\.pickle$")
     checksum: str
     size: int
 
@@ -93,7 +108,7 @@ class FailureKind(StrEnum):
 
     USER_ERROR = "user_error"  # user code raised: with the same seed it raises again
     NON_FINITE = "non_finite"  # a metric is NaN or infinite
-    HANG = "hang"  # no batch for longer than the run allows
+    HANG = "hang"  # no batch for longer than it may be; once more where its process was idle
     CRASH = "crash"  # the child process died: signal, exit, segmentation fault
     OUT_OF_MEMORY = "out_of_memory"  # the child was killed for memory or the GPU ran out
     CHECKPOINT = "checkpoint"  # the input checkpoint is missing or corrupt: the unit before is redone
@@ -101,13 +116,14 @@ class FailureKind(StrEnum):
     REQUIREMENTS = "requirements"  # pip failed: fails the run
     DATA = "data"  # rows or shards are unusable: fails the run
     PREEMPTED = "preempted"  # the worker was asked to end; does not count as an attempt
-    UNAVAILABLE = "unavailable"  # an object store did not answer: worth another attempt
+    UNAVAILABLE = "unavailable"  # an object store or a volume did not answer: worth another attempt
     NOT_APPLICABLE = (
         "not_applicable"  # the way cannot train this model: another one is tried; counts as no attempt
     )
     MEMBER_LOST = (
         "member_lost"  # of a gang: another worker did not come, or was lost; counts as a lost worker
     )
+    DEVICE = "device"  # the machine's: done elsewhere first, counts for the worker and not for the task
 
 
 RETRYABLE = frozenset({FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY})
@@ -117,7 +133,8 @@ FAILS_RUN = frozenset({FailureKind.REQUIREMENTS, FailureKind.DATA})
 """Kinds that no other model could escape."""
 
 
-def _text(limit: int) -> BeforeValidator:
+def text_of(limit: int) -> BeforeValidator:
+    """Takes any text, and keeps what can be told of it."""
     return BeforeValidator(lambda value: cleaned(value, limit) if isinstance(value, str) else value)
 
 
@@ -125,9 +142,10 @@ class Failure(Contract):
     """Why a task or a run ended without a result, for people. Takes any text, and keeps what can be told of it."""
 
     kind: FailureKind
-    message: Annotated[str, _text(MAX_MESSAGE)]
-    traceback: Annotated[str, _text(MAX_TRACEBACK)] = ""
-    """Of user code, where the failure is an exception that has been through it."""
+    message: Annotated[str, text_of(MAX_MESSAGE)]
+    traceback: Annotated[str, text_of(MAX_TRACEBACK)] = ""
+    """Of user code, where the failure is an exception that has been through it; of a hang, the stacks of all threads
+    before the process was ended, newest calls first."""
     needs_bytes: int = 0
     """Bytes that the checkpoint volume lacked."""
     rows_failed: int = Field(0, exclude_if=lambda number: number == 0)
@@ -140,6 +158,12 @@ class Failure(Contract):
     """Of a unit on several devices: which rank failed first. Absent of all others."""
     peak_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Of lack of memory: the most that the process, or the rank, had of it at once. 0: not known; absent then."""
+    is_idle: bool = Field(False, exclude_if=lambda value: not value)
+    """Of a hang: its processes did nothing, so another attempt may end well. Absent of one that computed, of all other
+    failures, and of those of earlier versions, which ended their model."""
+    may_be_device: bool = Field(False, exclude_if=lambda value: not value)
+    """Of user code that raised: a broken device raises the same. Absent of all others, and where the task does not ask
+    for it."""
     is_by_way: bool = Field(False, exclude_if=lambda value: not value)
     """Of a unit that ran by another way than user code is written: the way may be the cause. Absent of all others, and
     of those of earlier versions, which ended their model."""
@@ -211,10 +235,16 @@ class TaskResult(Contract):
     """Of ETL: how many files the rows are in."""
     checksum: str = ""
     """Of ETL: of these files. The same rows in as many shards have the same."""
+    is_ragged: bool = Field(False, exclude_if=lambda value: not value)
+    """Of ETL: whether its rows have ragged fields, which older workers cannot read. Absent where they have none, as
+    where the task asks for none, so that older versions can read the rest."""
     cores: int = 0
     """That did it. Of ETL they decide on the number of shards; of a unit of training they are the threads that it
     computed with, which its last bits depend on. 0 if that is not known."""
     metrics: dict[str, float] = Field(default_factory=dict)
+    ratios: dict[str, Terms] = Field(default_factory=dict, exclude_if=lambda ratios: not ratios)
+    """Of those of its `metrics` that are ratios. Absent where none are, and where the task asks for none, so
+    that older versions can read the rest."""
     checkpoint: CheckpointRef | None = None
     resumed_rows: int = Field(0, exclude_if=lambda number: number == 0)
     """Of a unit that went on from a savepoint: how many of its `rows` were in that. Absent where there are none."""
@@ -240,6 +270,13 @@ class TaskResult(Contract):
     them."""
     answer: SearchAnswer | None = Field(None, exclude_if=lambda value: value is None)
     """Of `search` alone."""
+    fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
+    """Of `fitting` alone."""
+
+    @property
+    def part(self) -> Part:
+        """Its metrics, to be put together with those of others."""
+        return Part(self.metrics, self.ratios, self.rows)
 
 
 class EtlTask(Contract):
@@ -256,6 +293,29 @@ class EtlTask(Contract):
     locators: Locators
     max_failed: float
     """Share of the partition's rows that may fail."""
+    with_ragged: bool = Field(False, exclude_if=lambda value: not value)
+    """Whether its rows may have ragged fields, which its result tells of then. Absent where the worker is of a version
+    that does not know them, and where the control plane is."""
+    fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
+    """Of a data set whose spec has the method `fit`: what that returned. Absent of others, so that older versions can
+    read these tasks; here and in tasks on models."""
+    shortages: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
+    """How many attempts at it ran out of memory. Absent where none did, and where the worker is of a version that does
+    not know it."""
+
+
+class FittingTask(Contract):
+    """Call `ETLSpec.fit` with all rows of the training split, before any of them is preprocessed. Takes no device."""
+
+    kind: Literal["fitting"] = "fitting"
+    key: str
+    experiment: str
+    dataset: str
+    partitions: tuple[int, ...]
+    """Of the training split, all: their metadata are on the shared volume."""
+    code: Sha256
+    archive: Sha256 | None = None
+    locators: Locators
 
 
 class ModelTask(Contract):
@@ -272,6 +332,13 @@ class ModelTask(Contract):
     dataset: str
     seed: int
     hang_timeout_s: float
+    tells_idle: bool = Field(False, exclude_if=lambda value: not value)
+    """Whether the failure of a hang may say that its process was idle. Absent where not, as where an older version
+    could not read it."""
+    tells_device: bool = Field(False, exclude_if=lambda value: not value)
+    """Whether its failure may be `DEVICE`, or say that it may be. Absent where not, as of `tells_idle`."""
+    fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
+    """As of `EtlTask`."""
 
 
 class Position(Contract):
@@ -319,6 +386,12 @@ class TrainTask(ModelTask):
     merit: float | None = Field(None, exclude_if=lambda merit: merit is None)
     """What its model was worth, by the rule of the run's policy, when it was assigned: of units of a run that take
     turns at a device, the largest goes first. Absent where none do, or the policy has no rule."""
+    merges: dict[str, bool] | None = Field(None, exclude_if=lambda merges: merges is None)
+    """What the metrics are put together with: those of the epoch's units so far, name -> whether it is a ratio.
+    `None`, and absent, where an older version could not read ratios."""
+    needs: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
+    """Metrics that it must return: those that rank models or that stop rules read, of those that the model has returned
+    before. Absent where there are none, as where an older version could not read ratios."""
     gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
     """Of a unit on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
 
@@ -339,6 +412,9 @@ class EvaluateTask(ModelTask):
     split: Split
     partitions: tuple[int, ...]
     checkpoint: CheckpointRef
+    with_ratios: bool = Field(False, exclude_if=lambda value: not value)
+    """Whether its result may have `ratios`: of a part of a split. Absent where not, as where an older version could not
+    read them."""
 
 
 class PredictTask(ModelTask):
@@ -372,6 +448,8 @@ class InspectTask(Contract):
     gpus: tuple[int, ...] = ()
     """Numbers of devices to consider; none: 1, 2, 4 and so on, up to all of a worker."""
     places: tuple[DevicePlace, ...]
+    fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
+    """As of `EtlTask`."""
 
     _of_old = dropped("ignore")
 
@@ -412,18 +490,19 @@ class SearchTask(Contract):
 
 
 TaskBody = Annotated[
-    EtlTask | TrainTask | EvaluateTask | PredictTask | InspectTask | TrialTask | SearchTask,
+    EtlTask | FittingTask | TrainTask | EvaluateTask | PredictTask | InspectTask | TrialTask | SearchTask,
     Field(discriminator="kind"),
 ]
 
-KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search")
+KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting")
 
 MEASURING = frozenset({"inspect", "trial"})
 """Kinds of tasks that only tell something: what becomes of them ends neither a model nor a run."""
 
 
 class InboxItem(Contract):
-    """One entry of a worker's inbox: a task to run, or an attempt to drop (`cancel`) or to give back (`ask`)."""
+    """One entry of a worker's inbox: a task to run, an attempt to drop (`cancel`) or to give back (`ask`), a question
+    about one (`stacks`), or that the worker is to check its machine (`check`)."""
 
     seq: int
     experiment: str
@@ -432,6 +511,10 @@ class InboxItem(Contract):
     cancel: bool = False
     ask: str = ""
     """Why the attempt is to be given back at its next batch; empty if it is not."""
+    stacks: str = Field("", exclude_if=lambda question: not question)
+    """Of a question where the attempt's process is: its number. Absent of all else: older workers could not read it."""
+    check: str = Field("", exclude_if=lambda reason: not reason)
+    """Why the worker is to check its machine; it names no task then. Absent of all else, as `stacks`."""
     devices: Devices = (0,)
     """That the attempt takes; of a cancellation, or of what is asked, it tells nothing."""
     member: int = Field(0, ge=0, exclude_if=lambda member: member == 0)

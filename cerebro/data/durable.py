@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import RawIOBase
+from io import BufferedIOBase, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -173,7 +173,7 @@ def checksum_of(file: RawIOBase, on_block: Callable[[memoryview], None] = lambda
     return Written(num_bytes=size, checksum=f"xxh3_64:{digest.hexdigest()}")
 
 
-def fill(file: RawIOBase, buffer: memoryview) -> memoryview:
+def fill(file: RawIOBase | BufferedIOBase, buffer: memoryview) -> memoryview:
     """Read until `buffer` is full or the file ends; returns the part of `buffer` that was filled."""
     count = 0
     while count < len(buffer) and (read := file.readinto(buffer[count:])):
@@ -194,9 +194,10 @@ def verify(path: Path, written: Written) -> None:
         )
 
 
-def discard_leftovers(folder: Path, of: str = "*") -> None:
-    """Remove what killed writers left in ``folder``; of one file if it is named. Only for its one owner."""
-    for path in folder.glob(f".{of}.*{_LEFTOVER}"):
+def discard_leftovers(folder: Path, of: str = "*", by: int | None = None) -> None:
+    """Remove what killed writers left in ``folder``; of one file, or of one process, if it is named. Only for its one
+    owner."""
+    for path in folder.glob(f".{of}.{'*' if by is None else f'{by}-*'}{_LEFTOVER}"):
         path.unlink(missing_ok=True)
 
 

@@ -7,24 +7,42 @@ and Arrow are not known here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from cerebro.data.trees import DTYPE_NAMES, DTYPES, FlatRow, Node, RowId
+from cerebro.data.trees import DTYPE_NAMES, DTYPES, Array, FlatRow, Node, RowId
 from cerebro.errors import DataError, RowError
+from cerebro.ragged_rows import RaggedRow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One leaf of a row: name, NumPy dtype name, and shape without the batch axis (``()`` for numbers)."""
+    """One leaf of a row.
+
+    Attributes:
+        name: its path in the row.
+        dtype: NumPy's name of it.
+        shape: without the batch axis, ``()`` for numbers. Of a ragged field the first axis, which may have any length
+            in each row, is `None`.
+    """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether rows may differ in their first axis."""
+        return None in self.shape
+
+    @property
+    def entry_shape(self) -> tuple[int, ...]:
+        """Of what all rows have alike: of a row; or, where the field is ragged, of one entry along the first axis."""
+        return tuple(size for size in self.shape if size is not None)
 
     @property
     def storage(self) -> np.dtype[Any]:
@@ -32,25 +50,36 @@ class Field:
         return np.dtype(np.uint8 if self.dtype == "bool" else self.dtype)
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of one row of this field."""
-        return math.prod(self.shape) * self.storage.itemsize
+    def entry_bytes(self) -> int:
+        """Bytes of what has `entry_shape`."""
+        return math.prod(self.entry_shape) * self.storage.itemsize
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """JSON-able form; where the length is any, it is null."""
         return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Field:
-        """The inverse of `to_json`; DataError for a dtype this version does not know."""
+        """The inverse of `to_json`; DataError for a dtype or a shape this version does not know."""
         if value["dtype"] not in DTYPES:
             raise DataError(
                 f"field {value['name']!r} has the unknown dtype {value['dtype']!r}: preprocess the data again"
             )
+        if None in value["shape"][1:]:
+            raise DataError(
+                f"field {value['name']!r} has the shape {value['shape']}, of which more than the first axis may have "
+                "any length: preprocess the data again"
+            )
         return cls(name=value["name"], dtype=value["dtype"], shape=tuple(value["shape"]))
 
     def __str__(self) -> str:
-        return f"shape {self.shape}, dtype {self.dtype}"
+        return f"shape {shape_text(self.shape)}, dtype {self.dtype}"
+
+
+def shape_text(shape: Sequence[int | None]) -> str:
+    """A shape as Python writes it, and ``any`` for an axis that has another length in each row: ``(any, 300)``."""
+    sizes = ["any" if size is None else str(size) for size in shape]
+    return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +100,19 @@ class Layout:
     def of(cls, row: FlatRow) -> Layout:
         """The layout that ``row`` sets."""
         fields = tuple(
-            Field(name=name, dtype=DTYPE_NAMES[value.dtype], shape=value.shape)
+            Field(
+                name=name,
+                dtype=DTYPE_NAMES[value.dtype],
+                shape=(None, *value.shape[1:]) if name in row.ragged else value.shape,
+            )
             for name, value in row.values.items()
         )
         return cls(fields=fields, structure=row.structure, first_id=row.id)
 
     @cached_property
-    def _expected(self) -> list[tuple[tuple[int, ...], np.dtype[Any], type | None]]:
+    def _expected(self) -> list[tuple[tuple[int | None, ...], np.dtype[Any], type | None]]:
         """Per field its shape, its dtype, and the Python type whose numbers are stored so."""
-        numbers: dict[tuple[str, tuple[int, ...]], type] = {
+        numbers: dict[tuple[str, tuple[int | None, ...]], type] = {
             ("int64", ()): int,
             ("float32", ()): float,
             ("bool", ()): bool,
@@ -89,9 +122,14 @@ class Layout:
         ]
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether one of the fields is."""
+        return any(item.is_ragged for item in self.fields)
+
+    @property
     def row_bytes(self) -> int:
-        """Bytes of one row, ids aside."""
-        return sum(item.num_bytes for item in self.fields)
+        """Bytes of one row, ids aside. Of a ragged field only those that tell where it ends are counted."""
+        return sum(OFFSET.itemsize if item.is_ragged else item.entry_bytes for item in self.fields)
 
     def leaves(self, input_tree: object, output_tree: object) -> list[Any] | None:
         """The leaves of a row in the order of the fields, to be stored as they are.
@@ -104,9 +142,14 @@ class Layout:
             return None
         if not (_collect(self.structure["output"], output_tree, found)):
             return None
-        for value, (shape, dtype, number) in zip(found, self._expected, strict=True):
+        for position, (shape, dtype, number) in enumerate(self._expected):
+            value = found[position]
             kind = type(value)
-            if kind is np.ndarray:
+            if kind is RaggedRow:
+                found[position] = value = value.value
+                if type(value) is not np.ndarray or not fits(value, shape) or value.dtype != dtype:
+                    return None
+            elif kind is np.ndarray:
                 if value.shape != shape or value.dtype != dtype:
                     return None
             elif kind is not number or (kind is not bool and not _LOWEST[kind] <= value <= _HIGHEST[kind]):
@@ -118,7 +161,8 @@ class Layout:
         if row.structure == self.structure:
             for item, (shape, dtype, _) in zip(self.fields, self._expected, strict=True):
                 value = row.values[item.name]
-                if value.shape != shape or value.dtype != dtype:
+                is_like = fits(value, shape) if item.name in row.ragged else value.shape == shape
+                if not is_like or value.dtype != dtype:
                     break
             else:
                 return
@@ -140,7 +184,7 @@ class Layout:
             if mine[name] != theirs[name]:
                 raise RowError(
                     f"field {name!r} of {row} has {theirs[name]}, but {first} has {mine[name]}: "
-                    + (_SAME_SHAPE if mine[name].shape != theirs[name].shape else _SAME_DTYPE)
+                    + _remedy(mine[name], theirs[name])
                 )
         if self.structure != other.structure:
             raise RowError(
@@ -168,11 +212,37 @@ class Layout:
 _SAME_FIELDS = "the preprocessor must return the same fields for every row of a split"
 _SAME_SHAPE = (
     "all rows of a split need one shape. Pad (np.pad), crop or resize in the preprocessor to a common shape, "
-    "such as the largest"
+    "such as the largest; or return cerebro.ragged(array) in every row, if only the first axis differs"
+)
+_SAME_RAGGED = (
+    "a field is ragged in all rows of a split or in none. Return cerebro.ragged(array) in every row, whatever its "
+    "length; batches have a cerebro.Ragged there"
+)
+_SAME_ENTRIES = (
+    "rows may differ in the first axis of a ragged field only, also where they have no entries, as in "
+    "np.zeros((0, 300), np.float32). Pad, crop or resize the other axes in the preprocessor"
 )
 _SAME_DTYPE = (
     "all rows of a split need one dtype. Convert in the preprocessor, such as value.astype(np.float32)"
 )
+
+
+def _remedy(mine: Field, theirs: Field) -> str:
+    """What to do about two fields that differ."""
+    if mine.is_ragged != theirs.is_ragged:
+        return _SAME_RAGGED
+    if mine.shape != theirs.shape:
+        return _SAME_ENTRIES if mine.is_ragged else _SAME_SHAPE
+    return _SAME_DTYPE
+
+
+def fits(value: Array, shape: tuple[int | None, ...]) -> bool:
+    """Whether a row's array has the shape of a ragged field."""
+    return shape[:1] == (None,) and value.ndim == len(shape) and value.shape[1:] == shape[1:]
+
+
+OFFSET = np.dtype(np.int64)
+"""Of what tells where a row of a ragged field ends."""
 
 _LOWEST: Mapping[type, float] = {int: -(2**63), float: -float(np.finfo(np.float32).max)}
 _HIGHEST: Mapping[type, float] = {int: 2**63 - 1, float: float(np.finfo(np.float32).max)}

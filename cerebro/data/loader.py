@@ -21,13 +21,16 @@ from numpy.typing import NDArray
 from cerebro.data.mapped import MappedRows, share_of
 from cerebro.data.merged import Merged, bounds_in_batches, merged_order
 from cerebro.data.prefetch import prefetched
-from cerebro.data.trees import RowId, rebuild
+from cerebro.data.trees import Array, RowId, rebuild
 from cerebro.errors import DataError
+from cerebro.ragged_rows import Ragged
 
 Batch: TypeAlias = tuple[Any, Any]
-"""(inputs, outputs): trees as the row function returned them, with tensors of shape (batch, *field shape)."""
+"""(inputs, outputs): trees as the row function returned them, with tensors of shape (batch, *field shape), and a
+`Ragged` of tensors for what it marked as ragged."""
 
-_HostBatch: TypeAlias = tuple[NDArray[np.int64], list[torch.Tensor]]
+_Column: TypeAlias = torch.Tensor | Ragged
+_HostBatch: TypeAlias = tuple[NDArray[np.int64], list[_Column]]
 
 
 class PartitionLoader:
@@ -177,14 +180,14 @@ class PartitionLoader:
         """Batches in host memory: the rows' positions, and their columns, which the consumer removes."""
         pin = self._device.type == "cuda"
         for rows, arrays in self._rows.batches(order, bounds, self.share):
-            columns = [torch.from_numpy(array) for array in arrays]
+            columns: list[_Column] = [_in_tensors(array) for array in arrays]
             arrays.clear()
-            yield rows, [column.pin_memory() for column in columns] if pin else columns
+            yield rows, [_pinned(column) for column in columns] if pin else columns
 
-    def _batch(self, host: list[torch.Tensor]) -> Batch:
+    def _batch(self, host: list[_Column]) -> Batch:
         columns = dict(zip(self._names, host, strict=True))
         for name in self._bools:
-            columns[name] = columns[name].view(torch.bool)
+            columns[name] = _as_bools(columns[name])
         if not self._on_cpu:
             # Pinned memory is not reused before the copy ends: torch's allocator of it sees to that.
             columns = {name: column.to(self._device, non_blocking=True) for name, column in columns.items()}
@@ -219,6 +222,20 @@ class MergedLoader(PartitionLoader):
         rows = np.concatenate([begin + order for begin, order in zip(begins, shuffled, strict=True)])
         found: NDArray[np.int64] = rows[merged_order(self._counts)]
         return found
+
+
+def _in_tensors(array: Array | Ragged) -> _Column:
+    return array.map(torch.from_numpy) if isinstance(array, Ragged) else torch.from_numpy(array)
+
+
+def _pinned(column: _Column) -> _Column:
+    return column.map(torch.Tensor.pin_memory) if isinstance(column, Ragged) else column.pin_memory()
+
+
+def _as_bools(column: _Column) -> _Column:
+    if isinstance(column, Ragged):
+        return column.with_values(column.values.view(torch.bool))
+    return column.view(torch.bool)
 
 
 def _shuffled(rows: int, seed: int, number: int) -> NDArray[np.int64]:

@@ -1,13 +1,12 @@
-"""Dataset locators made concrete: a metadata table read, checked and described.
+"""Dataset locators made concrete: what a metadata table is like, from its first rows.
 
-The one place that decides what a usable metadata table is. Arrow is loaded only when a
+The one place that decides which columns a usable metadata table has. Arrow is loaded only when a
 table is read, so that processes which merely pass locators on stay small.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,8 @@ from pydantic import ValidationError
 
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
-from cerebro.data.objects import local_path, read_bytes, read_head
+from cerebro.data.objects import ObjectStore, open_store
+from cerebro.data.table_files import table_files
 from cerebro.errors import LocatorError, MetadataError, ObjectStoreError
 
 if TYPE_CHECKING:
@@ -28,11 +28,17 @@ _HEAD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metadata:
-    """A split's metadata table (column ``id`` unique) and the SHA-256 of the file it came from."""
+class Preview:
+    """The first rows of a split's metadata.
+
+    Attributes:
+        rows: of the whole table; `None` where all of it would have to be read.
+        num_bytes: of all its files.
+    """
 
     table: pa.Table
-    digest: str
+    rows: int | None
+    num_bytes: int
 
 
 def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
@@ -81,67 +87,80 @@ def absolute(locators: Locators, folder: Path = Path()) -> Locators:
     return Locators.model_validate({**splits, "misc": tuple(map(whole, locators.misc))})
 
 
-def read_metadata(split: Split, locator: Locator) -> Metadata:
-    """Read and check a split's metadata.
-
-    Raises:
-        LocatorError: the file is missing or unreadable.
-        MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no CSV or Parquet table.
-    """
-    return checked_metadata(split, locator.metadata, read_bytes(locator.metadata))
+def metadata_of(split: Split, locator: Locator) -> str:
+    """A split's metadata as errors name it."""
+    return f"metadata of {split!r} ({locator.metadata})"
 
 
 def known_columns(uri: str) -> tuple[str, ...] | None:
-    """Columns of a metadata file, of which only the beginning or the end is read; `None` where that does not tell.
+    """Columns of a metadata table, of which only the beginning or the end of one file is read; `None` where that does
+    not tell.
 
-    Raises nothing: what is wrong with the file is said by whoever reads all of it.
+    Raises nothing: what is wrong with the table is said by whoever reads all of it.
     """
     from cerebro.data.tables import column_names, parquet_column_names
 
     try:
-        if not uri.startswith("s3://") and (found := parquet_column_names(local_path(uri))) is not None:
-            return found
-        return column_names(uri, read_head(uri, _HEAD_BYTES))
+        file = table_files(uri).files[0]
+        if file.format == "Parquet":
+            with file.store.open(file.name) as content:
+                return parquet_column_names(content)
+        return column_names(file.name, file.store.head(file.name, _HEAD_BYTES))
     except (MetadataError, LocatorError, ObjectStoreError, OSError):
         return None
 
 
-def checked_metadata(split: Split, uri: str, content: bytes) -> Metadata:
-    """Parse and check the content of a metadata file.
+def preview_metadata(
+    split: Split, locator: Locator, most: int, opened: Callable[[str], ObjectStore] = open_store
+) -> Preview:
+    """The first rows of a split's metadata. A table of a few megabytes is checked in full, of others the first rows.
+
+    Args:
+        most: rows.
+        opened: opens the root of a store; other than `open_store` for who may not look everywhere.
 
     Raises:
-        MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no CSV or Parquet table.
+        LocatorError, ObjectStoreError: a file is missing or cannot be read.
+        MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no such table.
     """
-    from cerebro.data.tables import parse_table
+    from cerebro.data.table_stream import open_tables
 
-    table = parse_table(content, uri)
-    where = f"metadata of {split!r} ({uri})"
-    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
-    if twice:
-        raise MetadataError(
-            f"{where} has the column {twice[0]!r} more than once: column names must be unique"
-        )
-    if "id" not in table.column_names:
-        raise MetadataError(
-            f"{where} has no column 'id' (its columns: {', '.join(table.column_names)}): add one with a "
-            "unique value per row"
-        )
-    if table.num_rows == 0:
+    where, files = metadata_of(split, locator), table_files(locator.metadata, opened)
+    stream = open_tables(files, locator.types)
+    require_columns(where, stream.schema)
+    found = stream.first(most)
+    if not found.num_rows:
         raise MetadataError(f"{where} has no rows: expected one row per example")
-    ids = table.column("id").to_pylist()
+    ids = found.column("id").to_pylist()
     if any(value is None or value == "" for value in ids):
-        raise MetadataError(
-            f"{where} has no 'id' in row {next(i for i, v in enumerate(ids) if v in (None, ''))}: give each row one"
-        )
-    if not isinstance(ids[0], int | str):
-        raise MetadataError(
-            f"{where} has ids of type {table.schema.field('id').type}: use whole numbers or text"
-        )
+        at = next(number for number, value in enumerate(ids, start=1) if value in (None, ""))
+        raise MetadataError(f"{where} has no 'id' in row {at:,}: give each row one")
     if len(set(ids)) < len(ids):
         raise MetadataError(
             f"{where} has the id {_first_duplicate(ids)!r} more than once: ids must be unique"
         )
-    return Metadata(table=table, digest=hashlib.sha256(content).hexdigest())
+    return Preview(table=found.slice(0, most), rows=stream.num_rows, num_bytes=files.num_bytes)
+
+
+def require_columns(where: str, schema: pa.Schema) -> None:
+    """Raise MetadataError, which begins with `where`, unless a metadata table may have these columns."""
+    import pyarrow as pa
+
+    from cerebro.data.tables import is_text
+
+    names = schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise MetadataError(
+            f"{where} has the column {twice[0]!r} more than once: column names must be unique"
+        )
+    if "id" not in names:
+        raise MetadataError(
+            f"{where} has no column 'id' (its columns: {', '.join(names)}): add one with a unique value per row"
+        )
+    kind = schema.field("id").type
+    if not (pa.types.is_integer(kind) or is_text(kind) or pa.types.is_null(kind)):
+        raise MetadataError(f"{where} has ids of type {kind}: use whole numbers or text")
 
 
 def _first_duplicate(values: list[Any]) -> Any:

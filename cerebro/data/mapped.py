@@ -2,39 +2,47 @@
 
 A batch is one copy per field, straight from the page cache, however many shards its rows lie in: no Python
 per row, nor per shard (a copy per shard made batches from eight shards a fifth slower, from a hundred several
-times). Torch is not known here.
+times). Of a ragged field, entries are gathered as rows are of others, one by one; where its rows are long, each is
+copied as a whole. Torch is not known here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from cerebro.data.fields import Field, Layout
+from cerebro.data.fields import OFFSET, Field, Layout
 from cerebro.data.manifests import ShardEntry
 from cerebro.data.partitions import read_manifest
-from cerebro.data.shards import tensor_type
+from cerebro.data.shards import column_type
 from cerebro.data.trees import Array, RowId
 from cerebro.errors import DataError, RowError, ShardCorruptError
+from cerebro.ragged_rows import Ragged
 
 _PLANNED = 64  # batches whose rows are looked up at a time
 _LARGEST = 1 << 62  # bytes that NumPy can address in one array, with a margin
+_LONG = 128  # entries per row from which on a row is copied as a whole
+
+
+_Gather: TypeAlias = "Callable[[int, int], Array | Ragged]"
+"""Copies rows of those that were planned, from one (counted from 0) to another, which is not among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Chunk:
-    """One record batch: a column of shape (rows, *field shape) per field, read-only, over the mapped file."""
+    """One record batch, read-only, over the mapped file: per field a column of shape (rows, *field shape), or what is
+    in all rows and where they end."""
 
-    columns: Sequence[Array]
+    columns: Sequence[Array | Ragged]
     ids: pa.Array
 
 
@@ -48,35 +56,100 @@ class _Column:
     """
 
     def __init__(self, field: Field, chunks: Sequence[Array]) -> None:
-        self._shape, self._dtype = field.shape, field.storage
+        self._shape, self._dtype = field.entry_shape, field.storage
         self._chunks = chunks  # the mappings live as long as these
-        size = field.num_bytes
+        size = field.entry_bytes
         starts = np.array([chunk.__array_interface__["data"][0] for chunk in chunks], np.int64)
         lowest = int(starts.argmin())
         starts -= starts[lowest]
         unit = int(np.gcd.reduce(starts, initial=size)) or 1
-        self._starts, self._step = starts // unit, size // unit
-        last = self._starts + self._step * (np.array([len(chunk) for chunk in chunks]) - 1)
+        self._starts, self.step = starts // unit, size // unit
+        last = self._starts + self.step * (np.array([len(chunk) for chunk in chunks]) - 1)
         length = int(last.max()) + 1
-        self._rows: Array | None = None
+        self.rows: Array | None = None
+        """All of them, one opaque element each; `None` where they have no byte, or are too large."""
         if 0 < size * length < _LARGEST:
             first = chunks[lowest].reshape(-1).view(f"V{size}")
-            self._rows = as_strided(first, shape=(length,), strides=(unit,), writeable=False)
+            self.rows = as_strided(first, shape=(length,), strides=(unit,), writeable=False)
 
     def indices(self, chunk: NDArray[np.int64], local: NDArray[np.int64]) -> NDArray[np.int64]:
         """What `gather` takes for the rows at positions ``local`` of the chunks ``chunk``."""
-        if self._rows is None:
+        if self.rows is None:
             return np.stack([chunk, local], axis=1)
-        return self._starts[chunk] + local * self._step
+        return self._starts[chunk] + local * self.step
+
+    def planned(self, chunk: NDArray[np.int64], local: NDArray[np.int64]) -> _Gather:
+        """Gathers some of the rows at positions ``local`` of the chunks ``chunk``: shape (rows, *field shape)."""
+        indices = self.indices(chunk, local)
+        return lambda begin, end: self.gather(indices[begin:end])
 
     def gather(self, indices: NDArray[np.int64]) -> Array:
         """A copy of these rows: shape (rows, *field shape)."""
-        if self._rows is None:  # rows without a byte, or so large that a step per row does not count
+        if self.rows is None:  # rows without a byte, or so large that a step per row does not count
             copy = np.empty((len(indices), *self._shape), self._dtype)
             for position, (chunk, local) in enumerate(indices.tolist()):
                 copy[position] = self._chunks[chunk][local]
             return copy
-        return self._rows[indices].view(self._dtype).reshape(len(indices), *self._shape)
+        found = self.rows[indices].view(self._dtype)
+        return found.reshape(len(indices), *self._shape) if self._shape else found
+
+
+class _RaggedColumn:
+    """A ragged field of all rows: a column of its entries, gathered by where each row begins and ends."""
+
+    def __init__(self, field: Field, chunks: Sequence[Ragged]) -> None:
+        self._field, self._chunks, self._entry_bytes = field, chunks, field.entry_bytes
+        offset = Field(name=field.name, dtype=OFFSET.name, shape=())
+        self._offsets = _Column(offset, [chunk.offsets for chunk in chunks])
+        self._counts = np.array([len(chunk.values) for chunk in chunks])
+        # A chunk without entries lies nowhere: whatever stands for it is asked for no entry.
+        filled = [number for number, chunk in enumerate(chunks) if len(chunk.values)]
+        self._filled = np.zeros(len(chunks), np.int64)
+        self._filled[filled] = np.arange(len(filled))
+        self._entries = _Column(field, [chunks[number].values for number in filled]) if filled else None
+
+    def planned(self, chunk: NDArray[np.int64], local: NDArray[np.int64]) -> _Gather:
+        """Gathers some of the rows at positions ``local`` of the chunks ``chunk``.
+
+        Raises:
+            ShardCorruptError: they do not lie within their chunks.
+        """
+        starts, stops = (self._offsets.gather(self._offsets.indices(chunk, local + side)) for side in (0, 1))
+        if (starts < 0).any() or (stops < starts).any() or (stops > self._counts[chunk]).any():
+            raise ShardCorruptError(
+                f"rows of the ragged field {self._field.name!r} end where their shard has no values: its partition "
+                "must be preprocessed again"
+            )
+        # Entries are counted over all planned rows, so that a batch's are a part of what is computed here at once.
+        lengths = stops - starts
+        ends = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=ends[1:])
+        entries = self._entries
+        if entries is None or entries.rows is None:
+            by_entry, step = None, 1
+        else:
+            step = entries.step
+            by_entry = entries.indices(self._filled[chunk], starts) - ends[:-1] * step
+
+        def gather(begin: int, end: int) -> Ragged:
+            first, last = int(ends[begin]), int(ends[end])
+            offsets = ends[begin : end + 1] - first
+            if first == last or not self._entry_bytes:
+                values: Array = np.empty((last - first, *self._field.entry_shape), self._field.storage)
+            elif by_entry is None or last - first > _LONG * (end - begin):
+                # To copy an entry takes 4 ns and its index 8 bytes, to take a row from its chunk half a microsecond.
+                part = zip(*(each[begin:end].tolist() for each in (chunk, starts, stops)), strict=True)
+                values = np.concatenate(
+                    [self._chunks[which].values[start:stop] for which, start, stop in part]
+                )
+            else:
+                assert entries is not None
+                places = by_entry[begin:end].repeat(lengths[begin:end])
+                places += np.arange(first * step, last * step, step)
+                values = entries.gather(places)
+            return Ragged.of_fitting(values, offsets)
+
+        return gather
 
 
 class MappedRows:
@@ -91,7 +164,7 @@ class MappedRows:
         self._ids = [chunk.ids for chunk in chunks]
         self._edges = np.array([0, *accumulate(len(ids) for ids in self._ids)], np.int64)
         self._columns = [
-            _Column(field, [chunk.columns[position] for chunk in chunks])
+            _joined(field, [chunk.columns[position] for chunk in chunks])
             for position, field in enumerate(self.fields)
         ]
 
@@ -131,11 +204,11 @@ class MappedRows:
 
     def batches(
         self, order: NDArray[np.int64], bounds: NDArray[np.int64], share: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[NDArray[np.int64], list[Array]]]:
+    ) -> Iterator[tuple[NDArray[np.int64], list[Array | Ragged]]]:
         """Copies of the rows of ``order`` (positions in stored order, at least one), batch by batch.
 
-        Yields their positions, and per field an array of shape (rows, *field shape) and its `storage` dtype,
-        which is the caller's.
+        Yields their positions, and per field an array of shape (rows, *field shape), or a `Ragged`, and its `storage`
+        dtype, which is the caller's.
 
         Args:
             bounds: batch ``t`` has the rows of ``order`` from ``bounds[t]`` to ``bounds[t + 1]``.
@@ -147,16 +220,13 @@ class MappedRows:
             rows = order[first : max(edges[-1], first + 1)]
             chunk = self._edges.searchsorted(rows, side="right") - 1
             local = rows - self._edges[chunk]
-            plan = [(column.gather, column.indices(chunk, local)) for column in self._columns]
+            plan = [column.planned(chunk, local) for column in self._columns]
             for start, stop in pairwise(edges):
-                begin, end = share_of(stop - start, *share)
-                lent = min(start + begin - first, len(rows) - 1)
-                part = (
-                    slice(start + begin - first, start + end - first)
-                    if end > begin
-                    else slice(lent, lent + 1)
-                )
-                yield rows[part], [gather(indices[part]) for gather, indices in plan]
+                begin, end = (start - first + edge for edge in share_of(stop - start, *share))
+                if begin == end:  # lent
+                    begin = min(begin, len(rows) - 1)
+                    end = begin + 1
+                yield rows[begin:end], [gather(begin, end) for gather in plan]
 
     def ids(self, rows: NDArray[np.int64] | None = None) -> list[RowId]:
         """Ids of ``rows`` (positions in stored order, in any order), or of all rows."""
@@ -171,6 +241,10 @@ def share_of(rows: int, index: int, of: int) -> tuple[int, int]:
     """Where the ``index``-th of ``of`` parts of so many rows begins and ends: in order, with sizes that differ by one
     at most. Empty parts begin at a row."""
     return rows * index // of, rows * (index + 1) // of
+
+
+def _joined(field: Field, chunks: Sequence[Any]) -> _Column | _RaggedColumn:
+    return _RaggedColumn(field, chunks) if field.is_ragged else _Column(field, chunks)
 
 
 def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[_Chunk]:
@@ -200,13 +274,21 @@ def _chunk(batch: pa.RecordBatch, fields: Sequence[Field]) -> _Chunk:
     return _Chunk(columns=columns, ids=batch.column("id"))
 
 
-def _column(column: pa.ExtensionArray, field: Field) -> Array:
-    if column.type != tensor_type(field):
+def _column(column: pa.Array, field: Field) -> Array | Ragged:
+    if column.type != column_type(field):
         raise KeyError(f"column {field.name!r} is {column.type}, expected {field}")
-    # The values as a whole, without offset: batches as read from a file are no slices. Not by
-    # `to_numpy`, for which Arrow imports pandas.
-    count = len(column) * math.prod(field.shape)
+    # Values and offsets as a whole: batches as read from a file are no slices.
+    if not field.is_ragged:
+        return _entries(column, field)
+    offsets = np.frombuffer(column.buffers()[1], OFFSET, len(column) + 1)
+    return Ragged.of_fitting(_entries(column.values, field), offsets)
+
+
+def _entries(column: pa.Array, field: Field) -> Array:
+    # Not by `to_numpy`, for which Arrow imports pandas.
+    count = len(column) * math.prod(field.entry_shape)
     if not count:
-        return np.empty((len(column), *field.shape), field.storage)
-    values: NDArray[Any] = np.frombuffer(column.storage.values.buffers()[1], field.storage, count)
-    return values.reshape(len(column), *field.shape)
+        return np.empty((len(column), *field.entry_shape), field.storage)
+    flat = column.storage.values if field.entry_shape or not field.is_ragged else column
+    values: NDArray[Any] = np.frombuffer(flat.buffers()[1], field.storage, count)
+    return values.reshape(len(column), *field.entry_shape)

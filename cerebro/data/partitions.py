@@ -13,6 +13,7 @@ from typing import Any
 
 from cerebro.data.durable import verify, write_json
 from cerebro.data.manifests import (
+    RAGGED_VERSION,
     SCHEMA_VERSION,
     FailedRow,
     PartitionManifest,
@@ -147,9 +148,10 @@ def read_json(path: Path) -> dict[str, Any]:
         version = value["schema_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ShardCorruptError(f"{path} is not a manifest ({error}): it must be made again") from error
-    if version != SCHEMA_VERSION:
+    if version not in (SCHEMA_VERSION, RAGGED_VERSION):
         raise DataError(
-            f"{path} has schema version {version}, expected {SCHEMA_VERSION}: preprocess the data again"
+            f"{path} has schema version {version}, expected {SCHEMA_VERSION} or {RAGGED_VERSION}: upgrade this worker, "
+            "or preprocess the data again"
         )
     assert isinstance(value, dict)
     return value

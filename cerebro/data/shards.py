@@ -2,7 +2,8 @@
 
 The file is written as it will be read: uncompressed, so that it can be memory-mapped, in one record batch, or
 in batches of about 64 MB where the shard is larger, so that memory stays bounded. Rows keep their id, of the
-type it has in the metadata. Bools are bytes, tagged in the column's metadata.
+type it has in the metadata. A ragged field is a column of lists, of numbers or of fixed-shape tensors. Bools are bytes,
+tagged in the column's metadata.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from cerebro.data.durable import DurableFile
-from cerebro.data.fields import Field, Layout
-from cerebro.data.manifests import SCHEMA_VERSION, FailedRow, PartitionManifest, ShardManifest, Source
+from cerebro.data.fields import OFFSET, Field, Layout
+from cerebro.data.manifests import FailedRow, PartitionManifest, ShardManifest, Source, schema_version
 from cerebro.data.partitions import write_manifest, write_shard_manifest
 from cerebro.data.trees import Array, RowId, flatten, flatten_batch
+from cerebro.ragged_rows import Ragged
 
 BATCH_BYTES = 64 << 20
 """Rows are kept in memory up to this size, then written as one record batch."""
+
+_FIRST_ENTRIES = 1024
+"""Of a ragged column; its memory grows with what is in it."""
 
 
 def write_rows(folder: Path, rows: Sequence[tuple[object, object]], source: Source) -> None:
@@ -132,7 +138,10 @@ class ShardWriter:
 
 
 class _Rows:
-    """The columns of the record batch being filled."""
+    """The columns of the record batch being filled.
+
+    Which rows are in a batch follows from the rows alone, not from how many of them were given at a time.
+    """
 
     def __init__(self, layout: Layout, num_rows: int, file: DurableFile, id_type: pa.DataType) -> None:
         self.layout = layout
@@ -140,29 +149,49 @@ class _Rows:
         self._schema = schema_of(layout, id_type)
         self._writer = pa.ipc.new_file(pa.PythonFile(file, mode="w"), self._schema)
         self._capacity = max(1, min(num_rows, BATCH_BYTES // max(1, layout.row_bytes)))
-        self._columns = [np.empty((self._capacity, *field.shape), field.storage) for field in layout.fields]
+        self._fixed: list[tuple[int, Array]] = []
+        self._ragged: list[tuple[int, _RaggedColumn]] = []
+        for position, field in enumerate(layout.fields):
+            if field.is_ragged:
+                self._ragged.append((position, _RaggedColumn(field, self._capacity)))
+            else:
+                column = np.empty((self._capacity, *field.entry_shape), field.storage)
+                self._fixed.append((position, column))
         self._ids: list[RowId] = []
 
     def append(self, row_id: RowId, leaves: Sequence[Any]) -> None:
         """Copy one row, which must have the layout, behind the others; one leaf per field."""
-        if len(self._ids) == self._capacity:
+        if len(self._ids) == self._capacity or (self._ragged and not self._has_room(leaves)):
             self._flush()
         at = len(self._ids)
-        for column, leaf in zip(self._columns, leaves, strict=True):
-            column[at] = leaf
+        for position, column in self._fixed:
+            column[at] = leaves[position]
+        for position, entries in self._ragged:
+            entries.append(at, leaves[position])
         self._ids.append(row_id)
         self.num_rows += 1
 
-    def extend(self, ids: Sequence[RowId], leaves: Sequence[Array]) -> None:
+    def extend(self, ids: Sequence[RowId], leaves: Sequence[Array | Ragged]) -> None:
         """Copy rows, which must have the layout, behind the others; one leaf per field, rows first."""
+        ends = self._bytes_up_to(leaves) if self._ragged else None
         done = 0
         while done < len(ids):
             if len(self._ids) == self._capacity:
                 self._flush()
             at = len(self._ids)
             count = min(len(ids) - done, self._capacity - at)
-            for column, leaf in zip(self._columns, leaves, strict=True):
-                column[at : at + count] = leaf[done : done + count]
+            if ends is not None:
+                left = BATCH_BYTES - self._filled_bytes
+                count = min(count, int(ends.searchsorted(ends[done] + left, side="right")) - 1 - done)
+                if count <= 0 and at:
+                    self._flush()
+                    continue
+                count = max(count, 1)  # a row that alone is larger
+            for position, column in self._fixed:
+                column[at : at + count] = leaves[position][done : done + count]
+            for position, entries in self._ragged:
+                rows: Ragged = leaves[position][done : done + count]  # type: ignore[assignment]  # the field is ragged
+                entries.extend(at, rows)
             self._ids.extend(ids[done : done + count])
             done += count
         self.num_rows += len(ids)
@@ -172,14 +201,34 @@ class _Rows:
         self._flush()
         self._writer.close()
 
+    @property
+    def _filled_bytes(self) -> int:
+        """Of the rows in the batch."""
+        entries = sum(column.num_bytes for _, column in self._ragged)
+        return len(self._ids) * self.layout.row_bytes + entries
+
+    def _has_room(self, leaves: Sequence[Any]) -> bool:
+        """Whether a row with ragged fields fits, or is the first and fits nowhere."""
+        if not self._ids:
+            return True
+        more = sum(len(leaves[position]) * column.entry_bytes for position, column in self._ragged)
+        return self._filled_bytes + self.layout.row_bytes + more <= BATCH_BYTES
+
+    def _bytes_up_to(self, leaves: Sequence[Array | Ragged]) -> NDArray[np.int64]:
+        """Bytes of the first n rows for each n from 0."""
+        found = np.int64(0)
+        for position, column in self._ragged:
+            found = found + leaves[position].offsets * column.entry_bytes  # type: ignore[union-attr]
+        return found + np.arange(len(found)) * self.layout.row_bytes  # type: ignore[arg-type]
+
     def _flush(self) -> None:
         count = len(self._ids)
         if count == 0:
             return
-        arrays = [pa.array(self._ids, type=self._id_type)]
-        for field, column in zip(self.layout.fields, self._columns, strict=True):
-            arrays.append(_tensor_array(column[:count], field))
-        self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
+        arrays = {position: _tensors(column[:count]) for position, column in self._fixed}
+        arrays |= {position: column.taken(count) for position, column in self._ragged}
+        columns = [pa.array(self._ids, type=self._id_type), *(arrays[at] for at in range(len(arrays)))]
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
         self._ids.clear()
 
     @property
@@ -187,26 +236,79 @@ class _Rows:
         return self._schema.field("id").type
 
 
+class _RaggedColumn:
+    """The entries of the rows of a ragged field, and where each row ends."""
+
+    def __init__(self, field: Field, capacity: int) -> None:
+        self.entry_bytes = field.entry_bytes
+        self._offsets = np.zeros(capacity + 1, OFFSET)
+        self._entries = np.empty((_FIRST_ENTRIES, *field.entry_shape), field.storage)
+        self._count = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the entries that are in it."""
+        return self._count * self.entry_bytes
+
+    def append(self, at: int, row: Any) -> None:
+        """Copy one row's entries; it is row ``at`` of the batch."""
+        self._add(row)
+        self._offsets[at + 1] = self._count
+
+    def extend(self, at: int, rows: Ragged) -> None:
+        """Copy the entries of rows that begin with row ``at`` of the batch."""
+        self._offsets[at + 1 : at + 1 + len(rows)] = rows.offsets[1:] + self._count
+        self._add(rows.values)
+
+    def taken(self, rows: int) -> pa.Array:
+        """The column of so many rows, over this memory, which the next row writes over."""
+        entries, self._count = self._entries[: self._count], 0
+        values = _tensors(entries) if entries.ndim > 1 else _numbers(entries)
+        offsets = pa.py_buffer(self._offsets[: rows + 1])
+        return pa.Array.from_buffers(_list_of(values.type), rows, [None, offsets], children=[values])
+
+    def _add(self, entries: Any) -> None:
+        begin, self._count = self._count, self._count + len(entries)
+        if self._count > len(self._entries):
+            larger = np.empty((max(self._count, 2 * begin), *self._entries.shape[1:]), self._entries.dtype)
+            larger[:begin] = self._entries[:begin]
+            self._entries = larger
+        self._entries[begin : self._count] = entries
+
+
 def schema_of(layout: Layout, id_type: pa.DataType) -> pa.Schema:
-    """The Arrow schema of a shard: ``id``, then one fixed-shape tensor column per field."""
+    """The Arrow schema of a shard: ``id``, then one column per field."""
     columns = [pa.field("id", id_type, nullable=False)]
     for field in layout.fields:
         columns.append(
-            pa.field(field.name, tensor_type(field), nullable=False, metadata={"cerebro.dtype": field.dtype})
+            pa.field(field.name, column_type(field), nullable=False, metadata={"cerebro.dtype": field.dtype})
         )
-    description = {"schema_version": SCHEMA_VERSION, "structure": dict(layout.structure)}
+    description = {"schema_version": schema_version(layout), "structure": dict(layout.structure)}
     return pa.schema(columns, metadata={"cerebro": json.dumps(description)})
 
 
-def tensor_type(field: Field) -> pa.DataType:
-    """The Arrow type of a field's column."""
-    return pa.fixed_shape_tensor(pa.from_numpy_dtype(field.storage), list(field.shape))
+def column_type(field: Field) -> pa.DataType:
+    """The Arrow type of a field's column: of fixed-shape tensors; or, where it is ragged, of lists of numbers or of
+    fixed-shape tensors."""
+    kind = pa.from_numpy_dtype(field.storage)
+    if field.is_ragged and not field.entry_shape:
+        return _list_of(kind)
+    tensors = pa.fixed_shape_tensor(kind, list(field.entry_shape))
+    return _list_of(tensors) if field.is_ragged else tensors
 
 
-def _tensor_array(column: Array, field: Field) -> pa.Array:
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.large_list(pa.field("item", kind, nullable=False))
+
+
+def _tensors(column: Array) -> pa.Array:
     """``column`` (rows first, contiguous) as an Arrow array over the same memory."""
-    kind = tensor_type(field)
-    flat = column.reshape(-1)
-    values = pa.Array.from_buffers(kind.value_type, flat.size, [None, pa.py_buffer(flat)])
+    kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(column.dtype), list(column.shape[1:]))
+    values = _numbers(column.reshape(-1))
     storage = pa.Array.from_buffers(kind.storage_type, len(column), [None], children=[values])
     return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def _numbers(flat: Array) -> pa.Array:
+    kind = pa.from_numpy_dtype(flat.dtype)
+    return pa.Array.from_buffers(kind, flat.size, [None, pa.py_buffer(flat)])

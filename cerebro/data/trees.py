@@ -2,22 +2,24 @@
 
 A tree is a tensor, an array, a number, a bool, or a dict or tuple of trees; the output may be None (predict).
 A leaf is named by its path: ``input``, ``input.image``, ``input.0``, ``output``. Here it is decided what may
-be a leaf, and with which dtype it is stored.
+be a leaf, and with which dtype it is stored. A leaf whose length differs from row to row is marked: `cerebro.ragged`.
 
-Torch tensors are recognised by their class's ancestry: this module runs where torch is not installed.
+Torch's tensors and Arrow's lists are recognised by their class's ancestry: this module loads neither.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro.errors import RowError
+from cerebro.errors import DataError, RowError
+from cerebro.ragged_rows import Ragged, RaggedRow, is_tensor
 
 RowId: TypeAlias = int | str
 Array: TypeAlias = NDArray[Any]
@@ -39,10 +41,11 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True)
 class FlatRow:
-    """One row, flattened: its id, its leaves by field name, and its nesting."""
+    """One row, flattened: its id, its leaves by field name, which of them are marked as ragged, and its nesting."""
 
     id: RowId
     values: Mapping[str, Array]
+    ragged: frozenset[str] = frozenset()
     structure: Mapping[str, Node]
 
 
@@ -57,18 +60,22 @@ def flatten(row_id: RowId, input_tree: object, output_tree: object) -> FlatRow:
             field.
     """
     values: dict[str, Array] = {}
-    structure: dict[str, Node] = {
-        "input": _flatten(row_id, "input", input_tree, values, 0),
-        "output": None if output_tree is None else _flatten(row_id, "output", output_tree, values, 0),
-    }
-    if not any(name.startswith("input") for name in values):
-        raise RowError(f"row {row_id!r}: the input is empty; the preprocessor must return (input, output)")
-    return FlatRow(id=row_id, values=values, structure=structure)
+    ragged: set[str] = set()
+
+    def leaf(name: str, value: object) -> None:
+        if isinstance(value, RaggedRow):
+            ragged.add(name)
+            values[name] = _ragged_leaf(row_id, name, value.value)
+        else:
+            values[name] = _leaf(row_id, name, value)
+
+    structure = _structure(row_id, input_tree, output_tree, leaf)
+    return FlatRow(id=row_id, values=values, ragged=frozenset(ragged), structure=structure)
 
 
 def flatten_batch(
     ids: Sequence[RowId], input_tree: object, output_tree: object
-) -> tuple[Mapping[str, Array], FlatRow]:
+) -> tuple[Mapping[str, Array | Ragged], FlatRow]:
     """Flatten what a batch function returned for rows of these ids, at least one.
 
     Returns:
@@ -78,15 +85,25 @@ def flatten_batch(
     Raises:
         RowError: as `flatten`; or a leaf has more or fewer entries than there are rows.
     """
-    found = flatten(ids[0], input_tree, output_tree)
-    for name, value in found.values.items():
-        if value.shape[:1] != (len(ids),):
+    values: dict[str, Array | Ragged] = {}
+
+    def leaf(name: str, value: object) -> None:
+        found = values[name] = _batch_leaf(ids, name, value)
+        if isinstance(found, Ragged) and len(found) != len(ids):
             raise RowError(
-                f"batch of {len(ids)} rows that begins with row {ids[0]!r}: field {name!r} has shape {value.shape}; "
+                f"{_batch(ids)}: field {name!r} is a Ragged of {len(found)} rows; batch_preprocessor must return "
+                f"one entry for each row, {len(ids)}: offsets has one more than there are rows"
+            )
+        if not isinstance(found, Ragged) and found.shape[:1] != (len(ids),):
+            raise RowError(
+                f"{_batch(ids)}: field {name!r} has shape {found.shape}; "
                 f"batch_preprocessor must return one entry for each row, {len(ids)} on the first axis"
             )
-    first = {name: value[0] for name, value in found.values.items()}
-    return found.values, FlatRow(id=ids[0], values=first, structure=found.structure)
+
+    structure = _structure(ids[0], input_tree, output_tree, leaf)
+    first = {name: value[0] for name, value in values.items()}
+    ragged = frozenset(name for name, value in values.items() if isinstance(value, Ragged))
+    return values, FlatRow(id=ids[0], values=first, ragged=ragged, structure=structure)
 
 
 def rebuild(node: Node, columns: Mapping[str, Any]) -> Any:
@@ -100,7 +117,34 @@ def rebuild(node: Node, columns: Mapping[str, Any]) -> Any:
     return None
 
 
-def _flatten(row_id: RowId, name: str, value: object, values: dict[str, Array], depth: int) -> Node:
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree of what `function` makes of each leaf. Lists are nested, too, for trees that user code made."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(function, item) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(map_leaves(function, item) for item in tree)
+    return None if tree is None else function(tree)
+
+
+_Leaf: TypeAlias = Callable[[str, object], None]
+
+
+def _structure(row_id: RowId, input_tree: object, output_tree: object, leaf: _Leaf) -> dict[str, Node]:
+    """The nesting of both trees; `leaf` is given each leaf with its name."""
+    structure: dict[str, Node] = {"input": _node(row_id, "input", input_tree, leaf, 0)}
+    if not _has_leaves(structure["input"]):
+        raise RowError(f"row {row_id!r}: the input is empty; the preprocessor must return (input, output)")
+    structure["output"] = None if output_tree is None else _node(row_id, "output", output_tree, leaf, 0)
+    return structure
+
+
+def _has_leaves(node: Node) -> bool:
+    if isinstance(node, dict):
+        return any(map(_has_leaves, node.values()))
+    return any(map(_has_leaves, node)) if isinstance(node, list) else True
+
+
+def _node(row_id: RowId, name: str, value: object, leaf: _Leaf, depth: int) -> Node:
     if depth > _DEEPEST:
         raise RowError(f"row {row_id!r}: field {name[:60]!r} is nested more than {_DEEPEST} deep")
     if isinstance(value, dict):
@@ -108,11 +152,11 @@ def _flatten(row_id: RowId, name: str, value: object, values: dict[str, Array], 
         for key, item in value.items():
             if not isinstance(key, str):
                 raise RowError(f"row {row_id!r}: field {name!r} has the key {key!r}: keys must be strings")
-            nodes[key] = _flatten(row_id, f"{name}.{_escaped(key)}", item, values, depth + 1)
+            nodes[key] = _node(row_id, f"{name}.{_escaped(key)}", item, leaf, depth + 1)
         return nodes
     if isinstance(value, tuple):
-        return [_flatten(row_id, f"{name}.{i}", item, values, depth + 1) for i, item in enumerate(value)]
-    values[name] = _leaf(row_id, name, value)
+        return [_node(row_id, f"{name}.{i}", item, leaf, depth + 1) for i, item in enumerate(value)]
+    leaf(name, value)
     return name
 
 
@@ -142,11 +186,82 @@ def _leaf(row_id: RowId, name: str, value: object) -> Array:
     return array
 
 
+def _ragged_leaf(row_id: RowId, name: str, value: object) -> Array:
+    if not (isinstance(value, np.ndarray) or is_tensor(value)) or not value.ndim:  # type: ignore[attr-defined]
+        raise RowError(
+            f"row {row_id!r}: field {name!r} is ragged({type(value).__name__}); mark an array or tensor with an axis, "
+            "such as ragged(np.asarray(tokens, np.int64))"
+        )
+    return _leaf(row_id, name, value)
+
+
+def _batch_leaf(ids: Sequence[RowId], name: str, value: object) -> Array | Ragged:
+    if isinstance(value, RaggedRow):
+        raise RowError(
+            f"{_batch(ids)}: field {name!r} is marked with ragged(), which is for one row; batch_preprocessor must "
+            "return a cerebro.Ragged, such as Ragged.of(one array for each row)"
+        )
+    try:
+        found = _of_arrow(ids, name, value) if _is_arrow_list(value) else value
+        if isinstance(found, Ragged):
+            offsets = found.offsets.cpu().numpy() if is_tensor(found.offsets) else found.offsets
+            return Ragged(_leaf(ids[0], name, found.values), offsets)
+    except DataError as error:
+        raise RowError(f"{_batch(ids)}: field {name!r} cannot be stored: {error}") from error
+    return _leaf(ids[0], name, found)
+
+
+def _is_arrow_list(value: object) -> bool:
+    return any(
+        base.__module__ == "pyarrow.lib" and base.__name__ in ("ListArray", "LargeListArray")
+        for base in type(value).__mro__
+    )
+
+
+def _of_arrow(ids: Sequence[RowId], name: str, lists: Any) -> Ragged:
+    """Arrow's lists of numbers as NumPy's arrays, over the same memory where that can be."""
+    kind = lists.type.value_type
+    if kind.id not in _arrow_numbers():
+        raise RowError(
+            f"{_batch(ids)}: field {name!r} has lists of {kind}; return lists of numbers or bools, or a "
+            "cerebro.Ragged of arrays"
+        )
+    if lists.null_count:
+        row = next(
+            row for row, is_there in zip(ids, lists.is_valid().to_pylist(), strict=False) if not is_there
+        )
+        raise RowError(
+            f"row {row!r}: field {name!r} is null; return an empty list for a row without entries, such as by "
+            "pyarrow.compute.coalesce, or raise an exception to leave rows out"
+        )
+    values, offsets = lists.flatten(), lists.offsets.to_numpy().astype(np.int64)
+    offsets -= offsets[0]
+    if values.null_count:
+        entry = values.is_valid().to_pylist().index(False)
+        row = ids[int(np.searchsorted(offsets, entry, side="right")) - 1]
+        raise RowError(
+            f"row {row!r}: field {name!r} has a null among its entries; fill it, such as by pyarrow.compute.fill_null"
+        )
+    return Ragged(values.to_numpy(zero_copy_only=False), offsets)
+
+
+def _arrow_numbers() -> frozenset[int]:
+    lib = sys.modules["pyarrow.lib"]
+    names = ("BOOL", *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)))
+    return frozenset(getattr(lib, f"Type_{name}") for name in (*names, "HALF_FLOAT", "FLOAT", "DOUBLE"))
+
+
+def _batch(ids: Sequence[RowId]) -> str:
+    return f"batch of {len(ids)} rows that begins with row {ids[0]!r}"
+
+
 _HINTS: Mapping[type, str] = {
-    list: ". Give a tuple for separate fields, or np.asarray(...) for one array",
+    list: ". Give a tuple for separate fields, np.asarray(...) for one array, or cerebro.Ragged.of(...) for arrays of "
+    "different lengths, one for each row of a batch",
     str: ". Encode strings as numbers; they can be looked up in the metadata by the row's id",
     bytes: ". Give np.frombuffer(...)",
     type(None): ". Only the output as a whole may be None",
+    Ragged: ". A Ragged is of many rows: mark the array of one row with cerebro.ragged(...)",
 }
 
 
@@ -165,7 +280,7 @@ def _as_array(value: object) -> Array | None:
         if math.isfinite(value) and abs(value) > _FLOAT32_MAX:
             raise OverflowError(f"{value} does not fit float32; return np.float64({value})")
         return np.asarray(value, dtype=np.float32)
-    if any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__):
+    if is_tensor(value):
         array: Array = value.detach().cpu().numpy()  # type: ignore[attr-defined]
         return array
     return None

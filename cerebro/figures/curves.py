@@ -74,7 +74,7 @@ def epoch_curves(
     split: CurveSplit | Literal[""] = "",
     axis: Axis = "epoch",
 ) -> list[Curve]:
-    """One point per epoch and model: training means over the epoch's units, or validations.
+    """One point per epoch and model: training metrics of the epoch's units together, or validations.
 
     Args:
         run: a fit run; any other has no curves.

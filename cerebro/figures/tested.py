@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cerebro.contract.metrics import merged
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import TaskResult
 from cerebro.state import ExperimentState, Run
@@ -18,7 +18,8 @@ class Measured:
 
     Attributes:
         parts: tasks that the model's test was cut into: 1 if user code saw the whole split at once, and `metrics` are
-            what it returned. Else they are means over the parts committed so far (`done`), weighted by rows.
+            what it returned. Else they are put together from the parts committed so far (`done`).
+        means: of these `metrics`, those that are means over parts, weighted by rows; the others are of all rows.
     """
 
     model: str
@@ -27,6 +28,7 @@ class Measured:
     metrics: Mapping[str, float]
     parts: int
     done: int
+    means: tuple[str, ...] = ()
 
 
 def tested(run: Run) -> list[Measured]:
@@ -43,7 +45,8 @@ def tested(run: Run) -> list[Measured]:
             model=model,
             epoch=epoch,
             rows=sum(r.rows for r in results[model]),
-            metrics=_metrics(results[model]),
+            metrics=(metrics := merged([result.part for result in results[model]])),
+            means=tuple(name for name in metrics if name not in results[model][0].ratios),
             parts=parts[model],
             done=len(results[model]),
         )
@@ -51,14 +54,18 @@ def tested(run: Run) -> list[Measured]:
     ]
 
 
-def averaged(found: Iterable[Measured]) -> str:
-    """What to know of metrics that are means over parts of a split; empty if user code saw the whole split."""
+def averaged(found: Sequence[Measured]) -> str:
+    """What to know of metrics that are means over parts of a split; empty if none is."""
     parts = max((one.parts for one in found), default=1)
-    if parts <= 1:
+    names = sorted({name for one in found for name in one.means})
+    if parts <= 1 or not names:
         return ""
+    is_all = len(names) == len({name for one in found for name in one.metrics})
+    which = "" if is_all else f" (of {', '.join(names)}; the others are of all rows)"
     return (
-        f"means over {parts} parts of the split, weighted by rows: for accuracy or a mean loss the same as of the "
-        "whole split, for AUC, F1 or BLEU not"
+        f"means over {parts} parts of the split, weighted by rows{which}: for accuracy or a mean loss the same as of "
+        "the whole split, for F1, AUC or BLEU not. A metric that is a quotient of counts, as F1 is, is exact if test() "
+        "returns it as cerebro.Ratio(numerator, denominator)"
     )
 
 
@@ -72,12 +79,3 @@ def tests_of(state: ExperimentState, fit: Run) -> Iterator[Run]:
             and run.plan is not None
         ):
             yield run
-
-
-def _metrics(results: list[TaskResult]) -> dict[str, float]:
-    total = sum(result.rows for result in results)
-    names = sorted(set.intersection(*(set(result.metrics) for result in results)) if results else set())
-    if total and len(results) == 1:  # to the bit: to multiply and divide would round
-        return {name: results[0].metrics[name] for name in names}
-    sums = {name: sum(r.metrics[name] * r.rows for r in results) for name in names}
-    return {name: found / total if total else math.nan for name, found in sums.items()}

@@ -150,7 +150,8 @@ class ServiceProcess:
         pause_s = 0.0
         if self._brief > 1:
             pause_s = min(FIRST_BACKOFF_S * 2 ** (self._brief - 2), LONGEST_BACKOFF_S)
-        self.problem = how if was_ready else f"{how} before it was ready, {self.barren} in a row"
+        fruitless = f"{how} before it was ready, {self.barren} in a row"
+        self.problem = how if was_ready else fruitless + self.service.explain()
         self.state, self.due = ProcessState.RESTARTING, now + pause_s
 
     @property

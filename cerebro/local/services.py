@@ -29,12 +29,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cerebro.local import database, environment, liveness, readiness, tensorboard
+from cerebro.local import damage, database, environment, liveness, readiness, tensorboard
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST
 from cerebro.local.processes import MARKER
@@ -65,6 +66,7 @@ class Service:
         required: whether the cluster counts as ready only with it.
         renewed: whether it is started anew when what was added to the cluster changes its environment.
         niceness: see `with_parent_death_signal`; what runs beside training lets it go first.
+        explain: why a process ended before it was ready, as the end of a sentence; asked then.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Service:
     required: bool = True
     renewed: bool = False
     niceness: int = 0
+    explain: Callable[[], str] = lambda: ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +203,7 @@ def services(
         stage=_DATABASE,
         ready=readiness.redis(socket),
         live=liveness.redis(socket),
+        explain=partial(damage.explained, home.store, home.log("redis")),
     )
     store = {
         "CEREBRO_TOKEN": home.token(),

@@ -21,6 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -137,6 +138,9 @@ def main() -> None:
 
     # Before any thread is started, and after the socket is there, which stays where it was made.
     is_alone = network_namespace.private_network()
+
+    # Where Keras is installed, so is TensorFlow perhaps: 600 MB for what TensorBoard has a part of its own for.
+    sys.modules["tensorboard.compat.notf"] = ModuleType("tensorboard.compat.notf")
 
     from tensorboard import default, main_lib, program
 

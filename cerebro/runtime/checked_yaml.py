@@ -68,8 +68,10 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
             _places(root, ())
         )  # now: what is merged (`<<`) is put among the other keys when it is made
         given = None if root is None else loader.construct_document(root)
-    except yaml.YAMLError as problem:
+    except (yaml.YAMLError, ValueError) as problem:  # such as a date that there is not
         raise error(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem
+    except RecursionError as problem:
+        raise error(f"{source}: is nested too deep, or contains itself") from problem
     if not isinstance(given, dict):
         needed = [name for name, field in model.model_fields.items() if field.is_required()]
         raise error(f"{source}: must be a mapping with {', '.join(needed)}")
@@ -80,16 +82,18 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
         lines[place] = line
     try:
         return model.model_validate(given)
+    except RecursionError as problem:
+        raise error(f"{source}: contains itself") from problem
     except ValidationError as problem:
         mistakes = [_mistake(source, lines, found, model) for found in problem.errors()]
         raise error("\n".join(mistakes)) from problem
 
 
-def told(path: Path, place: Place, problem: object) -> str:
-    """A sentence on what stands at a place of a file that was read, with its line."""
-    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+def told(text: str, source: str, place: Place, problem: object) -> str:
+    """A sentence on what stands at a place of a text that was parsed, with its line; `source` is named in it."""
+    root = yaml.compose(text, Loader=_Loader)
     lines = dict(_places(root, ()))
-    return f"{path}:{_line(lines, place)}: {_path(place)}: {problem}"
+    return f"{source}:{_line(lines, place)}: {_path(place)}: {problem}"
 
 
 def _line(lines: dict[Place, int], place: Place) -> int:

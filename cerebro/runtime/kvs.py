@@ -28,10 +28,19 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
+from cerebro.contract.registry import (
+    AliasRequest,
+    ModelVersion,
+    RegisteredModel,
+    Registration,
+    RegistryAnswer,
+    VersionOutcome,
+)
 from cerebro.contract.tasks import InboxItem
 from cerebro.contract.trials import TrialRecord
+from cerebro.runtime.account_calls import AccountCalls
 from cerebro.runtime.log_answers import readable, readable_ledger, whole
-from cerebro.runtime.transport import Transport
+from cerebro.runtime.machine_calls import MachineCalls
 
 
 class _AnyHealth(BaseModel):
@@ -41,7 +50,7 @@ class _AnyHealth(BaseModel):
     api: str = ""
 
 
-class KvsClient(Transport):
+class KvsClient(AccountCalls, MachineCalls):
     """Typed calls to kvs_api, or to a dispatcher that hands them on; made as `Transport` says."""
 
     # --- health and leadership -------------------------------------------------------------------
@@ -254,9 +263,9 @@ class KvsClient(Transport):
         """Data sets that no experiment uses any more."""
         return self.call("GET", "/v1/reclaim", Reclaim)
 
-    def audit(self) -> tuple[AuditEntry, ...]:
-        """What was done that no experiment's log can tell: the newest entries, oldest first."""
-        return self.call("GET", "/v1/audit", api.AuditAnswer).entries
+    def audit(self, last: int = 1000) -> tuple[AuditEntry, ...]:
+        """What was done that no experiment's log can tell: so many of the newest entries, oldest first."""
+        return self.call("GET", f"/v1/audit?last={last}", api.AuditAnswer).entries
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -293,6 +302,26 @@ class KvsClient(Transport):
         """Inbox entries of this incarnation with seq > `after`; blocks up to `wait_s` seconds."""
         path = f"/v1/workers/{_quoted(worker)}/inbox?incarnation={_quoted(incarnation)}&after={after}&wait_s={wait_s}"
         return self.call("GET", f"{path}&places=1&devices=1", api.InboxAnswer, wait_s=wait_s).items
+
+    # --- where a task's process is ---------------------------------------------------------------
+
+    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+        """Ask the worker that runs a task where its process is; says which one that is.
+
+        Raises:
+            NotFoundError: no attempt at the task was ever assigned.
+            ConflictError: none runs now, or its worker is of a version that knows no such question.
+        """
+        return self.call("POST", f"/v1/experiments/{_quoted(experiment)}/stacks", api.StacksAsked, request)
+
+    def stacks(self, experiment: str, question: str) -> str | None:
+        """What the worker has answered; `None`: nothing yet."""
+        path = f"/v1/experiments/{_quoted(experiment)}/stacks?question={_quoted(question)}"
+        return self.call("GET", path, api.StacksAnswer).text
+
+    def tell_stacks(self, worker: str, report: api.StacksReport) -> None:
+        """The worker's: answer such a question."""
+        self.send("POST", f"/v1/workers/{_quoted(worker)}/stacks", report.model_dump_json().encode(), 0.0)
 
     # --- the cluster's size ----------------------------------------------------------------------
 
@@ -334,6 +363,45 @@ class KvsClient(Transport):
         """Remove outcomes of trials; returns how many there were."""
         request = api.TrialsRequest(keys=tuple(keys))
         return self.call("POST", "/v1/trials/forget", api.ForgottenAnswer, request).forgotten
+
+    # --- registered models -----------------------------------------------------------------------
+
+    def registry(self, *, copying: bool = False) -> tuple[RegisteredModel, ...]:
+        """All registered models, by name.
+
+        Args:
+            copying: only versions whose files are to be copied, each in a model of its own.
+        """
+        path = "/v1/registry?copying=1" if copying else "/v1/registry"
+        return self.call("GET", path, RegistryAnswer).models
+
+    def registered_model(self, name: str) -> RegisteredModel:
+        """One of them; `NotFoundError` if there is none."""
+        return self.call("GET", f"/v1/registry/{_quoted(name)}", RegisteredModel)
+
+    def register_model(self, name: str, asked: Registration) -> ModelVersion:
+        """Ask for a new version: once, however often the store has to be asked. Its files are copied in the background.
+
+        Raises:
+            NotFoundError: there is no such experiment.
+        """
+        identity = {api.ONCE: uuid.uuid4().hex}
+        path = f"/v1/registry/{_quoted(name)}"
+        content = self.send("POST", path, asked.model_dump_json().encode(), 0.0, identity)
+        return ModelVersion.model_validate_json(content)
+
+    def settle_version(self, name: str, outcome: VersionOutcome) -> ModelVersion:
+        """The controller's: what became of a version's files."""
+        return self.call("PUT", f"/v1/registry/{_quoted(name)}", ModelVersion, outcome)
+
+    def move_alias(self, name: str, asked: AliasRequest) -> RegisteredModel:
+        """Have an alias mean another version, or none.
+
+        Raises:
+            NotFoundError: there is no such model, version or alias.
+            ConflictError: the version is not ready.
+        """
+        return self.call("POST", f"/v1/registry/{_quoted(name)}/aliases", RegisteredModel, asked)
 
     # --- code ------------------------------------------------------------------------------------
 

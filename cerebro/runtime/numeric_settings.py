@@ -70,6 +70,13 @@ OPEN_RUNS = NumericSetting(
     is_whole=True,
     least=1,
 )
+MOST_WORKERS = NumericSetting(
+    name="CEREBRO_MOST_WORKERS",
+    expected="the number of workers that the controller may ask for by itself (brain.mostWorkers of the chart), or 0",
+    is_whole=True,
+    least=0,
+    most=1000,
+)
 LEASE_S = NumericSetting(
     name="CEREBRO_LEASE_S",
     expected=f"the seconds after which a silent worker is given up, from 0.1 to {MAX_LEASE_S:g}",
@@ -115,6 +122,12 @@ SAVEPOINT_S = NumericSetting(
     expected="the seconds between two savepoints, or 0 for none",
     least=0,
 )
+TASK_LOG_MIB = NumericSetting(
+    name="CEREBRO_TASK_LOG_MIB",
+    expected="the MiB that the log of an attempt may have, from 1, or 0 for any number",
+    is_whole=True,
+    least=0,
+)
 GANG_PORT = NumericSetting(
     name="CEREBRO_GANG_PORT",
     expected="the port on which a worker listens for others that train with it, or 0 for any that is free",
@@ -129,12 +142,14 @@ THREADS = NumericSetting(
     least=1,
 )
 
+_BRAIN = "CEREBRO_BRAIN"
 _DEVICE_MEMORY = "CEREBRO_DEVICE_MEMORY"
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
 SETTINGS = (
-    OPEN_RUNS, LEASE_S, DEVICES, SEATS, QUANTUM_S, CORES, WEIGHT, GRACE_S, SAVEPOINT_S, GANG_PORT, THREADS
+    OPEN_RUNS, MOST_WORKERS, LEASE_S, DEVICES, SEATS, QUANTUM_S, CORES, WEIGHT, GRACE_S, SAVEPOINT_S, TASK_LOG_MIB,
+    GANG_PORT, THREADS,
 )  # fmt: skip
 
 
@@ -143,6 +158,19 @@ def check(environment: Mapping[str, str]) -> None:
     for setting in SETTINGS:
         setting.of(environment)
     device_memory(environment)
+    brain_mode(environment)
+
+
+def brain_mode(environment: Mapping[str, str]) -> str:
+    """What the controller does about the number of workers: ``off``, ``advise`` or ``act``.
+
+    Raises:
+        ClusterError: it is none of them.
+    """
+    mode = environment.get(_BRAIN, "") or "advise"
+    if mode not in ("off", "advise", "act"):
+        raise ClusterError(f"{_BRAIN} is {mode!r}, expected off, advise or act (brain.mode of the chart)")
+    return mode
 
 
 def device_memory(environment: Mapping[str, str]) -> int | None:

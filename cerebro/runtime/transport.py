@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from cerebro import errors
 from cerebro.contract import api
+from cerebro.contract.identity import ACTS_FOR
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -36,6 +37,7 @@ class Transport:
             away then.
         pool: connections kept open; at least one per thread that blocks.
         gone: says, when `retry_for_s` has passed, why nothing answers and what to do; empty if it does not know.
+        acts_for: for whom a call is made that changes something (`ACTS_FOR`); empty: for the token's own.
         ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the system's.
     """
 
@@ -49,11 +51,13 @@ class Transport:
         pool: int = 8,
         gone: Callable[[], str] = str,
         ca_file: str | None = None,
+        acts_for: Callable[[], str] = str,
     ) -> None:
         self.address = address.rstrip("/")
         self._timeout_s = timeout_s
         self._retry_for_s = retry_for_s
         self._gone = gone
+        self._acts_for = acts_for
         self._http = urllib3.PoolManager(
             maxsize=pool,
             headers={
@@ -100,6 +104,8 @@ class Transport:
             CerebroError: what the service refused it with.
         """
         deadline = time.monotonic() + self._retry_for_s
+        if method != "GET" and (somebody := self._acts_for()):
+            headers = {**(headers or {}), ACTS_FOR: somebody}
         pause_s = 0.02
         while True:
             away: urllib3.exceptions.HTTPError | None = None

@@ -59,6 +59,15 @@ class Volumes:
         """Arrow IPC file with the metadata rows of one partition."""
         return self.shared / "datasets" / dataset / "metadata" / f"{split}-{partition:04d}.arrow"
 
+    def fitted(self, dataset: str, run: str, attempt: int) -> Path:
+        """What `ETLSpec.fit` returned to an attempt; the log says which of them counts."""
+        return self.shared / "datasets" / dataset / "fitted" / f"{run}-a{attempt}.pickle"
+
+    @property
+    def scratch(self) -> Path:
+        """Folders of processes that sort metadata; what lies there is of no use once its process has ended."""
+        return self.shared / ".scratch"
+
     def failed_rows(self, dataset: str, split: str, partition: int) -> Path:
         """What is told of the rows of one partition that preprocessing left out; absent if there are none."""
         return self.shared / failed_rows_file(dataset, split, partition)
@@ -98,6 +107,10 @@ class Volumes:
     def checkpoint(self, name: str) -> Path:
         """Path of a `CheckpointRef.name`."""
         return self.checkpoints / name
+
+    def registered(self, name: str, version: int, file: str) -> str:
+        """Name, below the checkpoints, of a file of a version of a registered model. No experiment has such a name."""
+        return f".registry/{name}/v{version}/{file}"
 
     @property
     def tensorboard(self) -> Path:

@@ -180,6 +180,12 @@ class Estimates:
         mean = self._pairs.get((model, technique), {}).get(worker)
         return seconds if mean is None else seconds * _own_share(mean, cost, slowness)
 
+    def slowness(self, worker: str) -> tuple[float, int]:
+        """Logarithm of the factor by which the worker takes longer than others, as it was fitted last, and of how many
+        units there: 0 of none."""
+        units = sum(self._pairs[subject][worker].count for subject in self._subjects.get(worker, ()))
+        return self._slowness.get(worker, 0.0), units
+
     def fixed_s(self, model: str, technique: str = "") -> float:
         """The fixed part of a unit. Of a model that never ran it is what is typical."""
         mean, seed = self._fixed.get((model, technique)), self._fixed_seeds.get((model, technique))

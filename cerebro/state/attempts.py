@@ -23,8 +23,8 @@ from cerebro.state import commits, failures, invariants, ways
 from cerebro.state.invariants import Members
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
-from cerebro.state.tasks import Task, TaskEvent, TaskState
-from cerebro.state.workers import Worker
+from cerebro.state.tasks import UNCOUNTED, Task, TaskEvent, TaskState
+from cerebro.state.workers import Ended, Worker
 
 
 class _Concerned(NamedTuple):
@@ -52,6 +52,7 @@ def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: M
             _begin(event, concerned)
         case TaskCommitted() | TaskFailed() | TaskRevoked():
             _close(event, concerned, datasets)
+            _see_end(event, concerned, workers)
         case UnitSaved() | TaskAsked():
             _go_on(event, concerned)
 
@@ -134,6 +135,7 @@ def _close(
             commits.commit(event, run, task, worker=worker, model=model, datasets=datasets)
         case TaskFailed():
             again = model is not None and is_running and failures.judge_savepoint(event, model)
+            again = again or _is_to_be_confirmed(event, run, task)
             goes_on = trainee is not None and not again and ways.judge(event.failure, run, task, trainee)
             task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
             _see_work(run, task)
@@ -141,7 +143,9 @@ def _close(
             newest = task.attempts[-1]
             # Of a gang it is perhaps another worker that ends: that one says so itself.
             worker.is_ending |= is_given_back and newest.asked is None and not newest.others
-            failures.fail(event.failure, run, task, model)
+            is_device = event.failure.kind is FailureKind.DEVICE
+            # Of a machine's failures the task tells how many there were.
+            failures.fail((is_device and task.failure) or event.failure, run, task, model)
         case TaskRevoked():
             if model is not None and is_running:
                 failures.judge_savepoint(event, model)
@@ -168,6 +172,58 @@ def _close(
         task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
     ):
         run.see_model(model)
+
+
+def _is_to_be_confirmed(event: TaskFailed, run: Run, task: Task) -> bool:
+    """Whether the task is done once more, elsewhere if somebody else can, because a broken device raises the same as
+    its code. Once for all tasks of the run: a mistake in the code is told as soon as without."""
+    is_users = event.failure.kind is FailureKind.USER_ERROR
+    is_last = task.failures + 1 >= run.max_attempts
+    if not (is_users and event.failure.may_be_device) or is_last or run.doubted:
+        return False
+    run.doubted = event.task
+    return True
+
+
+def _see_end(
+    event: TaskCommitted | TaskFailed | TaskRevoked, concerned: _Concerned, workers: Mapping[str, Worker]
+) -> None:
+    """Keep for the workers how the attempt ended: by that broken machines are found."""
+    run, task, worker, _, members = concerned
+    if isinstance(event, TaskRevoked):
+        return
+    model = task.key.model or ""
+    if isinstance(event, TaskCommitted):
+        for member, _ in members:
+            member.ended.append(Ended(event.time, event.task, model))
+        for name in {*task.doubts} - {member.name for member, _ in members}:
+            # It was the machine: its task is done, by the same code.
+            found = [each for each in workers[name].ended if each.task == event.task and each.is_doubtful]
+            for each in found:
+                workers[name].ended.append(each._replace(time=event.time, is_device=True))
+        if run.doubted == event.task:
+            run.doubted = ""
+        task.doubts = ()
+        return
+    if event.failure.kind in UNCOUNTED or event.failure.kind in _NOT_HERE:
+        return
+    is_device = event.failure.kind is FailureKind.DEVICE
+    at = _of_rank(event.failure.rank, members) or worker
+    at.has_failures = True
+    at.ended.append(Ended(event.time, event.task, model, event.failure, is_device))
+
+
+_NOT_HERE = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.MEMBER_LOST})
+"""Kinds that tell nothing of the worker."""
+
+
+def _of_rank(rank: int | None, members: Members) -> Worker | None:
+    """The worker of a gang that has a rank."""
+    for member, devices in members:
+        if rank is None or rank < len(devices):
+            return member if rank is not None else None
+        rank -= len(devices)
+    return None
 
 
 def _see_worked(run: Run, task: Task, at: float) -> None:

@@ -34,6 +34,10 @@ def commit(
             model.validate(task.key.epoch or 0, result.metrics)
         case "etl":
             _make(result, run, task, worker, datasets)
+        case "fitting" if run.plan:
+            made = datasets[run.plan.dataset]
+            made.fitted, made.was_fitted = result.fitted, True
+            task.result = result
         case "inspect" | "trial":
             measured.commit(result, run, task)
         case "search" if run.search:
@@ -83,6 +87,7 @@ def _make(result: TaskResult, run: Run, task: Task, worker: Worker, datasets: Ma
     made = datasets[run.plan.dataset]
     made.rows[key.split, key.partition] = result.rows
     made.failed_rows[key.split, key.partition] = result.rows_failed
+    made.is_ragged = made.is_ragged or result.is_ragged
     if key.split == "train":
         worker.holdings.add((run.plan.dataset, key.partition))
     task.result = result

@@ -82,7 +82,7 @@ class TaskKey(NamedTuple):
         if kind in ("test", "predict"):
             model, partition = rest
             return cls(run=run, kind=kind, model=model, partition=_number("p", partition))
-        if kind == "inspect" and not rest:
+        if kind in ("inspect", "fitting") and not rest:
             return cls(run=run, kind=kind)
         if kind == "trial":
             group, way = rest

@@ -404,6 +404,13 @@ class Model:
         """The visits of one epoch, in order."""
         return self.visits[self.visits_until(epoch - 1) : self.visits_until(epoch)]
 
+    def returned_in(self, epoch: int) -> dict[str, bool]:
+        """Metrics of an epoch's visits so far, name -> whether it is a ratio: the first that has it says."""
+        found: dict[str, bool] = {}
+        for names, ratios in dict.fromkeys((visit.names, visit.ratios) for visit in self.epoch_visits(epoch)):
+            found = {name: name in ratios for name in names} | found
+        return found
+
     def epoch_checkpoint(self, epoch: int) -> CheckpointRef | None:
         """The state at the end of an epoch, or `None` while it is not reached."""
         return self.visits[self._ends[epoch - 1] - 1].checkpoint if epoch <= self.completed_epochs else None
@@ -415,7 +422,7 @@ class Model:
     # --- how good it is --------------------------------------------------------------------------
 
     def training_metrics(self, epoch: int) -> dict[str, float]:
-        """Means over the visits of an epoch, weighted by rows; a metric some unit lacks is left out."""
+        """Of all visits of an epoch together: see `mean`."""
         return dict(self._mean(epoch))
 
     def _mean(self, epoch: int) -> dict[str, float]:

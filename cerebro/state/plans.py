@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cerebro.contract.runs import EtlPlan, EvaluatePlan, FitPlan, FitRequest, Plan
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest, Plan
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
@@ -25,6 +25,8 @@ def begin(
     run.plan = plan
     if isinstance(plan, EtlPlan):
         made = datasets.setdefault(plan.dataset, Dataset(id=plan.dataset, plan=plan))
+        if isinstance(run.request, EtlRequest) and run.request.fits and not made.was_fitted:
+            _add(run, TaskKey(run=run.id, kind="fitting"))
         for split, parts in plan.splits.items():
             for part in parts:
                 is_lost = split == "train" and not holders(plan.dataset, part.partition)

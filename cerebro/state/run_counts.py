@@ -8,10 +8,20 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cerebro.contract.tasks import FailureKind
 from cerebro.state.models import Model, ModelState
 from cerebro.state.tasks import Task, TaskState
+
+
+class Mixed(NamedTuple):
+    """A metric that is a ratio on one of two partitions and a number on the other."""
+
+    model: str | None
+    metric: str
+    ratio: int
+    number: int
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,6 +45,8 @@ class RunCounts:
     first, then the others in order."""
     unfinished: int = 0
     """The run's own tasks, if it is no fit, that are not committed."""
+    mixed: Mixed | None = None
+    """Why results of one model's own tasks cannot be put together; the first that was found."""
     committed: int = 0
     """Commits of the run's own tasks, if it is no fit; of one that was done again, each."""
     committed_s: float = 0.0
@@ -47,6 +59,8 @@ class RunCounts:
     """Model that is in `unvalidated` -> how many epochs it had completed, and of how many validations there were."""
     _struck: dict[str, int] = field(default_factory=dict)
     """Model -> how many of its ways were counted as struck off, if any was."""
+    _kinds: dict[str | None, dict[str, tuple[bool, int]]] = field(default_factory=dict)
+    """Model -> metric -> whether it is a ratio, and on which partition it was first returned."""
     _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
     """Model -> what it was counted as: its place, whether it was active, the epochs it had completed."""
 
@@ -109,8 +123,20 @@ class RunCounts:
         if task.state is TaskState.COMMITTED and task.attempts:
             self.committed += 1
             self.committed_s += task.attempts[-1].ended - task.attempts[-1].started
+            self._see_metrics(task)
         if task.state is TaskState.PENDING:
             self.pending[key] = task
             self.pending.move_to_end(key, last=is_new)
         else:
             self.pending.pop(key, None)
+
+    def _see_metrics(self, task: Task) -> None:
+        if task.result is None or self.mixed is not None:
+            return
+        known, partition = self._kinds.setdefault(task.key.model, {}), task.key.partition or 0
+        for name, is_ratio in task.result.part.kinds.items():
+            before, where = known.setdefault(name, (is_ratio, partition))
+            if before != is_ratio:
+                ratio, number = (partition, where) if is_ratio else (where, partition)
+                self.mixed = Mixed(task.key.model, name, ratio, number)
+                return

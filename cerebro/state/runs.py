@@ -10,7 +10,7 @@ from enum import StrEnum
 from operator import itemgetter
 
 from cerebro.contract.base import Split
-from cerebro.contract.events import EpochCompleted, SchedulePlanned
+from cerebro.contract.events import EpochCompleted, ForecastMade, SchedulePlanned
 from cerebro.contract.priority import NORMAL
 from cerebro.contract.runs import (
     EtlPlan,
@@ -21,7 +21,7 @@ from cerebro.contract.runs import (
     Request,
     TakenSpan,
 )
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks import Failure, FittedRef
 from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
@@ -85,6 +85,12 @@ class Dataset:
     plan: EtlPlan
     rows: dict[tuple[Split, int], int] = field(default_factory=dict)
     failed_rows: dict[tuple[Split, int], int] = field(default_factory=dict)
+    is_ragged: bool = False
+    """Whether some of its rows have ragged fields."""
+    fitted: FittedRef | None = None
+    """What `ETLSpec.fit` returned; `None` before it has, and where the spec has no such method."""
+    was_fitted: bool = False
+    """Whether that is known."""
 
     @property
     def is_complete(self) -> bool:
@@ -139,6 +145,8 @@ class Run:
     """Whether the run may follow a plan; the newest choice of a user."""
     planned: SchedulePlanned | None = None
     """The newest plan, followed where it still applies."""
+    forecasts: list[ForecastMade] = field(default_factory=list)
+    """When it was expected to end, oldest first."""
     inspection: Inspection | None = None
     """Which of its models are alike, and the ways that there are; `None`: nobody has looked, because there was no
     choice."""
@@ -164,6 +172,9 @@ class Run:
     """Why it is paused."""
     needs_bytes: int = 0
     error: str = ""
+    doubted: str = ""
+    """Task in which user code raised what a broken device raises, too, and that was done once more for that. It is one
+    at a time: it was the code's, and nobody need find that out again, unless another worker did it."""
     storage_full: Failure | None = None
     """Set when there was no space for a checkpoint, until the run is paused for it."""
     fatal: Failure | None = None
@@ -340,7 +351,7 @@ class Run:
 
     def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
         """One of its tasks is new, was assigned or has ended; each to be told once."""
-        if task.key.kind == self.kind:
+        if task.key.kind in (self.kind, "fitting"):
             self.counts.see_task(key, task, is_new=is_new)
 
     def add(self, model: Model, visit: Visit) -> None:

@@ -62,6 +62,9 @@ MAX_LOSSES = 5
 """Times a task may be running when its worker is lost. A worker that dies again and again on the same task (a kernel
 that kills the whole worker for memory, say) would otherwise do so for ever."""
 
+MAX_DEVICE_FAILURES = 5
+"""Times a task may fail of its machine. By then it has met several, or the only one that there is."""
+
 UNCOUNTED = frozenset({FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT})
 """Failures that are not the task's own and use up no attempt."""
 
@@ -102,6 +105,11 @@ class Attempt:
     """Of a unit on a set of partitions: the other workers of its gang. They have and lose the attempt together."""
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it ended by a failure of its own."""
+        return bool(self.outcome) and self.outcome != "committed" and not self.outcome.startswith("revoked: ")
+
+    @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(worker, devices of it) that it takes or took."""
         first = ((self.worker, self.devices),)
@@ -117,14 +125,24 @@ class Task:
     attempts: list[Attempt] = field(default_factory=list)
     failures: int = 0
     """Attempts that failed and count."""
+    hangs: int = 0
+    """Of these, how many hung while their process was idle."""
     losses: int = 0
     """Attempts that were running when their worker was lost."""
     result: TaskResult | None = None
     """Of ETL, tests and predictions. What a unit or a validation brought is with its model."""
+    device_failures: int = 0
+    """Attempts that failed of their machine."""
+    shunned: frozenset[str] = frozenset()
+    """Workers where that was so, or may have been: it goes elsewhere first."""
+    doubts: tuple[str, ...] = ()
+    """Workers where user code raised what a broken device raises, too, in this order."""
     failure: Failure | None = None
     """Of the newest failed attempt."""
     exhausted: frozenset[str] = frozenset()
     """Workers where an attempt ran out of memory."""
+    shortages: int = 0
+    """Attempts that did."""
     is_interrupted: bool = False
     """It ran when its worker was lost or taken away, or has a savepoint, and has not started again."""
     waits_until: float = 0.0
@@ -243,19 +261,43 @@ class Task:
             message = f"its worker was lost {self.losses} times while running it, at last because {reason}"
             self.failure = Failure(kind=FailureKind.CRASH, message=message)
 
+    def _fail_of_device(self, failure: Failure) -> None:
+        """It is the machine's fault: that counts for the machine. A task must not go round for ever, though."""
+        worker, self.device_failures = self.attempts[-1].worker, self.device_failures + 1
+        self.shunned |= {worker}
+        self.state = TaskState.PENDING
+        if self.device_failures >= MAX_DEVICE_FAILURES:
+            self.state = TaskState.FAILED
+            where = ", ".join(sorted(self.shunned))
+            message = (
+                f"its machine failed {self.device_failures} times (on {where}), so perhaps no single worker is the "
+                f"cause. At last on {worker}: {failure.message}"
+            )
+            self.failure = failure.model_copy(update={"message": message})
+
     def _fail(self, failure: Failure, max_attempts: int, *, is_worth_another: bool = False) -> None:
         self.failure = failure
+        if failure.kind is FailureKind.DEVICE:
+            self._fail_of_device(failure)
+            return
         if self.key.kind in MEASURING and failure.kind not in UNCOUNTED:
             # That it came to nothing is what there was to find out.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
         if failure.kind is FailureKind.OUT_OF_MEMORY and self.key.kind != "search":
             self.exhausted |= {self.attempts[-1].worker}
+            self.shortages += 1
         if failure.kind in UNCOUNTED:
             self.state = TaskState.PENDING
             return
+        if failure.may_be_device:
+            self.doubts += (self.attempts[-1].worker,)
+            self.shunned |= {self.attempts[-1].worker}
         self.failures += 1
-        another = (failure.kind in RETRYABLE or is_worth_another) and self.failures < max_attempts
+        self.hangs += failure.is_idle
+        is_first_hang = failure.is_idle and self.hangs == 1
+        is_retryable = failure.kind in RETRYABLE or is_worth_another or is_first_hang
+        another = is_retryable and self.failures < max_attempts
         self.state = TaskState.PENDING if another else TaskState.FAILED
 
     def keep_savepoint(self) -> None:
@@ -267,7 +309,8 @@ class Task:
         """Have it done once more if it was given up, its attempts counted anew. Where it ran out of memory is still
         known: it is done elsewhere, or alone."""
         if self.state is TaskState.FAILED:
-            self.state, self.failures, self.losses, self.failure = TaskState.PENDING, 0, 0, None
+            self.state, self.failure = TaskState.PENDING, None
+            self.failures = self.hangs = self.losses = self.device_failures = 0
 
     def reopen(self) -> None:
         """Undo the commit: what it made cannot be read, or is wanted once more."""

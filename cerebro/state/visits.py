@@ -10,6 +10,7 @@ from itertools import chain
 from operator import mul
 from typing import NamedTuple
 
+from cerebro.contract.metrics import Part, Terms, merged
 from cerebro.contract.tasks import CheckpointRef, CurvePoint, Member, TaskResult
 from cerebro.contract.ways import Way
 from cerebro.state.keys import TaskKey
@@ -62,6 +63,10 @@ class Visit(NamedTuple):
     """Of that, whether it ended in what is no finite number."""
     turn_s: float = 0.0
     """Seconds that it had the turn at a device that it shared; 0: it had its device for itself."""
+    ratios: tuple[str, ...] = ()
+    """Names of those of its metrics that are ratios."""
+    terms: tuple[float, ...] = ()
+    """Of each of them its numerator and denominator, one after another."""
 
     @classmethod
     def of(
@@ -97,6 +102,8 @@ class Visit(NamedTuple):
             array("d", chain(*result.curve.points)).tobytes() if result.curve else b"",
             result.curve is not None and result.curve.has_diverged,
             result.turn_s,
+            _shared(tuple(result.ratios)),
+            tuple(chain.from_iterable(result.ratios.values())),
         )
 
     def key(self, run: str, model: str) -> TaskKey:
@@ -144,6 +151,12 @@ class Visit(NamedTuple):
         return dict(zip(self.names, self.values, strict=True))
 
     @property
+    def part(self) -> Part:
+        """The same, to be put together with those of other units."""
+        terms = map(Terms, self.terms[::2], self.terms[1::2])
+        return Part(self.metrics, dict(zip(self.ratios, terms, strict=True)), self.rows)
+
+    @property
     def checkpoint(self) -> CheckpointRef:
         """The model's state after it, made anew at each call."""
         return CheckpointRef(name=self.file, checksum=self.checksum, size=self.size)
@@ -169,9 +182,12 @@ class Visit(NamedTuple):
 
 
 def mean(visits: Sequence[Visit]) -> dict[str, float]:
-    """Means of their metrics, weighted by rows, by name; a metric that some visit lacks is left out."""
+    """Their metrics by name: means weighted by rows, and of ratios those of all rows. A metric that some visit lacks is
+    left out."""
     if not visits:
         return {}
+    if any(visit.ratios for visit in visits):
+        return merged([visit.part for visit in visits], of_no_rows=0.0)
     names = visits[0].names
     weights = [visit.rows for visit in visits]
     rows = sum(weights) or 1

@@ -14,7 +14,7 @@ from cerebro.state.search import own_procedure
 from cerebro.state.sharing import Standing
 from cerebro.state.tasks import TaskState
 from cerebro.state.ways import left
-from cerebro.state.workers import Worker, answers_searches, knows_ways
+from cerebro.state.workers import Worker, answers_searches, knows_fitted, knows_ways
 
 KIND = {"etl": "etl", "fit": "train", "test": "test", "predict": "predict"}
 """Kind of run -> kind of task that does its work."""
@@ -112,7 +112,31 @@ def _missing_worker(state: ExperimentState, run: Run) -> str:
         for who, partitions in missing.items()
     )
     hint = "" if run.kind == "etl" or set(missing) <= {_NOBODY} else f" ({_GONE_FOR_GOOD})"
-    return f"{_WAITING}{told}{hint}" if told else _waits_for_upgrade(run, able)
+    return (
+        f"{_WAITING}{told}{hint}"
+        if told
+        else _waits_for_reader(state, run, able)
+        or _waits_for_fitted(state, run, able)
+        or _waits_for_upgrade(run, able)
+    )
+
+
+def _waits_for_reader(state: ExperimentState, run: Run, able: list[Worker]) -> str:
+    """Why the run waits for an upgrade: none of the workers that are there knows ragged fields. Else empty."""
+    alive = [worker for worker in able if worker.is_alive]
+    if run.plan is None or run.kind == "etl" or any(state.can_read(each, run.plan.dataset) for each in alive):
+        return ""
+    older = ", ".join(sorted(worker.name for worker in alive))
+    return f"{_WAITING}an upgrade of {older}, of a version that cannot read rows with ragged fields"
+
+
+def _waits_for_fitted(state: ExperimentState, run: Run, able: list[Worker]) -> str:
+    """Why a run on a data set whose spec has the method `fit` waits for an upgrade: of workers that could not hand its
+    specs what was fitted, and have what nobody else can do. Else empty."""
+    older = sorted(worker.name for worker in able if worker.is_alive and not knows_fitted(worker))
+    if run.plan is None or not older or not state.is_fitted(run.plan.dataset):
+        return ""
+    return f"{_WAITING}an upgrade of {', '.join(older)}, of a version that does not know ETLSpec.fit"
 
 
 def _waits_for_upgrade(run: Run, able: list[Worker]) -> str:

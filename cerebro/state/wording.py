@@ -111,6 +111,8 @@ def task(key: TaskKey) -> str:
     where = f"{'partitions' if key.others else 'partition'} {numbers}" if numbers else ""
     if key.kind == "etl":
         return f"preprocesses {key.split}, {where}"
+    if key.kind == "fitting":
+        return "fits statistics of the training rows"
     if key.kind == "train":
         return f"trains {key.model}, epoch {key.epoch}, {where}"
     if key.kind == "valid":

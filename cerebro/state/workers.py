@@ -5,17 +5,57 @@ Workers of one volume share one set of holdings: what one of them makes, the oth
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined, WorkerLost, WorkerRemoved
-from cerebro.contract.records import READS_BASES, TELLS_CURVES, Holding
+from cerebro.contract.records import (
+    CHECKS_NODE,
+    KNOWS_FITTED,
+    KNOWS_SHORTAGE,
+    READS_BASES,
+    READS_RAGGED,
+    TELLS_CURVES,
+    TELLS_RATIOS,
+    TELLS_STACKS,
+    Holding,
+)
+from cerebro.contract.tasks import Failure
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 
 NO_DEVICE = -1
 """The lane of tasks that take no device."""
+
+LAST = 20
+"""Attempts of a worker that are looked at to find out whether its machine is broken."""
+
+
+class Ended(NamedTuple):
+    """How an attempt ended at a worker."""
+
+    time: float
+    task: str
+    model: str
+    """Empty where it is of none."""
+    failure: Failure | None = None
+    """`None`: it was committed."""
+    is_device: bool = False
+    """The machine's fault: it said so, or the task was done elsewhere afterwards."""
+    experiment: str = ""
+    """Whose task it is, where several are looked at; a log knows only one, and does not say."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(experiment, task): every experiment has a task `fit-1/...`."""
+        return self.experiment, self.task
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it may be the machine's fault."""
+        return self.failure is not None and self.failure.may_be_device and not self.is_device
 
 
 @dataclass(kw_only=True)
@@ -51,6 +91,11 @@ class Worker:
     """The most that any incarnation of it had."""
     open_tasks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Key -> devices that its attempt takes, in the order of assignment. Of the experiment whose log this is."""
+    ended: deque[Ended] = field(default_factory=lambda: deque(maxlen=LAST))
+    """The last attempts of the experiment that ended here, of all incarnations, oldest first; not those that were taken
+    or given back."""
+    has_failures: bool = False
+    """Whether one ever failed here."""
     left: set[str] = field(default_factory=set)
     """Those of them that an earlier incarnation was given: nobody does them, they are to be taken back."""
 
@@ -122,6 +167,36 @@ def tells_curves(worker: Worker) -> bool:
     return TELLS_CURVES in worker.kinds
 
 
+def tells_ratios(worker: Worker) -> bool:
+    """Whether it knows metrics that are ratios."""
+    return TELLS_RATIOS in worker.kinds
+
+
+def reads_ragged(worker: Worker) -> bool:
+    """Whether it reads partitions whose rows have ragged fields."""
+    return READS_RAGGED in worker.kinds
+
+
+def knows_fitted(worker: Worker) -> bool:
+    """Whether it hands specs what `ETLSpec.fit` returned."""
+    return KNOWS_FITTED in worker.kinds
+
+
+def tells_hangs(worker: Worker) -> bool:
+    """Whether it can say of a hang that the process was idle: it is of the version that tells stacks, too."""
+    return TELLS_STACKS in worker.kinds
+
+
+def knows_shortage(worker: Worker) -> bool:
+    """Whether it can be told how often memory ran out in a task of preprocessing."""
+    return KNOWS_SHORTAGE in worker.kinds
+
+
+def tells_device(worker: Worker) -> bool:
+    """Whether it can say of a failure that it is the machine's."""
+    return CHECKS_NODE in worker.kinds
+
+
 def answers_searches(worker: Worker) -> bool:
     """Whether it can be asked what a user's own procedure orders, or to draw; older versions know no such task."""
     return "search" in worker.kinds
@@ -176,6 +251,8 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
         seats=event.seats,
         most_devices=max(event.devices, known.most_devices if known else 1),
         open_tasks=known.open_tasks if known else {},
+        ended=known.ended if known else deque(maxlen=LAST),
+        has_failures=known.has_failures if known else False,
         left=(known.left if is_same else {*known.open_tasks}) if known else set(),
     )
 

@@ -59,6 +59,7 @@ class ModelFacts:
         coupled: name of a module whose result for a row depends on the other rows of its batch; empty: none is known.
         stages: how many modules, one after another, the model is made of; 0: it is not known to be.
         splits: of a plan to split modules between devices: numbers that the devices must divide; empty: no plan.
+        only_single: why it is trained as user code is written, on one device, by no technique; empty: it is not so.
     """
 
     signature: str
@@ -74,6 +75,7 @@ class ModelFacts:
     coupled: str = ""
     stages: int = 0
     splits: tuple[int, ...] = ()
+    only_single: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cerebro.errors import NotApplicableError
+from cerebro.ragged_rows import Ragged
 from cerebro.spec import Hints
 from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
 from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
@@ -174,26 +175,30 @@ def _call_instead(module: nn.Module, run: Any) -> None:
 
 
 def _rows(tree: Any) -> int:
-    """Rows of the batch: of the first tensor in it."""
+    """Rows of the batch: of the first tensor or `Ragged` in it."""
     from torch.utils import _pytree
 
-    found = [leaf for leaf in _pytree.tree_leaves(tree) if _has_rows(leaf)]
-    return int(found[0].shape[0]) if found else 0
+    found = [leaf for leaf in _pytree.tree_leaves(tree, is_leaf=_is_ragged) if _has_rows(leaf)]
+    return len(found[0]) if found else 0
+
+
+def _is_ragged(value: object) -> bool:
+    return isinstance(value, Ragged)
 
 
 def _has_rows(leaf: object) -> bool:
     import torch
 
-    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0
+    return isinstance(leaf, Ragged) or (isinstance(leaf, torch.Tensor) and leaf.dim() > 0)
 
 
 def _rows_of(tree: Any, begin: int, end: int, rows: int) -> Any:
     from torch.utils import _pytree
 
     def cut(leaf: Any) -> Any:
-        return leaf[begin:end] if _has_rows(leaf) and leaf.shape[0] == rows else leaf
+        return leaf[begin:end] if _has_rows(leaf) and len(leaf) == rows else leaf
 
-    return _pytree.tree_map(cut, tree)
+    return _pytree.tree_map(cut, tree, is_leaf=_is_ragged)
 
 
 def _moved(tree: Any, device: str) -> Any:
@@ -201,9 +206,10 @@ def _moved(tree: Any, device: str) -> Any:
     from torch.utils import _pytree
 
     def move(leaf: Any) -> Any:
-        return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf
+        is_moved = isinstance(leaf, (torch.Tensor, Ragged))
+        return leaf.to(device, non_blocking=True) if is_moved else leaf
 
-    return _pytree.tree_map(move, tree)
+    return _pytree.tree_map(move, tree, is_leaf=_is_ragged)
 
 
 def _joined(trees: list[Any]) -> Any:
@@ -211,6 +217,8 @@ def _joined(trees: list[Any]) -> Any:
     from torch.utils import _pytree
 
     def join(*leaves: Any) -> Any:
+        if isinstance(leaves[0], Ragged):
+            return Ragged.cat(leaves)
         return torch.cat(leaves) if _has_rows(leaves[0]) else leaves[0]
 
-    return _pytree.tree_map(join, *trees)
+    return _pytree.tree_map(join, *trees, is_leaf=_is_ragged)

@@ -28,9 +28,15 @@ class _Naming(Protocol):
 
 
 _RETURNING = frozenset(
-    {"row_preprocessor", "batch_preprocessor", "create_models", "train", "test", "begin", "told"}
+    {"fit", "row_preprocessor", "batch_preprocessor", "create_models", "train", "test", "begin", "told"}
 )
 """Methods whose result is used as a whole: one that yields would hand over a generator, and run nothing."""
+
+
+_YOUNG = {
+    "fit": ". Cerebro calls it with all training rows: if it is a helper of your own, name it otherwise"
+}
+"""What is said of methods that templates had not always: a spec from before may have something else by that name."""
 
 
 def check_spec(spec: object, template: type, method: str, needed: Collection[str]) -> None:
@@ -55,7 +61,10 @@ def check_spec(spec: object, template: type, method: str, needed: Collection[str
         if name.startswith("_"):
             continue
         if has_method(spec, template, name):
-            _check_method(type(spec).__name__, name, getattr(spec, name), promised)
+            try:
+                _check_method(type(spec).__name__, name, getattr(spec, name), promised)
+            except SpecError as error:
+                raise SpecError(f"{error}{_YOUNG.get(name, '')}") from error.__cause__
         elif name in needed:
             raise SpecError(_missing(spec, template, name, promised))
     if isinstance(spec, ETLSpec):
@@ -78,6 +87,16 @@ def check_etl_spec(spec: object, method: str) -> None:
 def prepares_batches(spec: object) -> bool:
     """Whether an `ETLSpec` preprocesses rows in batches."""
     return has_method(spec, ETLSpec, "batch_preprocessor")
+
+
+def fits(spec: object) -> bool:
+    """Whether an `ETLSpec` has statistics of its training rows made before they are preprocessed."""
+    return has_method(spec, ETLSpec, "fit")
+
+
+NO_TRAINING_ROWS = (
+    "ETLSpec.fit sees the rows of the split 'train', and none is located: locate it, or leave fit out"
+)
 
 
 def check_procedure(procedure: object) -> None:

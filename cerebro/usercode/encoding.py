@@ -80,10 +80,49 @@ def decode(encoded: str) -> Any:
             f"the worker has no module {cause.name!r}, which the spec needs: add it to a requirements.txt among the "
             "uploaded code, or upload the module itself"
         ) from cause
+    except SpecError:  # of an object that was named: it says what is wrong
+        raise
     except Exception as cause:  # unpickling runs user code, which may raise anything
         raise SpecError(
             f"the spec cannot be restored on the worker: {type(cause).__name__}: {cause}"
         ) from cause
+
+
+def packed(value: object, what: str, most_bytes: int) -> bytes:
+    """What user code returned, to be `restored` elsewhere; as specs are, with everything that it needs.
+
+    Args:
+        what: it is, for people.
+
+    Raises:
+        SpecError: it cannot be serialised, or takes more than `most_bytes`.
+    """
+    try:
+        with _by_value(_local_modules()):
+            content: bytes = cloudpickle.dumps(value)
+    except Exception as cause:  # pickling runs arbitrary __reduce__ methods, which may raise anything
+        raise SpecError(
+            f"{what}, a {type(value).__name__}, cannot be stored: {type(cause).__name__}: {cause}. Return numbers, "
+            "arrays, texts, and dicts and lists of them"
+        ) from cause
+    if len(content) > most_bytes:
+        raise SpecError(
+            f"{what} takes {len(content) / 2**20:,.0f} MiB, at most {most_bytes / 2**20:,.0f}: keep what is needed of "
+            "it, such as the most frequent words"
+        )
+    return content
+
+
+def restored(content: bytes, what: str) -> Any:
+    """What was `packed`. Runs user code.
+
+    Raises:
+        SpecError: it cannot be restored.
+    """
+    try:
+        return _Decoder(io.BytesIO(content)).load()
+    except Exception as cause:  # unpickling runs user code, which may raise anything
+        raise SpecError(f"{what} cannot be restored: {type(cause).__name__}: {cause}") from cause
 
 
 class _Decoder(pickle.Unpickler):

@@ -25,6 +25,7 @@ from cerebro.data.misc import fetch_misc
 from cerebro.usercode.archive import extract
 from cerebro.usercode.encoding import decode
 from cerebro.usercode.fingerprint import is_local
+from cerebro.usercode.fitted import restore_fitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +36,13 @@ class UserCode:
         record: of the experiment.
         archive: bytes of a code archive by its hash.
         folder: for its files and the miscellaneous ones; kept if it is a cache, else removed by whoever made it.
+        fitted: bytes of what `ETLSpec.fit` returned for the data set; `None` where it has nothing of that kind.
     """
 
     record: ExperimentRecord
     archive: Callable[[str], bytes]
     folder: Path
+    fitted: Callable[[], bytes] | None = None
 
     @contextmanager
     def importable(self) -> Iterator[None]:
@@ -70,14 +73,17 @@ class UserCode:
             sys.modules.update(before)
 
     def spec(self, encoded: str) -> Any:
-        """A spec restored, and told where the miscellaneous files are; not initialised.
+        """A spec restored, and told where the miscellaneous files are and what was fitted; not initialised.
 
         Raises:
             SpecError: it cannot be restored.
+            DataError: what was fitted cannot be had, or is damaged.
             LocatorError, ObjectStoreError: a miscellaneous file cannot be had.
         """
         spec = decode(encoded)
         spec.misc_dir = fetch_misc(self.record.locators.misc, self.folder / "misc")
+        if self.fitted is not None:
+            spec.fitted = restore_fitted(self.fitted())
         return spec
 
 

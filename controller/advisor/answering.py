@@ -1,4 +1,5 @@
-"""Answers to the advisor's questions: plans, exact solutions, and whether an order beats what a run does now."""
+"""Answers to the advisor's questions: plans, exact solutions, and whether an order beats what a run does now; and to
+the brain's: when a run would end."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from controller.advisor.planner_query import from_json, order_from_json
+from controller.brain import forecast
 
 PLAN_S = 2.0
 SOLVE_S = 30.0
@@ -33,14 +35,17 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
 
     Args:
         plan_s, solve_s: time limits of the planner and of the exact solver.
-        message: ``ask`` (`plan`, `solve`, `judge`), ``problem``, ``sigma``, the ways that are ``present``, the order
-            that is ``followed``, if one is, and the ``order`` and ``ways`` to be judged.
+        message: of the brain, see `controller.brain.forecast`. Else ``ask`` (`plan`, `solve`, `judge`), ``problem``,
+            ``sigma``, the ways that are ``present``, the order that is ``followed``, if one is, and the ``order`` and
+            ``ways`` to be judged.
 
     Returns:
         ``planned_s``, ``dispatch_s`` and ``followed_s`` (`None` if nothing is followed) simulated at that noise, and
         ``lower_bound``; of a plan also its ``order`` (empty: only its ways are good), its ``ways``, ``source``, the
         ``seconds`` it took, and whether it ``is_last``: nothing better can be found, or not by these means.
     """
+    if message["ask"] == "forecast":
+        return forecast.answer(message)
     problem = from_json(message["problem"])
     followed = order_from_json(message["followed"]) if "followed" in message else None
     sigma, present = float(message["sigma"]), message["present"]

@@ -129,7 +129,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     epochs = min(epochs, max(1 + (2 * now < in_epoch), HORIZON // in_epoch))
     if now + (epochs - 1) * in_epoch < 2:
         return None
-    models_ready, gpus_ready = _ready(fit)
+    models_ready, gpus_ready = ready(fit)
     ways: dict[str, Way] = {}
     strategies, present = [], []
     for m in models:
@@ -195,7 +195,7 @@ def _left(fit: FitDispatch, model: int, partitions: Sequence[int]) -> int:
     return sum((mask >> p & 1) << place for place, p in enumerate(partitions))
 
 
-def _ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[tuple[float, ...], ...]]:
+def ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[tuple[float, ...], ...]]:
     """Seconds from now until each model that is not idle, and each device of each worker, is expected to be.
 
     A worker runs its units in the order in which they were given to it, each on the device that is free first.

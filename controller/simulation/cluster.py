@@ -10,21 +10,32 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from cerebro.contract import api
-from cerebro.contract.events import ClusterEvent, Event, RunRequested, RunStarted, SchedulePlanned
+from cerebro.contract.events import (
+    ClusterEvent,
+    Event,
+    ForecastMade,
+    RunRequested,
+    RunStarted,
+    SchedulePlanned,
+)
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.state import ExperimentState, Run, RunState
 from controller import cluster_decision
 from controller.advisor.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
+from controller.brain.brain import Brain, Seen
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
 from controller.drawing.draws import Draws
+from controller.health import evidence, left_out, suspects
 from controller.ledger import Ledger
-from controller.opened import Experiments, Opened
+from controller.machines import Machines
+from controller.opened import Experiments, Opened, ended
 from controller.sharing import Asked, Sharing
 from controller.simulation.inline import InlineSampler
 from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
@@ -44,6 +55,7 @@ class Simulation:
 
     Args:
         helper: plans beside dispatch, if the request wants a planner; dispatch alone without it.
+        brain: looks ahead for the run; what it asks for is `asked_for`'s to do.
         neighbours: runs of other experiments that share the workers, and further runs of the first one.
         most_open: so many runs are worked on at once; others wait in the queue.
         sharing: who decides next; a new one by default.
@@ -56,18 +68,22 @@ class Simulation:
         plan: RunStarted,
         helper: Helper | None = None,
         *,
+        brain: Brain | None = None,
         neighbours: Sequence[Neighbour] = (),
         most_open: int = 8,
         sharing: Callable[[], Sharing] = Sharing,
     ) -> None:
-        self._scenario, self._plan = scenario, plan
+        self._scenario, self._plan, self._brain = scenario, plan, brain
+        self.seen = Seen()
+        self.asked_for: Callable[[int], None] = lambda _: None
+        """Is told how many workers the brain asks for."""
         asked = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
         self._plans = {(each.name, each.plan.run): each.plan for each in asked}
         self._most_open, self._new_sharing = most_open, sharing
         self.now = 0.0
         self.writes = 0
         self.store = VirtualStore(lambda: self.now)
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._agenda: list[tuple[float, int, Callable[[], object]]] = []
         self._order = 0
         self._wake = 0.0
         self._workers = VirtualWorkers(scenario, self.store, self._plans, now=lambda: self.now, at=self._at)
@@ -117,6 +133,10 @@ class Simulation:
             action()
         raise RuntimeError(f"no end after {limit} steps")
 
+    def resize(self, count: int, *, join_s: float) -> None:
+        """Make the cluster as many pods: those that are to come are there after `join_s` seconds."""
+        self._workers.resize(count, join_s=join_s)
+
     def _request(self, asked: Neighbour) -> None:
         self._to_come += 1
 
@@ -149,6 +169,7 @@ class Simulation:
         self.cores = {name: Core(record, drawable=drawable) for name, record in self._records.items()}
         self.experiments = Experiments(self._most_open)
         self.ledger = Ledger(_Mortal(self))
+        self.machines = Machines(self.store)
         self.sharing, self.taken = self._new_sharing(), TakenTime()
         self.advisor = Advisor(self._helper) if self._helper else None
         self._draws = Draws(InlineSampler())
@@ -180,6 +201,8 @@ class Simulation:
             name = core.state.name
             self._fold(core, self.store.events(name, core.state.seq), is_news=core.state.seq > 0)
         snapshot = self.snapshot()
+        if self._tend_machines(cores):
+            return True
         try:
             if self._tend(cores, snapshot):
                 return True
@@ -202,6 +225,19 @@ class Simulation:
                     return True
         return has_changed
 
+    def _tend_machines(self, cores: Mapping[str, Core]) -> bool:
+        has_acted = self.machines.tend(
+            self._term,
+            self.store.workers(),
+            self.store.workers_health(),
+            seen=evidence(ended(core.state) for core in cores.values()),
+            open_runs=[(core.state, run) for core in cores.values() for run in core.open_runs()],
+            now=self.now,
+        )
+        if has_acted:
+            self._workers.deliver()
+        return has_acted
+
     def _tend(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
         states = [core.state for core in cores.values()]
         ending = {life for state in states for life in cluster_decision.ending(state)}
@@ -217,10 +253,11 @@ class Simulation:
 
     def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
         core, run = asked.core, asked.run
-        planned = self._planned(asked)
+        planned, ahead = self._planned(asked), self._look_ahead(asked)
+        if self._brain is not None:
+            snapshot = replace(snapshot, leaving=snapshot.leaving | self._brain.leaving(core.state))
         steps = core.decide(asked.on(snapshot), run)
-        if planned is not None:
-            steps.insert(0, api.Note(event=planned))
+        steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
         if not steps and run.state is RunState.QUEUED and core.state.workers:
             started = self._plans.get((core.state.name, run.id))
             steps = [api.Note(event=started or self._etl_started())]
@@ -228,6 +265,14 @@ class Simulation:
             # The first call asks; the values are there at once.
             steps += self._draws.steps(core, run) or self._draws.steps(core, run)
         return steps
+
+    def _look_ahead(self, asked: Asked) -> ForecastMade | None:
+        if self._brain is None or asked.core is not self.core:
+            return None
+        ahead = self._brain.look(asked.core, self.now, lambda: self.seen)
+        if ahead is not None and ahead.asked_for is not None:
+            self.asked_for(ahead.asked_for)
+        return ahead
 
     def _planned(self, asked: Asked) -> SchedulePlanned | None:
         if not asked.is_alone:
@@ -255,14 +300,19 @@ class Simulation:
     def snapshot(self) -> ClusterSnapshot:
         """The workers as the controller sees them now."""
         fleet = self._workers.fleet() if self._scenario.has_pods else None
+        statuses, health = self.store.workers(), self.store.workers_health()
+        out = left_out(statuses, health)
         return ClusterSnapshot(
             now=self.now,
             workers={
                 status.record.worker: worker_view(
                     status, fleet, silent_s=status.silent_s, lease_s=self._scenario.lease_s
                 )
-                for status in self.store.workers()
+                for status in statuses
+                if status.record.worker not in out
             },
+            left_out={s.record.worker: out[s.record.worker] for s in statuses if s.record.worker in out},
+            suspects=suspects(statuses, health, self.now),
         )
 
     def _etl_started(self) -> RunStarted:
@@ -278,7 +328,7 @@ class Simulation:
         self._workers.beat()
         self._at(self.now + self._scenario.lease_s / 5, self._tick)
 
-    def _at(self, time: float, action: Callable[[], None]) -> None:
+    def _at(self, time: float, action: Callable[[], object]) -> None:
         self._order += 1
         heapq.heappush(self._agenda, (time, self._order, action))
 

@@ -56,6 +56,7 @@ class Scenario:
         unit_time: how long a task takes.
         fixed_s: of that, what a unit takes whatever its rows, as its worker tells; without, a worker tells no parts.
         outcome: which attempts fail.
+        check: what a worker finds wrong with its machine.
         curve: what a unit that is to tell its curve has reported, given its seconds.
         outages: workers that go away for a while.
         joins: worker -> when it is there for the first time, if not from the beginning.
@@ -74,12 +75,16 @@ class Scenario:
     unit_time: UnitTime = lambda body, worker: 1.0
     fixed_s: UnitTime | None = None
     outcome: Outcome = lambda body, attempt, worker: None
+    check: Callable[[str], str] = lambda worker: ""
+    """What a worker's check of its machine finds wrong; empty: nothing."""
     curve: Callable[[TrainTask, float], Curve | None] = lambda body, seconds: None
     metrics: Callable[[TaskBody], Mapping[str, float]] = lambda body: {"loss": 1.0}
     """What the function of a unit or a validation returns."""
     outages: Sequence[WorkerOutage] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     removals: Mapping[str, float] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    """Workers that are not there until the cluster is made larger (`Simulation.resize`)."""
     devices: Mapping[str, int] = field(default_factory=dict)
     seats: Mapping[str, int] = field(default_factory=dict)
     device_kind: Literal["gpu", "cpu"] = "gpu"

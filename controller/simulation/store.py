@@ -34,14 +34,14 @@ from cerebro.contract.events import (
 from cerebro.contract.records import AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
 from cerebro.contract.tasks import Member
 from cerebro.errors import ConflictError, NotFoundError
+from controller.simulation.machine_store import VirtualMachineStore
 from controller.simulation.tables import ALREADY, DONE, TaskRow, refused
-from controller.simulation.worker_store import VirtualWorkerStore
 
 _OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried, ModelsAdded, ModelExtended)
 """Events after which a run may be open."""
 
 
-class VirtualStore(VirtualWorkerStore):
+class VirtualStore(VirtualMachineStore):
     """The methods of `cerebro.runtime.kvs.KvsClient` that a simulation needs, with the same meaning.
 
     Args:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from cerebro.contract import api
 from cerebro.contract.events import ClusterEvent, DeletionRequested, Event, LivePoint, RunRequested
+from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import (
     AuditEntry,
     ExperimentRecord,
@@ -119,6 +120,7 @@ class Tables:
         """How often something of the cluster has changed that a controller waits for."""
         self._size_request: SizeRequest | None = None
         self._troubles = Troubles()
+        self._health = HealthAnswer()
 
     def _log(self, experiment: str) -> list[Event]:
         """The experiment's events and the cluster's, in the order in which they were written."""

@@ -12,7 +12,20 @@ from functools import partial
 
 from cerebro.contract import api
 from cerebro.contract.events import RunStarted
-from cerebro.contract.records import READS_BASES, TELLS_CURVES, Device, Holding, PodRef, WorkerRecord
+from cerebro.contract.health import CheckResult, Probe
+from cerebro.contract.records import (
+    CHECKS_NODE,
+    KNOWS_FITTED,
+    KNOWS_SHORTAGE,
+    READS_BASES,
+    READS_RAGGED,
+    TELLS_CURVES,
+    TELLS_RATIOS,
+    Device,
+    Holding,
+    PodRef,
+    WorkerRecord,
+)
 from cerebro.contract.search_questions import SearchAnswer
 from cerebro.contract.tasks import (
     CheckpointRef,
@@ -52,6 +65,8 @@ class _Pod:
     is_up: bool = True
     leaving: Exit | None = None
     is_removed: bool = False
+    is_unwanted: bool = False
+    """The cluster is smaller than that; the volume stays."""
 
 
 @dataclass(kw_only=True)
@@ -70,6 +85,8 @@ class _Worker:
 
 _KINDS = ("train", "valid", "test", "predict")
 _GRACE_S = 1.0
+CHECK_S = 0.5
+"""That a check takes."""
 _PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
 
 
@@ -114,7 +131,16 @@ class VirtualWorkers:
         """Of tasks that workers of this version do, if they are not for ETL."""
         inspects = ["inspect"] if self._scenario.inspection is not None else []
         searches = () if self._scenario.has_pods else self._searches
-        return (*_KINDS, *inspects, *searches, "trial", READS_BASES, TELLS_CURVES)
+        knows = (
+            READS_BASES,
+            TELLS_CURVES,
+            TELLS_RATIOS,
+            READS_RAGGED,
+            KNOWS_FITTED,
+            KNOWS_SHORTAGE,
+            CHECKS_NODE,
+        )
+        return (*_KINDS, *inspects, *searches, "trial", *knows)
 
     @property
     def _searches(self) -> tuple[str, ...]:
@@ -124,7 +150,9 @@ class VirtualWorkers:
     def begin(self) -> None:
         """Register who is there from the beginning; have happen to them what the scenario says."""
         for name, pod in self._pods.items():
-            if name in self._scenario.joins:
+            if name in self._scenario.absent:
+                pod.is_up, pod.is_unwanted = False, True
+            elif name in self._scenario.joins:
                 pod.is_up = False
                 self._at(self._scenario.joins[name], partial(self._come_back, pod))
             else:
@@ -134,6 +162,18 @@ class VirtualWorkers:
             self._at(outage.start, partial(notify, outage))
         for name, time in self._scenario.removals.items():
             self._at(time, partial(self._remove, self._pods[name]))
+
+    def resize(self, count: int, *, join_s: float) -> None:
+        """Make it as many pods, the first ones: others go at once, and keep their volumes; those that are to come are
+        there after a while."""
+        for number, pod in enumerate(self._pods.values()):
+            if number < count and pod.is_unwanted:
+                pod.is_unwanted = False
+                self._at(self._now() + join_s, partial(self._come_back, pod))
+            elif number >= count and not pod.is_unwanted:
+                pod.is_unwanted = True
+                self._end_processes(pod)
+                self._forget(pod)
 
     def fleet(self) -> Fleet:
         """The pods, as a cluster manager tells of them."""
@@ -233,7 +273,7 @@ class VirtualWorkers:
             worker.queue = [each for each in worker.queue if _name_of(each) != _name_of(item)]
 
     def _come_back(self, pod: _Pod) -> None:
-        if not pod.is_removed:
+        if not (pod.is_removed or pod.is_unwanted or pod.is_up):
             pod.is_up, pod.leaving = True, None
             pod.number += 1
             if pod.name in self._scenario.without_ways:
@@ -243,6 +283,9 @@ class VirtualWorkers:
     def _remove(self, pod: _Pod) -> None:
         self._end_processes(pod)
         pod.is_removed = True
+        self._forget(pod)
+
+    def _forget(self, pod: _Pod) -> None:
         registered = {status.record.worker for status in self._store.workers()}
         for worker in self._on(pod):
             if worker.name in registered:
@@ -255,7 +298,9 @@ class VirtualWorkers:
                 continue
             for item in self._store.inbox(worker.name, worker.identity, worker.cursor, wait_s=0):
                 worker.cursor = item.seq
-                if item.ask:
+                if item.check:
+                    self._check(worker)
+                elif item.ask:
                     self._give_back(worker, item)
                 elif item.cancel:
                     worker.queue = [each for each in worker.queue if _name_of(each) != _name_of(item)]
@@ -263,6 +308,21 @@ class VirtualWorkers:
                 else:
                     worker.queue.append(item)
             self._start_next(worker)
+
+    def _check(self, worker: _Worker) -> None:
+        """The worker looks at its machine, and tells what it has found after a while."""
+        result = CheckResult(
+            incarnation=worker.identity,
+            probes=(Probe(name="memory", problem=self._scenario.check(worker.name)),),
+            device="virtual",
+            seconds=CHECK_S,
+        )
+
+        def tell(identity: str = worker.identity) -> None:
+            if worker.pod.is_up and worker.identity == identity:
+                self._store.tell_check(worker.name, result)
+
+        self._at(self._now() + CHECK_S, tell)
 
     def _give_back(self, worker: _Worker, asked: InboxItem) -> None:
         """At its next batch, which is now."""

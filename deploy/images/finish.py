@@ -27,6 +27,8 @@ _EVERYWHERE = (
     "pyarrow/src",
     "scipy/**/tests",
     "sklearn/**/tests",
+    # Headers, of which there is nothing to be compiled either. 290 MB.
+    "tensorflow/include",
     # Arrow's RPC: a module of its own, which nothing else of Arrow is linked to. 35 MB.
     "pyarrow/*flight*",
 )

@@ -11,16 +11,33 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import math
+import logging
 import secrets
-from urllib.parse import quote, urlsplit
+from collections.abc import Callable
+from urllib.parse import urlsplit
 
-from flask import Flask, Response, abort, current_app, g, redirect, request, session, url_for
+from flask import (
+    Flask,
+    Response,
+    abort,
+    current_app,
+    g,
+    has_request_context,
+    request,
+    session,
+)
 from werkzeug.wrappers import Response as BaseResponse
 
+from cerebro.contract.identity import Scope
+from cerebro.errors import ForbiddenError, UnauthorizedError
+from dispatcher.access.identities import Identities, Known
+from dispatcher.access.oidc import IdTokenError, IdTokens, is_jwt
+from dispatcher.access.refusals import refused, too_many, unauthorized
 from dispatcher.access.sign_in_limit import SignInLimiter
-from dispatcher.api.gateway import PREFIX, problem
+from dispatcher.api.gateway import PREFIX
 from dispatcher.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 MAX_UPLOAD_BYTES = 33 * 1024 * 1024
 """A whole start form: an archive of 32 MiB and the fields beside it."""
@@ -61,8 +78,17 @@ _HEADERS = {
 class Guard:
     """The checks around every request of one app."""
 
-    def __init__(self, settings: Settings, limiter: SignInLimiter) -> None:
-        self.limiter = limiter
+    def __init__(
+        self,
+        settings: Settings,
+        limiter: SignInLimiter,
+        identities: Identities | None = None,
+        id_tokens: IdTokens | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.limiter, self.identities = limiter, identities
+        self._id_tokens, self._note = id_tokens, note
+        self._id_header = settings.oidc.header if settings.oidc is not None else ""
         self._token = _digest(settings.token)
         own = set() if settings.host in _EVERYWHERE else {settings.host.lower()}
         self._hosts = _LOOPBACK | own | settings.public_hosts
@@ -98,27 +124,30 @@ class Guard:
         """Refuse the request, or say in `g` who it is from; runs before every route, unknown ones
         included."""
         g.request_id = secrets.token_hex(4)
-        g.identity, g.name = None, ""
+        g.identity, g.name, g.principal, g.acts_for = None, "", None, ""
         g.is_form_ours = False
         if request.endpoint in _PROBES:
             return None  # they say nothing worth protecting
         is_view = request.path.startswith(VIEWS)
         if request.path.startswith(f"{PREFIX}/") and not is_view:
             return self._check_program()
-        named = self._named_by_proxy()
-        is_program = not named and "Authorization" in request.headers
+        named, id_token = self._named_by_proxy(), self._id_token()
+        is_program = not named and not id_token and "Authorization" in request.headers
         if not (is_view and is_program) and not self._is_own(_host_name(request.headers.get("Host", ""))):
             abort(421)
         if is_program:
             refusal = self._bearer()
             if refusal is not None:
                 return refusal
+        elif id_token and request.endpoint != "static":
+            self._be_of(id_token)
         elif named:
             g.identity, g.name = "proxy", named
         elif session.get("is_signed_in") is True:
-            g.identity, g.name = "session", str(session.get("name", ""))
+            self._resume()
         if g.identity is None and request.endpoint not in _OPEN:
-            return _unauthorized() if is_view else _refused()
+            return unauthorized() if is_view else refused()
+        _check_reads()
         is_change = request.method not in _SAFE
         if is_view or is_change:
             _check_site()
@@ -143,6 +172,8 @@ class Guard:
         refusal = self._bearer()
         if refusal is None:
             request.max_content_length = MAX_API_BYTES
+            if request.endpoint == "volumes":
+                _check_reads()
         return refusal
 
     def _bearer(self) -> BaseResponse | None:
@@ -150,15 +181,57 @@ class Guard:
         callers have one address. Another scheme, such as a proxy's own, is no try at the token."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
-            return _unauthorized()
-        if self.is_token(given.strip()):
+            return unauthorized()
+        why = ""
+        if self.identities is None and self.is_token(given.strip()):
             g.identity = "bearer"
             return None
+        if self.identities is not None:
+            try:
+                self._be(self.identities.of_token(given.strip()), "bearer")
+            except (UnauthorizedError, ForbiddenError) as error:
+                why = str(error)
+            else:
+                return None
         address = request.remote_addr or ""
         if wait_s := self.limiter.wait_s(address):
-            return _too_many(wait_s)
+            return too_many(wait_s)
         self.limiter.failed(address)
-        return _unauthorized()
+        return unauthorized(why)
+
+    def _be(self, known: Known, identity: str) -> None:
+        """Let the request be somebody's."""
+        g.identity, g.principal, g.acts_for = identity, known.principal, known.acts_for
+        g.name = known.principal.name
+
+    def _id_token(self) -> str:
+        """The ID token that a proxy hands on; empty if there is none, or nobody's would be believed."""
+        if self._id_tokens is None:
+            return ""
+        given = request.headers.get(self._id_header, "").removeprefix("Bearer ").strip()
+        return given if is_jwt(given) else ""
+
+    def _be_of(self, id_token: str) -> None:
+        """Let the request be that of whom a proxy has signed in."""
+        assert self._id_tokens is not None
+        try:
+            known, is_new = self._id_tokens.of(id_token)
+        except IdTokenError as error:
+            _log.warning("sign-in refused address=%s why=%s", request.remote_addr, error)
+            raise
+        self._be(known, "oidc")
+        if is_new:
+            self._note(f"signed in by ID token from {request.remote_addr}")
+
+    def _resume(self) -> None:
+        """The request is a session's; unless the token with which it was begun has ended."""
+        if self.identities is None:
+            g.identity, g.name = "session", str(session.get("name", ""))
+            return
+        try:
+            self._be(self.identities.of_session(str(session.get("acts_for", ""))), "session")
+        except (UnauthorizedError, ForbiddenError):
+            session.clear()
 
     def _is_own(self, host: str) -> bool:
         """Whether a page may be opened under this name. A number cannot be made to point here by somebody else's
@@ -186,7 +259,7 @@ def csrf_token() -> str:
     """
     if "csrf" not in session:
         session["csrf"] = secrets.token_urlsafe(32)
-    whose = g.name if g.get("identity") == "proxy" else ""
+    whose = g.name if g.get("identity") in ("proxy", "oidc") else ""
     key = current_app.secret_key
     assert isinstance(key, bytes)
     return hmac.new(key, f"{session['csrf']} {whose}".encode(), hashlib.sha256).hexdigest()
@@ -198,6 +271,13 @@ def _check_site() -> None:
         abort(403)
 
 
+def _check_reads() -> None:
+    """A token may be for something else than reading, and a service has no business on a page."""
+    who = g.principal
+    if who is not None and (who.kind == "service" or not who.may(Scope.READ)):
+        raise ForbiddenError(f"{who.name} is no person" if who.kind == "service" else who.lacks(Scope.READ))
+
+
 def _check_form() -> None:
     # A browser sends the cookie with whatever page asks it to; the bearer token it never sends by itself.
     given = request.form.get("csrf", "")
@@ -207,9 +287,17 @@ def _check_form() -> None:
         abort(403)
 
 
-def begin_session(name: str) -> None:
-    """Sign the browser in, under a new form token; `name` is what the person wants to be called."""
+def acts_for() -> str:
+    """For whom the store is asked now, where there are users: the one whose request this is."""
+    return str(g.get("acts_for", "")) if has_request_context() else ""
+
+
+def begin_session(name: str, acts_for: str = "") -> None:
+    """Sign the browser in, under a new form token; `name` is what the person wants to be called, `acts_for` who it is
+    where there are users."""
     session.clear()
+    if acts_for:
+        session["acts_for"] = acts_for
     session.permanent = True
     session["is_signed_in"] = True
     session["name"] = person(name)
@@ -232,37 +320,6 @@ def local_path(target: str, default: str) -> str:
     if parts is None or parts.scheme or parts.netloc or not target.startswith("/") or target.startswith("//"):
         return default
     return target
-
-
-def is_browser() -> bool:
-    """Whether a person looks at the answer: browsers ask for HTML by name when they open a page."""
-    return "text/html" in request.headers.get("Accept", "") and g.get("identity") != "bearer"
-
-
-def _refused() -> BaseResponse:
-    if not is_browser():
-        return _unauthorized()
-    if request.method not in ("GET", "HEAD"):
-        abort(401)  # a page that says how to send the form again: a redirect would lose what was typed
-    target = request.full_path.rstrip("?")
-    return redirect(f"{url_for('sign_in')}?next={quote(target, safe='/')}", 303)
-
-
-def _unauthorized() -> BaseResponse:
-    message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
-    if request.headers.get("Authorization", "").lower().startswith("bearer"):
-        message = "the token that was sent is not this cluster's: check CEREBRO_TOKEN, or token=..."
-    answer = problem(401, "UnauthorizedError", message)
-    answer.headers["WWW-Authenticate"] = "Bearer"
-    return answer
-
-
-def _too_many(wait_s: float) -> BaseResponse:
-    left_s = math.ceil(wait_s)
-    message = f"too many wrong tokens came from this address: try again in {left_s} s"
-    answer = problem(429, "TooManyRequests", message)
-    answer.headers["Retry-After"] = str(left_s)
-    return answer
 
 
 def _is_number(host: str) -> bool:

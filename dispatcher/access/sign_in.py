@@ -8,11 +8,28 @@ import math
 from flask import Flask, abort, g, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
+from cerebro.contract.identity import Scope
+from cerebro.errors import UnauthorizedError
 from cerebro.runtime import tickets
 from dispatcher.access.guard import Guard, begin_session, local_path, person
+from dispatcher.access.identities import Known
 from dispatcher.services import Services
 
 _log = logging.getLogger(__name__)
+
+
+def _proved(guard: Guard, given: str) -> tuple[Known | None, str]:
+    """Who signs in by what was typed, where there are users; and why not, if not."""
+    if guard.identities is None:
+        wrong = "This is not the cluster's token. Nothing is wrong with the connection."
+        return None, "" if guard.is_token(given) else wrong
+    try:
+        known = guard.identities.of_token(given)
+    except UnauthorizedError as error:
+        return None, f"{str(error)[:1].upper()}{str(error)[1:]}."
+    if known.principal.kind == "service" or not known.principal.may(Scope.READ):
+        return None, "This token is not for people: it is a service's, or does not read."
+    return known, ""
 
 
 def register(app: Flask, services: Services, guard: Guard) -> None:
@@ -34,14 +51,18 @@ def register(app: Flask, services: Services, guard: Guard) -> None:
         address = request.remote_addr or ""
         if wait_s := guard.limiter.wait_s(address):
             return _page(target, f"Too many wrong tokens: try again in {math.ceil(wait_s)} s.", 429, wait_s)
-        if not guard.is_token(request.form.get("token", "").strip()):
+        known, why = _proved(guard, request.form.get("token", "").strip())
+        if why:
             guard.limiter.failed(address)
             _log.warning("sign-in refused address=%s", address)
-            return _page(
-                target, "This is not the cluster's token. Nothing is wrong with the connection.", 401
-            )
+            return _page(target, why, 401)
         guard.limiter.succeeded(address)
-        begin_session(request.form.get("name", ""))
+        if known is None:
+            begin_session(request.form.get("name", ""))
+        else:
+            begin_session(known.principal.name, known.acts_for)
+            g.acts_for = known.acts_for
+            services.store.note_audit(f"signed in by {known.acts_for} from {address}")
         services.reader.probe()  # the next page then says if the store is away: not the token's fault
         return redirect(target, 303)
 

@@ -7,10 +7,10 @@ data is not served: it stays where it is.
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import threading
+from collections.abc import Callable
 from typing import IO, cast
 
 from flask import Flask, Response, abort, request
@@ -19,19 +19,23 @@ from werkzeug.http import generate_etag
 from werkzeug.wsgi import FileWrapper
 
 from cerebro.data.based import BasedFile, UnreadableLayoutError, joined
+from cerebro.data.safe_open import ABSENT, open_below
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api.gateway import PREFIX, problem
-from dispatcher.sandbox.safe_open import open_below
 
 _PIECE = 256 << 10
 _FAILED = 400
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
 
 
 class Files:
-    """Serves files. Safe for several threads; at most `at_once` are sent at a time, since each occupies a thread."""
+    """Serves files. Safe for several threads; at most `at_once` are sent at a time, since each occupies a thread.
 
-    def __init__(self, volumes: Volumes, at_once: int) -> None:
+    Args:
+        note: told of each download, where there are users; of one in pieces, with the first piece.
+    """
+
+    def __init__(self, volumes: Volumes, at_once: int, note: Callable[[str], None] | None = None) -> None:
+        self._note = note
         self._roots = {
             "checkpoints": volumes.checkpoints,
             "shared": volumes.shared,
@@ -72,9 +76,11 @@ class Files:
             self._slots.release()
             if isinstance(error, UnreadableLayoutError):
                 return problem(422, "CheckpointCorruptError", f"{volume}/{path}: {error.strerror}")
-            if error.errno not in _ABSENT:
+            if error.errno not in ABSENT:
                 return problem(503, "StoreUnavailableError", f"{volume}/{path}: {error.strerror}")
             return problem(404, "NotFoundError", f"no file {path!r} on the volume {volume!r}")
+        if self._note is not None and request.headers.get("Range", "bytes=0-").startswith("bytes=0-"):
+            self._note(f"downloaded {volume}/{path}")
         body = _Sending(file, self._slots, size)
         response = Response(body, mimetype="application/octet-stream", direct_passthrough=True)
         return _described(response, found, size)

@@ -1,7 +1,8 @@
 """The store's API for clients outside the cluster: ``/api/...`` is handed on to kvs_api, the answer streamed back.
 
 Only what a client needs is handed on: a caller here can request runs and follow them; it cannot report work, decide or
-lead. `guard` has checked the caller's token before; the store is asked with the dispatcher's own. Knows as little as
+lead. `guard` has checked the caller's token before; the store is asked with the dispatcher's own or, where there are
+users, with the caller's. Knows as little as
 possible of what is asked and answered.
 """
 
@@ -37,11 +38,23 @@ HANDED_ON = (
     "POST /v1/experiments/{name}/events",
     "DELETE /v1/experiments/{name}/quarantine",
     "GET /v1/experiments/{name}/live",
+    "GET /v1/experiments/{name}/stacks",
+    "POST /v1/experiments/{name}/stacks",
     "POST /v1/watch",
     "GET /v1/queue",
     "GET /v1/workers",
     "GET /v1/workers/{name}/usage",
+    "PUT /v1/workers/{name}/quarantine",
+    "POST /v1/workers/{name}/release",
+    "POST /v1/workers/{name}/check",
+    "GET /v1/cluster/health",
     "GET /v1/audit",
+    "GET /v1/whoami",
+    "GET /v1/quotas",
+    "PUT /v1/quotas/{name}",
+    "GET /v1/tokens",
+    "POST /v1/tokens",
+    "DELETE /v1/tokens/{token}",
     "GET /v1/code/{sha256}",
     "PUT /v1/code/{sha256}",
     "GET /v1/archives/{sha256}",
@@ -51,6 +64,10 @@ HANDED_ON = (
     "DELETE /v1/cluster/size",
     "GET /v1/cluster/troubles",
     "POST /v1/trials/forget",
+    "GET /v1/registry",
+    "GET /v1/registry/{name}",
+    "POST /v1/registry/{name}",
+    "POST /v1/registry/{name}/aliases",
 )
 """Method and path of the store's routes that clients need."""
 
@@ -69,7 +86,7 @@ class Gateway:
     again what waits for news: a store that is slow must not take the pages' threads."""
 
     def __init__(self, settings: Settings) -> None:
-        self._server = settings.server
+        self._server, self._has_users = settings.server, settings.has_users
         self._slots = threading.BoundedSemaphore(settings.handed_on)
         self._long_poll_slots = threading.BoundedSemaphore(settings.blocked_reads)
         self._http = urllib3.PoolManager(
@@ -81,6 +98,7 @@ class Gateway:
         for key in HANDED_ON:
             method, path = key.split(" ")
             rule = path.replace("{name}", "<name:name>").replace("{sha256}", "<string(length=64):sha256>")
+            rule = rule.replace("{token}", "<string(length=16):token>")
             limit = 0 if STORE[key].body is None else _LARGE if "{sha256}" in path else _SMALL
             app.add_url_rule(
                 PREFIX + rule, f"gateway {method} {rule}", self._view(path, limit), methods=[method]
@@ -140,6 +158,8 @@ class Gateway:
 
     def _hand_on(self, address: str, body: object, length: int | None) -> Response:
         headers = {**self._http.headers, "Content-Type": request.content_type or "application/json"}
+        if self._has_users:  # the store knows who may what
+            headers["Authorization"] = request.headers.get("Authorization", "")
         if length:
             headers["Content-Length"] = str(length)
         if api.ONCE in request.headers:
@@ -158,7 +178,7 @@ class Gateway:
             first = next(pieces, b"")
         except urllib3.exceptions.HTTPError as cause:
             return problem(503, "StoreUnavailableError", f"the store does not answer the dispatcher: {cause}")
-        if answer.status == _UNAUTHORIZED:
+        if answer.status == _UNAUTHORIZED and not self._has_users:
             answer.close()
             return problem(503, "StoreUnavailableError", _REFUSED)  # the caller's own token is right
         kept = {name: answer.headers[name] for name in _KEPT if name in answer.headers}

@@ -48,7 +48,7 @@ from dispatcher.reading.read_model import ReadModel
 from dispatcher.sandbox.bounded_processes import BusyError
 from dispatcher.services import Services
 
-_EVERY = (401, 429, 503)
+_EVERY = (401, 403, 429, 503)
 """Any route may answer so: without the token, after too many wrong ones, while the store is away."""
 
 T = TypeVar("T")
@@ -246,6 +246,7 @@ def _failed(error: errors.CerebroError) -> Response:
 
 _STATUS: dict[type[errors.CerebroError], int] = {
     errors.BadRequestError: 400,
+    errors.ForbiddenError: 403,
     errors.NotFoundError: 404,
     errors.StoreUnavailableError: 503,
     errors.UnreadableError: 409,

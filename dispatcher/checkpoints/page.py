@@ -21,7 +21,19 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @live_route(pages, "/experiments/<name:name>/checkpoints", "checkpoints")
     def page(name: str) -> Response:
-        return tabs.answer(name, "checkpoints", "checkpoints/checkpoints.html", _fill)
+        lost = services.lost
+
+        def finish(header: Header, shown: Mapping[str, object]) -> Mapping[str, object]:
+            return {**shown, "lost": lost.newest(name)}
+
+        return tabs.answer(
+            name,
+            "checkpoints",
+            "checkpoints/checkpoints.html",
+            _fill,
+            finish,
+            beside=lambda: lost.newest(name),
+        )
 
     @pages.get("/experiments/<name:name>/checkpoints/<path:path>")
     def checkpoint_file(name: str, path: str) -> Response:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
+from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import AuditEntry, Reclaim, Troubles, UsageSample
 from cerebro.errors import BadRequestError, IllegalEventError, NotFoundError, StoreUnavailableError
 from dispatcher.cluster.disks import Disks
@@ -100,6 +101,7 @@ class Cluster:
             queue=queue,
             troubles=troubles,
             size_request=self._asked(store.size_request, None),
+            health=self._asked(store.workers_health, HealthAnswer()),
             audit=self._asked(store.audit, tuple[AuditEntry, ...]()),
             usage={
                 each.record.worker: self._usage_of(each.record.worker)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from cerebro.contract.api import QueueAnswer
+from cerebro.contract.health import HealthAnswer, Incident
 from cerebro.contract.records import (
     AuditEntry,
     SizeRequest,
@@ -20,6 +21,7 @@ from cerebro.contract.records import (
 )
 from cerebro.figures.schedule.spans import by_number
 from cerebro.state import lost_because, wording
+from cerebro.state.quarantine import health_words
 from dispatcher.cluster.summary import QueueRow, Summary, doing, queue_rows
 from dispatcher.pages.tables import page_of
 from dispatcher.tabs.workers import worker_state
@@ -95,6 +97,9 @@ class WorkerCard:
         next: what waits in its inbox.
         partitions: training partitions on its volume.
         volume: which one, if others share it.
+        health: what is to be known of its machine; empty: nothing.
+        is_quarantined: it is given nothing.
+        checked: when its machine was last checked, seconds since the epoch; `None`: never.
         history: processor share per slot, oldest first.
         busy: the share of its devices' time with a unit, per slot.
     """
@@ -114,6 +119,9 @@ class WorkerCard:
     devices: int
     tasks: tuple[RunningTask, ...]
     next: tuple[str, ...]
+    health: str = ""
+    is_quarantined: bool = False
+    checked: float | None = None
     history: tuple[float | None, ...] = ()
     busy: tuple[float, ...] = ()
 
@@ -156,6 +164,8 @@ class ClusterView:
     troubles: tuple[tuple[str, str], ...]
     size_request: SizeRequest | None
     audit: tuple[AuditEntry, ...]
+    incidents: tuple[Incident, ...]
+    quarantined: int
     span: str
 
 
@@ -174,6 +184,7 @@ class Told:
     queue: QueueAnswer = field(default_factory=lambda: QueueAnswer(runs=()))
     troubles: Troubles = field(default_factory=Troubles)
     size_request: SizeRequest | None = None
+    health: HealthAnswer = field(default_factory=HealthAnswer)
     audit: tuple[AuditEntry, ...] = ()
     usage: Mapping[str, tuple[UsageSample, ...]]
 
@@ -181,7 +192,7 @@ class Told:
 def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> ClusterView:
     """The view at `now` (seconds since the epoch), with histories of a `SPANS`; `page` of workers, from 1."""
     held = _held(told.statuses)
-    cards = [_card(status, held, told.summaries, told.troubles.pods) for status in in_order(told.statuses)]
+    cards = [_card(status, held, told) for status in in_order(told.statuses)]
     shown = page_of(cards, page, PAGE)
     there = [card for card in cards if card.state != "lost"]
     shares = [gpu.used_share for card in there for gpu in card.gpus if gpu.used_share is not None]
@@ -206,6 +217,8 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
         troubles=tuple(sorted(told.troubles.pods.items())),
         size_request=told.size_request,
         audit=told.audit[::-1],
+        incidents=told.health.incidents[::-1],
+        quarantined=sum(card.is_quarantined for card in cards),
         span=span if span in SPANS else "hour",
     )
 
@@ -221,9 +234,9 @@ def in_order(statuses: tuple[WorkerStatus, ...]) -> list[WorkerStatus]:
 def _card(
     status: WorkerStatus,
     held: Mapping[str, set[tuple[str, int]]],
-    summaries: Mapping[str, Summary],
-    troubles: Mapping[str, str],
+    told: Told,
 ) -> WorkerCard:
+    summaries, troubles, known = told.summaries, told.troubles.pods, told.health.of(status.record.worker)
     record, state = status.record, worker_state(status, is_busy=bool(status.running))
     is_lost = state == "lost"
     usage = None if is_lost else status.usage
@@ -251,6 +264,9 @@ def _card(
         tasks=()
         if is_lost
         else tuple(_running(task, summaries, len(record.devices)) for task in status.tasks if "/" in task),
+        health=health_words(status, told.health),
+        is_quarantined=known.is_quarantined,
+        checked=known.check.ended if known.check is not None else None,
         next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),
     )
 

@@ -15,7 +15,8 @@ from cerebro.commands.rules import NEW_TERMS, OF_EXPERIMENT, OF_MODEL, CommandKi
 from cerebro.contract.events import ClientEvent
 from cerebro.errors import BadRequestError, ConflictError, UnreadableError
 from cerebro.state import ExperimentState
-from dispatcher.access.guard import is_browser, local_path, who
+from dispatcher.access.guard import local_path, who
+from dispatcher.access.refusals import is_browser
 from dispatcher.commands.deletion import deletion
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.services import Services

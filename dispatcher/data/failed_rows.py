@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
+from cerebro.data.safe_open import open_below
 from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.data.view import FailedRowsView, FailedRowView
-from dispatcher.sandbox.safe_open import open_below
 
 MOST_BYTES = 8 << 20
 """Of one file: a worker tells of a hundred rows."""

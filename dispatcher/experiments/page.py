@@ -9,6 +9,7 @@ from cerebro.commands.rules import CommandKind
 from cerebro.errors import ConflictError
 from cerebro.state import wording
 from dispatcher.access.guard import local_path, who
+from dispatcher.access.rights import may_steer
 from dispatcher.commands.batch import carry_out_all
 from dispatcher.commands.page import parsed
 from dispatcher.experiments.view import ExperimentRow, ListQuery
@@ -51,7 +52,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
 def may(row: ExperimentRow) -> tuple[CommandKind, ...]:
     """What may be asked for of a row's experiment, together with others."""
-    if row.is_deleting:
+    if row.is_deleting or not may_steer(row):
         return ()
     stop = (CommandKind.STOP_RUN,) if row.state in wording.IN_PROGRESS and row.state != "stopping" else ()
     return (*stop, CommandKind.UNARCHIVE if row.is_archived else CommandKind.ARCHIVE)

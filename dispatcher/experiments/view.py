@@ -29,7 +29,7 @@ class ListQuery(Contract):
     """Which experiments, in which order.
 
     Attributes:
-        q: part of a name or an author, whatever its case.
+        q: part of a name, an author or a project, whatever its case.
         state: words of states, commas between; empty for all.
         archived: whether archived ones are left out, alone shown, or shown with the others.
         sort: keys, commas between, each with ``-`` before it for descending; see `SORTS`.
@@ -70,6 +70,8 @@ class ExperimentRow:
     author: str
     created: float
     last_event: float
+    project: str = ""
+    owner: str = ""
     state: str = READING
     run: str = ""
     kind: str = ""
@@ -146,6 +148,8 @@ def blank_row(summary: ExperimentSummary) -> ExperimentRow:
     return ExperimentRow(
         name=record.name,
         author=record.author,
+        project=record.project,
+        owner=record.owner,
         created=record.created,
         last_event=summary.last_event,
         is_archived=summary.is_archived,
@@ -163,6 +167,8 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
     return ExperimentRow(
         name=record.name,
         author=record.author,
+        project=record.project,
+        owner=record.owner,
         created=record.created,
         last_event=summary.last_event,
         state=wording.experiment(state),
@@ -213,5 +219,5 @@ def _fitting(rows: Sequence[ExperimentRow], asked: ListQuery) -> list[Experiment
         row
         for row in rows
         if (asked.archived == "all" or row.is_archived == (asked.archived == "yes"))
-        and (not wanted or wanted in row.name or wanted in row.author.casefold())
+        and (not wanted or wanted in row.name or wanted in row.author.casefold() or wanted in row.project)
     ]

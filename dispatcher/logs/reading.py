@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from pydantic import TypeAdapter
 
+from cerebro.data.safe_open import open_below
 from cerebro.errors import BadRequestError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.logs import terminal
@@ -23,7 +24,6 @@ from dispatcher.logs.search import MOST_HITS, finder
 from dispatcher.logs.terminal import Line
 from dispatcher.logs.view import LogQuery, Source
 from dispatcher.sandbox.bounded_processes import BoundedProcesses, Said
-from dispatcher.sandbox.safe_open import open_below
 
 _log = logging.getLogger(__name__)
 
@@ -142,12 +142,15 @@ class LogReader:
         return _first_lines(replace(chunk, lines=kept, begin=kept[0].offset if kept else chunk.begin))
 
     def since(self, experiment: str, source: Source, offset: int) -> Chunk:
-        """What is new behind `offset`, the `end` of an earlier chunk; at most `PIECE` bytes."""
-        return _first_lines(
-            self._chunk(
-                experiment, source, lambda file: _read(file, source, offset, PIECE, first=MOST_LINES + 1)
-            )
-        )
+        """What is new behind `offset`, the `end` of an earlier chunk; at most `PIECE` bytes. Of a log that has become
+        shorter since, its end."""
+
+        def read(file: BinaryIO) -> Chunk:
+            if offset > os.fstat(file.fileno()).st_size:
+                return _last_lines(file, source, PIECE, MOST_LINES)
+            return _read(file, source, offset, PIECE, first=MOST_LINES + 1)
+
+        return _first_lines(self._chunk(experiment, source, read))
 
     def search(self, experiment: str, chosen: Sequence[Source], query: LogQuery) -> Hits:
         """Lines with `query.q` (of `query.level`) in the logs of `chosen`.

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from cerebro.data.safe_open import open_below
 from dispatcher.logs import terminal
-from dispatcher.sandbox.safe_open import open_below
 
 MOST_HITS = 500
 MEMORY_BYTES = 512 << 20

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response, request
 
-from cerebro.commands.rules import OF_MODEL, CommandKind, allowed
+from cerebro.commands.rules import OF_MODEL, CommandKind
 from cerebro.errors import BadRequestError
+from dispatcher.access.rights import offered
 from dispatcher.models.comparison import MOST, comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import ModelsView, models
@@ -52,7 +53,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     may: dict[str, list[str]] = {action.value: [] for action in (*OF_MODEL, CommandKind.PRIORITIZE)}
     if run and compared:
         for model in compared.models:
-            for action in allowed(read_model.state, run, run.models[model.id]):
+            for action in offered(read_model.state, run, run.models[model.id]):
                 may[action.value].append(model.id)
     return {
         "view": view,

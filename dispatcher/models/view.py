@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from cerebro.commands.rules import allowed
 from cerebro.contract.priority import shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure
@@ -15,6 +14,7 @@ from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run, ways
 from cerebro.state.pruning import gone_text
+from dispatcher.access.rights import offered
 from dispatcher.models.changes import ChangeRow, changes
 from dispatcher.models.query import ModelQuery, chosen, matching
 from dispatcher.pages.tables import Cell, Paged, csv_text, page_of
@@ -74,7 +74,7 @@ class ModelsView(Paged):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRow:
-    """One epoch of a model: means over its units, weighted by rows; what validation returned; its last checkpoint, and
+    """One epoch of a model: metrics of its units together; what validation returned; its last checkpoint, and
     whether that file is kept: most are removed once nothing needs them."""
 
     epoch: int
@@ -158,7 +158,7 @@ def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
         query=asked,
         counts=tuple(Counter(row.state for row in found).most_common()),
         best=best(run, table),
-        may=tuple(sorted(allowed(read_model.state, run))),
+        may=tuple(sorted(offered(read_model.state, run))),
         **page.of(len(rows)),
     )
 
@@ -201,7 +201,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
             for epoch in range(found.inherited_epochs + 1, found.completed_epochs + 1)
         ),
         failed_at=failed_attempts(run, [name]).get(name),
-        may=tuple(sorted(allowed(read_model.state, run, found))),
+        may=tuple(sorted(offered(read_model.state, run, found))),
         ways=tuple(_ways(run, found)),
         hyperparams=found.hyperparams,
         changes=changes(found),
@@ -251,7 +251,7 @@ def _row(
         cells=tuple(told(column.cell(row)) for column in columns),
         failure=row.failure,
         failed_at=failed_at,
-        may=tuple(sorted(allowed(read_model.state, run, run.models[row.id]))),
+        may=tuple(sorted(offered(read_model.state, run, run.models[row.id]))),
         changed="; ".join(
             f"{each.name} is {each.after!r} since {each.since}" for each in changes(run.models[row.id])
         ),

@@ -24,4 +24,11 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             view = overview(read_model, now=now, statuses=statuses, fit=request.args.get("fit", ""))
             return {"view": view, "record": read_model.record}
 
-        return tabs.answer(name, "overview", "overview/overview.html", fill)
+        lost = tabs.services.lost
+
+        def finish(header: Header, shown: Mapping[str, object]) -> Mapping[str, object]:
+            return {**shown, "lost": lost.newest(name)}
+
+        return tabs.answer(
+            name, "overview", "overview/overview.html", fill, finish, beside=lambda: lost.newest(name)
+        )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from cerebro.contract.records import Hyperparameters, WorkerStatus
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Run, TaskState, rungs, wording
+from cerebro.state.goals import clock, forecast_lines
 from cerebro.state.throughput import Throughput
 from dispatcher.data.view import SplitRow, split_rows
 from dispatcher.reading.read_model import ReadModel
@@ -97,6 +98,8 @@ class Overview:
     workers: tuple[WorkerRow, ...]
     search: tuple[str, str] | None = None
     """The procedure of a fit that searches, and how far it is, in words."""
+    forecast: tuple[str, tuple[str, ...]] | None = None
+    """When the fit is expected to end, or was beside when it did; and what more is to be said, in words."""
 
 
 def overview(
@@ -123,7 +126,14 @@ def overview(
         search=(rungs.procedure(run), rungs.standing(run, read_model.table(run).trained_epochs()))
         if run and run.search
         else None,
+        forecast=_forecast(run, now) if run and run.forecasts else None,
     )
+
+
+def _forecast(run: Run, now: float) -> tuple[str, tuple[str, ...]]:
+    newest = run.forecasts[-1] if run.is_open else run.forecasts[0]
+    expected = newest.time + newest.end.p50_s
+    return clock(expected, now), tuple(forecast_lines(run, now))
 
 
 def _fit(read_model: ReadModel, run: Run) -> FitSummary:

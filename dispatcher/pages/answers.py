@@ -19,6 +19,8 @@ from http import HTTPStatus
 from flask import Response, request
 from werkzeug.utils import get_content_type
 
+from dispatcher.access.rights import seen_as
+
 _MAX_BYTES = 8 << 20
 """Of all bodies that are kept."""
 _MAX_BODIES = 2_000
@@ -67,10 +69,10 @@ class Answers:
         Args:
             version: makes what differs whenever `build` would make something else. It is asked before the data is
                 looked at: a body may be newer than its tag says, never older. Called again without a request.
-            build: makes what everybody may be given: no form's token is in it.
+            build: makes what everybody may be given of whom `seen_as` says the same: no form's token is in it.
         """
         takes_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
-        address = f"{request.full_path} {takes_gzip} {mimetype}"
+        address = f"{request.full_path} {takes_gzip} {mimetype} {seen_as()}"
 
         def again(if_none_match: str, build: Build | None = None) -> tuple[str, Body | None] | None:
             known = f"{self._process} {address} {version()!r}"

@@ -50,10 +50,17 @@ class PollCache:
     """WSGI middleware around the whole application, `app`. Safe for several threads.
 
     Args:
-        monotonic: seconds that never go back.
+        monotonic: seconds that never go back. trusted_s: for how long a poll is let in without another look.
     """
 
-    def __init__(self, app: WSGIApplication, metrics: Metrics, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        app: WSGIApplication,
+        metrics: Metrics,
+        monotonic: Callable[[], float],
+        trusted_s: float = TRUSTED_S,
+    ) -> None:
+        self._trusted_s = trusted_s
         self._app, self._metrics, self._monotonic = app, metrics, monotonic
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[object, ...], _Known] = OrderedDict()
@@ -75,7 +82,7 @@ class PollCache:
             is_let_in = status[:3] in ("200", "304") and not any(name == "Set-Cookie" for name, _ in headers)
             if again is not None and counted is not None and is_let_in:
                 kept = [(name, value) for name, value in headers if name not in _ABOUT_THE_BODY]
-                self._remember(key, _Known(again, counted, kept, self._monotonic() + TRUSTED_S))
+                self._remember(key, _Known(again, counted, kept, self._monotonic() + self._trusted_s))
             return start_response(status, headers, *raised)  # type: ignore[arg-type]
 
         return self._app(environ, begin)

@@ -11,7 +11,9 @@ from werkzeug.exceptions import HTTPException
 
 from cerebro import errors
 from cerebro.contract.records import ExperimentSummary
-from dispatcher.access.guard import MAX_UPLOAD_BYTES, is_browser
+from dispatcher.access.guard import MAX_UPLOAD_BYTES
+from dispatcher.access.oidc import IdTokenError
+from dispatcher.access.refusals import is_browser
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.reader import Reader
 from dispatcher.sandbox.bounded_processes import BusyError
@@ -137,6 +139,12 @@ def _problem(error: errors.CerebroError) -> Problem:
     if isinstance(error, BusyError):
         do = "Reload this page in a moment. Runs are not affected."
         return Problem(status=503, title="Busy", what=what, do=do)
+    if isinstance(error, errors.ForbiddenError):
+        do = "Nothing was done. The page Account says what you may, and in which projects you are."
+        return Problem(status=403, title="Not yours to do", what=what, do=do)
+    if isinstance(error, IdTokenError):
+        do = "Sign in again. If it stays, tell whoever runs the cluster: the dispatcher's log has the reason, too."
+        return Problem(status=401, title="Not signed in", what=what, do=do)
     if isinstance(error, errors.UnauthorizedError):
         title = "The store refuses this page's token"
         do = "The dispatcher's CEREBRO_TOKEN differs from kvs_api's: set the same for both and restart them."

@@ -6,6 +6,9 @@ from typing import Protocol
 
 from cerebro.contract import api
 from cerebro.contract.events import ClientEvent, Event, LivePoint
+from cerebro.contract.health import HealthAnswer
+from cerebro.contract.identity import MadeToken, Principal, TokenRecord, TokenRequest
+from cerebro.contract.quotas import Usage
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
@@ -17,6 +20,7 @@ from cerebro.contract.records import (
     UsageSample,
     WorkerStatus,
 )
+from cerebro.contract.registry import RegisteredModel
 
 ENTRIES_PER_READ = 1000
 """Most entries that `events` and `live` return at once; fewer mean that the log is read to its end."""
@@ -47,6 +51,12 @@ class Store(Protocol):
         """Append a user's event; `ConflictError` when it comes at the wrong time. `is_unread`: nobody could read the
         log; `once`: of calls with the same one, the first alone counts."""
 
+    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+        """Ask the worker that runs a task where its process is."""
+
+    def stacks(self, experiment: str, question: str) -> str | None:
+        """What it has answered."""
+
     def restore(self, experiment: str) -> None:
         """Put an experiment back that was quarantined because it could not be read."""
 
@@ -65,14 +75,41 @@ class Store(Protocol):
     def troubles(self) -> Troubles:
         """Why workers that are wanted do not start."""
 
+    def workers_health(self) -> HealthAnswer:
+        """What is known of workers' machines."""
+
     def audit(self) -> tuple[AuditEntry, ...]:
         """What was done to the cluster, oldest first."""
+
+    def whoami(self, *, acts_for: str = "", token: str = "") -> Principal:
+        """Who somebody is, where there are users."""
+
+    def tokens(self, *, acts_for: str = "") -> tuple[TokenRecord, ...]:
+        """Tokens that one may see."""
+
+    def make_token(self, request: TokenRequest) -> MadeToken:
+        """Make a token."""
+
+    def revoke_token(self, token: str) -> None:
+        """Revoke one, by its id."""
+
+    def quotas(self) -> tuple[Usage, ...]:
+        """Quotas of projects, and what they use."""
+
+    def note_audit(self, what: str) -> None:
+        """Put into the audit list what the one whose request this is did."""
+
+    def registry(self) -> tuple[RegisteredModel, ...]:
+        """Registered models, by name."""
 
     def reclaim(self) -> Reclaim:
         """Data sets that no experiment needs any more."""
 
     def code(self, sha256: str) -> CodeRecord:
         """User code by hash; `NotFoundError` if there is none."""
+
+    def put_code(self, code: CodeRecord) -> CodeRecord:
+        """Store user code under its hash; twice is harmless."""
 
     def put_archive(self, sha256: str, content: bytes) -> None:
         """Store an archive under its hash; twice is harmless."""

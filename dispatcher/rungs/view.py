@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from cerebro.commands.rules import allowed
 from cerebro.contract.base import Contract
 from cerebro.errors import NotFoundError
 from cerebro.state import ExperimentState, Run, rungs
 from cerebro.state.rungs import AtRung, Fate, Rung
+from dispatcher.access.rights import offered
 from dispatcher.reading.model_table import ModelTable
 from dispatcher.reading.read_model import ReadModel
 
@@ -101,7 +101,7 @@ def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchV
         stop=_stop_rules(run),
         rungs=tuple(_table(read_model.state, run, table, rung, size) for rung in read_model.rungs(run)),
         size=size,
-        may=tuple(sorted(allowed(read_model.state, run))),
+        may=tuple(sorted(offered(read_model.state, run))),
     )
 
 
@@ -147,7 +147,7 @@ def _row(state: ExperimentState, run: Run, table: ModelTable, each: AtRung) -> R
     told = "" if is_said else on or each.why or each.words
     index = known.index if known else 0
     # Who went on from here is a row of a higher rung, too: there is what may be done.
-    may = allowed(state, run, run.models[each.model]) if each.fate != "goes on" else frozenset[str]()
+    may = offered(state, run, run.models[each.model]) if each.fate != "goes on" else frozenset[str]()
     return RungRow(
         model=each.model,
         index=index,

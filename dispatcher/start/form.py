@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter, ValidationError
 
 from cerebro.contract.base import SPLITS, Name
-from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.records import ColumnType, ExperimentRecord, Locator, Locators
 
 FIELDS = frozenset(
-    {"name", "author", "misc", *(f"{split}_{part}" for split in SPLITS for part in ("metadata", "objects"))}
+    {
+        "name",
+        "author",
+        "project",
+        "misc",
+        "file",
+        *(f"{split}_{part}" for split in SPLITS for part in ("metadata", "objects")),
+    }
 )
 """Fields of text, by name."""
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
@@ -32,11 +39,13 @@ _MAX_AUTHOR = 100
 
 @dataclass(frozen=True, kw_only=True)
 class StartForm:
-    """The `FIELDS` as typed, stripped; `archive` is the hash of an archive that an earlier try has stored."""
+    """The `FIELDS` as typed, stripped; `archive` is the hash of an archive that an earlier try has stored; `types` of
+    columns by split, which an experiment file alone gives."""
 
     fields: Mapping[str, str]
     archive: str = ""
     archive_name: str = ""
+    types: Mapping[str, dict[str, ColumnType]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, sent: Mapping[str, str]) -> StartForm:
@@ -48,6 +57,16 @@ class StartForm:
             archive_name=sent.get("kept_archive_name", "").strip()[:200],
         )
 
+    def filled(self, name: str, locators: Locators) -> StartForm:
+        """With what an experiment file says in place of what was typed."""
+        given = {"name": name, "misc": "\n".join(locators.misc)}
+        splits = locators.splits()
+        for split in SPLITS:
+            given[f"{split}_metadata"] = splits[split].metadata if split in splits else ""
+            given[f"{split}_objects"] = (splits[split].objects or "") if split in splits else ""
+        types = {split: locator.types for split, locator in splits.items()}
+        return replace(self, fields={**self.fields, **given}, types=types)
+
     def problems(self) -> dict[str, str]:
         """Field -> what is wrong and what to do; all at once, so that one look mends them."""
         found: dict[str, str] = {}
@@ -55,6 +74,8 @@ class StartForm:
             found["name"] = problem
         if len(self.fields["author"]) > _MAX_AUTHOR or not self.fields["author"].isprintable():
             found["author"] = f"At most {_MAX_AUTHOR} characters on one line."
+        if self.fields["project"] and _name_problem(self.fields["project"]):
+            found["project"] = "Lower-case letters, digits and hyphens, at most 50, like vision."
         for split in SPLITS:
             metadata, objects = f"{split}_metadata", f"{split}_objects"
             if self.fields[objects] and not self.fields[metadata]:
@@ -73,7 +94,11 @@ class StartForm:
         """The locators of the fields that have no problem; None if there is no split among them."""
         good = {name: text for name, text in self.fields.items() if name not in problems}
         splits = {
-            split: Locator(metadata=metadata, objects=good.get(f"{split}_objects") or None)
+            split: Locator(
+                metadata=metadata,
+                objects=good.get(f"{split}_objects") or None,
+                types=self.types.get(split, {}),
+            )
             for split in SPLITS
             if (metadata := good.get(f"{split}_metadata"))
         }
@@ -84,8 +109,13 @@ class StartForm:
         """The experiment; only for a form without `problems`."""
         locators = self.locators()
         assert locators is not None
-        name, author = self.fields["name"], self.fields["author"]
-        return ExperimentRecord(name=name, locators=locators, archive=self.archive or None, author=author)
+        return ExperimentRecord(
+            name=self.fields["name"],
+            locators=locators,
+            archive=self.archive or None,
+            author=self.fields["author"],
+            project=self.fields["project"],
+        )
 
     def _misc(self) -> tuple[str, ...]:
         return tuple(line.strip() for line in self.fields["misc"].splitlines() if line.strip())

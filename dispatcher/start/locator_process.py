@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.contract.records import Locator, Locators
-from cerebro.data.locators import checked_metadata
+from cerebro.data.locators import preview_metadata
 from cerebro.data.objects import ObjectStore, is_absent, split_uri
 from cerebro.errors import LocatorError, MetadataError
 from dispatcher.sandbox.bounded_processes import bound
@@ -29,8 +29,7 @@ from dispatcher.start.locator_sources import NotLookedAtError, root_of
 
 LOCAL_BYTES = 4 << 30
 CLUSTER_BYTES = 384 << 20
-"""One who takes all memory of the pod ends the page: enough for a table of 16 MiB as CSV."""
-MOST_METADATA_BYTES = 64 << 20
+"""One who takes all memory of the pod ends the page: enough for the first megabytes of a table."""
 MOST_IMAGE_BYTES = 2 << 20
 ROWS_SHOWN = 5
 COLUMNS_SHOWN = 30
@@ -122,21 +121,13 @@ def _split(split: str, locator: Locator, shared: Path | None) -> Iterator[Locato
     rows: list[dict[str, Any]] = []
 
     def metadata() -> dict[str, Any]:
-        address, name = split_uri(locator.metadata)
-        root = root_of(address, shared)
-        size = root.size(name)
-        if size > MOST_METADATA_BYTES:
-            raise NotLookedAtError(
-                f"It is there, with {size:,} bytes: too many to look into here, where at most "
-                f"{MOST_METADATA_BYTES >> 20} MiB are read. The controller reads it when the first run starts"
-            )
-        content = root.head(name, MOST_METADATA_BYTES)
-        table = checked_metadata(split, locator.metadata, content).table
-        rows.extend(table.slice(0, ROWS_SHOWN).to_pylist())
+        found = preview_metadata(split, locator, ROWS_SHOWN, opened=lambda root: root_of(root, shared))
+        table = found.table
+        rows.extend(table.to_pylist())
         shown = table.column_names[:COLUMNS_SHOWN]
         return {
-            "num_bytes": size,
-            "rows": table.num_rows,
+            "num_bytes": found.num_bytes,
+            "rows": found.rows,
             "columns": tuple((_cell(name), _cell(table.schema.field(name).type)) for name in shown),
             "more_columns": len(table.column_names) - len(shown),
             "preview": tuple(tuple(_cell(row[name]) for name in shown) for row in rows),

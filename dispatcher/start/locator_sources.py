@@ -9,14 +9,17 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from cerebro.data.objects import ObjectStore, local_path
 from cerebro.data.objects.folder import FolderStore
 from cerebro.data.objects.s3 import S3Store
+from cerebro.data.safe_open import open_below, open_folder_below
 from cerebro.errors import LocatorError
-from dispatcher.sandbox.safe_open import open_below
 
 _NOT_DATA = ("/proc", "/sys", "/dev")
 
@@ -82,12 +85,36 @@ class _SharedFolder(FolderStore):
 
     def open(self, name: str) -> BinaryIO:
         """The object as a file."""
-        try:
+        with self._no_link():
             return open_below(self._shared, str(self._path(name).relative_to(self._shared)))
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise self._linked() from error
-            raise
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such an object."""
+        return stat.S_ISREG(self._mode(name))
+
+    def has_folder(self, name: str) -> bool:
+        """Whether ``name`` is a folder."""
+        return stat.S_ISDIR(self._mode(name))
+
+    def in_folder(self, name: str) -> Iterator[str]:
+        """Names of the files that lie directly in a folder (empty: the root), in order; and of links, which `open`
+        refuses."""
+        place = self._path(name) if name else self._root
+        with self._translated(name), self._folder(place) as folder, os.scandir(folder) as entries:
+            found = sorted(
+                entry.name for entry in entries if entry.is_file(follow_symlinks=False) or entry.is_symlink()
+            )
+        yield from (f"{name}/{each}" if name else each for each in found)
+
+    def folders(self, name: str) -> Iterator[str]:
+        """Names of the folders that lie directly in a folder, in order; no links."""
+        with (
+            self._translated(name),
+            self._folder(self._path(name)) as folder,
+            os.scandir(folder) as entries,
+        ):
+            found = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        yield from (f"{name}/{each}" for each in found)
 
     def size(self, name: str) -> int:
         """Bytes of the object."""
@@ -99,6 +126,37 @@ class _SharedFolder(FolderStore):
         if self._root.resolve() != self._shared.resolve() / self._root.relative_to(self._shared):
             raise self._linked()
         super().check()
+
+    def _mode(self, name: str) -> int:
+        """What is there, as `os.stat` tells it; 0 if there is nothing."""
+        path = self._path(name)
+        try:
+            with self._folder(path.parent) as folder:
+                mode = os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return 0
+        if stat.S_ISLNK(mode):
+            raise self._linked()
+        return mode
+
+    @contextmanager
+    def _folder(self, path: Path) -> Iterator[int]:
+        inner = path.relative_to(self._shared).as_posix()
+        with self._no_link():
+            folder = open_folder_below(self._shared, "" if inner == "." else inner)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+    @contextmanager
+    def _no_link(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise self._linked() from error
+            raise
 
     def _linked(self) -> NotLookedAtError:
         return NotLookedAtError(f"{self.uri} leads through a link, which this page does not follow")

@@ -1,14 +1,16 @@
 """The start page: takes code and locators, checks them as they are entered, creates the experiment.
 
 A good archive is stored at once, so that a form sent back for another field does not lose it; archives are
-named by their content, so storing one again is harmless. The script's check (`start_check`) is the form's own, of the
-same fields, answered in pieces: without scripts the button does the same.
+named by their content, so storing one again is harmless. What an experiment file asks for is requested right after the
+experiment is created: the first run of each kind, so that a form sent twice has one effect. The script's check
+(`start_check`) is the form's own, of the same fields, answered in pieces: without scripts the button does the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from flask import Flask, g, jsonify, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -19,6 +21,13 @@ from cerebro.usercode.archive import DEFAULT_LIMITS, ArchiveListing, human_bytes
 from dispatcher.access.guard import LONGEST_NAME
 from dispatcher.sandbox.bounded_processes import BusyError
 from dispatcher.services import Services
+from dispatcher.start.experiment_file import (
+    MOST_BYTES,
+    AskedByFile,
+    FileReader,
+    archive_problem,
+    shown_runs,
+)
 from dispatcher.start.form import FIELDS, StartForm
 from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
 
@@ -36,6 +45,8 @@ class _Try:
     """By field; several for miscellaneous files."""
     conflict: str = ""
     """Name of an experiment that is in the way."""
+    asked: AskedByFile | None = None
+    """What the experiment file asks for, if there is a good one."""
 
     def page(self, status: int, note: str = "") -> ResponseReturnValue:
         page = render_template(
@@ -44,6 +55,7 @@ class _Try:
             problems=self.problems,
             listing=self.listing,
             findings=self.findings,
+            runs=list(shown_runs(self.asked)) if self.asked else [],
             conflict=self.conflict,
             note=note,
             files_shown=FILES_SHOWN,
@@ -64,7 +76,7 @@ class _Try:
 
 def register(app: Flask, services: Services) -> None:
     """Add the routes."""
-    check = LocatorCheck(services.settings)
+    check, reader = LocatorCheck(services.settings), FileReader()
 
     @app.route("/start", methods=["GET", "POST"])
     def start() -> ResponseReturnValue:
@@ -78,7 +90,7 @@ def register(app: Flask, services: Services) -> None:
             )
             return sent.page(400)
         try:
-            return _handle(sent, services, check)
+            return _handle(sent, services, check, reader)
         except StoreUnavailableError as error:
             sent.problems["form"] = (
                 f"Nothing was created: {error}. What you typed is still here: send it again."
@@ -89,7 +101,10 @@ def register(app: Flask, services: Services) -> None:
     def start_check() -> ResponseReturnValue:
         """Of the fields that were sent: what is wrong, what was found; and the archive's hash if one came."""
         sent = _Try(form=StartForm.parse(request.form))
-        _check(sent, services, check)
+        if "file" in request.form:
+            _look(sent, services, reader)  # the fields that it fills are checked each by itself
+        else:
+            _check(sent, services, check, reader)
         pieces = {
             name: {
                 "problem": sent.problems.get(name, ""),
@@ -105,20 +120,29 @@ def register(app: Flask, services: Services) -> None:
                 "start/_found.html", findings=[], listing=sent.listing, files_shown=FILES_SHOWN
             )
             pieces["archive"] = {"problem": sent.problems.get("archive", ""), "html": html}
-        return jsonify(fields=pieces, archive=sent.form.archive, archive_name=sent.form.archive_name)
+        if "file" in pieces:
+            pieces["file"]["html"] = render_template(
+                "start/_runs.html", runs=list(shown_runs(sent.asked)) if sent.asked else []
+            )
+        return jsonify(
+            fields=pieces,
+            archive=sent.form.archive,
+            archive_name=sent.form.archive_name,
+            filled=sent.form.fields if sent.asked else {},
+        )
 
     @app.get("/start/<name:name>")
     def started(name: str) -> ResponseReturnValue:
         return render_template("start/started.html", record=services.reader.record(name))
 
 
-def _handle(sent: _Try, services: Services, check: LocatorCheck) -> ResponseReturnValue:
+def _handle(sent: _Try, services: Services, check: LocatorCheck, files: FileReader) -> ResponseReturnValue:
     reader = services.reader
     if request.form.get("action") == "check":
-        _check(sent, services, check)
+        _check(sent, services, check, files)
         note = "Nothing is wrong with this form. Nothing was created yet."
         return sent.page(422) if sent.problems else sent.page(200, note=note)
-    _look(sent, services)
+    _look(sent, services, files)
     if sent.problems:
         return sent.page(422)
     try:
@@ -129,24 +153,70 @@ def _handle(sent: _Try, services: Services, check: LocatorCheck) -> ResponseRetu
     except BadRequestError as error:
         sent.problems["form"] = f"The store refused it: {error}."
         return sent.page(422)
-    return redirect(url_for("started", name=record.name), 303)
+    if sent.asked is None:
+        return redirect(url_for("started", name=record.name), 303)
+    asked, started = sent.asked, list[str]()
+    try:
+        for code in asked.codes:
+            reader.ask(partial(reader.store.put_code, code), is_command=True)
+        for run in asked.runs:
+            reader.ask(partial(reader.store.append, record.name, run), is_command=True)
+            started.append(run.run)
+    except ConflictError as error:
+        sent.problems["name"] = f"{error}. Nothing was started: name another experiment in the file."
+        sent.conflict = record.name
+        return sent.page(409)
+    except (StoreUnavailableError, BadRequestError) as error:
+        there = ", ".join([record.name, *started])
+        sent.problems["form"] = (
+            f"The store was there for {there} alone: {error}. Send it again: what is there is not done twice."
+        )
+        return sent.page(503 if isinstance(error, StoreUnavailableError) else 422)
+    return redirect(url_for("pages.experiment", name=record.name), 303)
 
 
-def _look(sent: _Try, services: Services) -> None:
-    """What can be said without reading data: all mistakes of form, and the archive."""
-    sent.problems = sent.form.problems()
+def _look(sent: _Try, services: Services, files: FileReader) -> None:
+    """What can be said without reading data: all mistakes of form, the archive and the experiment file."""
+    found: dict[str, str] = {}
     try:
         _take_archive(sent, services)
     except ArchiveError as error:
-        sent.problems["archive"] = f"{error}."
+        found["archive"] = f"{error}."
     except NotFoundError:
         sent.form = replace(sent.form, archive="", archive_name="")
-        sent.problems["archive"] = "The store no longer has the archive sent before: choose the file again."
+        found["archive"] = "The store no longer has the archive sent before: choose the file again."
+    if problem := _take_file(sent, files):
+        found["file"] = problem
+    elif sent.asked and (problem := archive_problem(sent.asked, sent.listing)):
+        found.setdefault("archive", problem)
+    sent.problems = found if "file" in found else {**sent.form.problems(), **found}
 
 
-def _check(sent: _Try, services: Services, check: LocatorCheck) -> None:
+def _take_file(sent: _Try, files: FileReader) -> str:
+    """Read the experiment file, if there is one, and fill the form from it; what is wrong with it."""
+    upload = request.files.get("file_upload")
+    if upload is not None and upload.filename:
+        content = upload.stream.read(MOST_BYTES + 1)
+        text = content.decode(errors="replace").replace("\r\n", "\n")
+        sent.form = replace(sent.form, fields={**sent.form.fields, "file": text})
+    text = sent.form.fields["file"]
+    if not text:
+        return ""
+    if len(text) > MOST_BYTES:
+        return f"Larger than {human_bytes(MOST_BYTES)}."
+    author = sent.form.fields["author"][:LONGEST_NAME]
+    try:
+        sent.asked, mistakes = files.read(text, archive=sent.form.archive, author=author)
+    except BusyError as error:
+        return f"It was not read: {error}."
+    if sent.asked is not None:
+        sent.form = sent.form.filled(sent.asked.name, sent.asked.locators)
+    return mistakes
+
+
+def _check(sent: _Try, services: Services, check: LocatorCheck, files: FileReader) -> None:
     """All that can be said."""
-    _look(sent, services)
+    _look(sent, services, files)
     locators = sent.form.locators(sent.problems)
     if locators is None:
         return

@@ -60,16 +60,27 @@
     return split ? [`${split}_metadata`, `${split}_objects`] : [name];
   };
 
+  // Of an experiment file: what it says in place of what was typed, and what the button will do.
+  const takeOver = async ({ fields, filled }) => {
+    const runs = Boolean(fields.file?.html.trim());
+    form.querySelector('button[value="create"]').textContent = runs ? "Create experiment and start" : "Create experiment";
+    const changed = Object.keys(filled).filter((name) => !["file", "author"].includes(name) && form.elements[name].value !== filled[name]);
+    for (const name of changed) form.elements[name].value = filled[name];
+    const keys = new Set(changed.map((name) => group(name)[0]));
+    for (const key of keys) await check(key); // one by one: the server looks at few at a time
+  };
+
   const check = async (name) => {
     const names = group(name);
     const fields = names.map((each) => [each, form.elements[each].value]);
-    const before = JSON.stringify(fields);
+    if (name === "file") fields.push(["kept_archive", form.elements.kept_archive.value]);
     if (!fields.some(([, value]) => value.trim())) return names.forEach((each) => show(each, {}));
     said.textContent = "Checking ...";
     try {
       const answer = await send(fields);
-      if (JSON.stringify(names.map((each) => [each, form.elements[each].value])) !== before) return; // typed on meanwhile
+      if (names.some((each) => form.elements[each].value !== Object.fromEntries(fields)[each])) return; // typed on meanwhile
       for (const each of names) show(each, answer.fields[each] || {});
+      if (name === "file") await takeOver(answer);
       said.textContent = "";
     } catch (error) {
       said.textContent = `Not checked. ${error.message}`;
@@ -77,7 +88,7 @@
   };
 
   form.addEventListener("input", ({ target }) => {
-    if (target === file || target.type === "checkbox" || !target.name) return;
+    if (target.type === "file" || target.type === "checkbox" || !target.name) return;
     const key = group(target.name)[0];
     clearTimeout(waiting.get(key));
     waiting.set(key, setTimeout(() => check(target.name), AFTER_MS));
@@ -100,6 +111,7 @@
         form.elements.kept_archive.value = answer.archive;
         form.elements.kept_archive_name.value = answer.archive_name;
         file.value = ""; // it is there: creating needs not send it again
+        if (form.elements.file.value.trim()) check("file");
         said.textContent = `${answer.archive_name} is stored and will be used.`;
       }
     } catch (error) {
@@ -111,7 +123,17 @@
   file.addEventListener("change", take);
   sending.querySelector("button").addEventListener("click", () => transfer?.abort());
 
-  // --- files that are dropped: an archive, or locators as JSON
+  // --- the experiment file
+
+  const takeText = async (chosen) => {
+    form.elements.file.value = await chosen.text();
+    form.elements.file.rows = 12;
+    form.elements.file_upload.value = ""; // its text is there
+    check("file");
+  };
+  form.elements.file_upload.addEventListener("change", ({ target }) => target.files[0] && takeText(target.files[0]));
+
+  // --- files that are dropped: an archive, an experiment file, or locators as JSON
 
   const fill = (text) => {
     const given = JSON.parse(text);
@@ -149,6 +171,7 @@
       }
       return;
     }
+    if (/\.ya?ml$/.test(dropped.name)) return takeText(dropped);
     file.files = event.dataTransfer.files;
     take();
   });

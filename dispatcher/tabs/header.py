@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cerebro.commands.rules import allowed, resumable
+from cerebro.commands.rules import resumable
 from cerebro.contract.priority import NAMES, shown
 from cerebro.contract.records import WorkerStatus
 from cerebro.state import Run, RunState, Standing, reason_to_wait, waiting_for, wording
 from cerebro.state.throughput import TimeLeft
+from dispatcher.access.rights import offered
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.models import Best, best
 from dispatcher.tabs.runs import RunRow, run_row
@@ -58,6 +59,7 @@ class Header:
     fits: tuple[str, ...]
     fit: str
     searches: bool
+    project: str
     left: TimeLeft | None
     best: Best | None
     standing: Standing | None
@@ -85,13 +87,14 @@ def header(
     run, chosen = wording.shown_run(state), read_model.fit(fit)
     done, total = read_model.progress(run) if run else (0, 0)
     word, halted = wording.experiment(state), resumable(state)
-    may = allowed(state) | (allowed(state, run) if run else frozenset())
+    may = offered(state) | (offered(state, run) if run else frozenset())
     own = (each.as_logged(state) for each in standings)
     standing = next((each for each in own if run and run.is_open and each.run == run.id), None)
     waits = reason_to_wait(waiting_for(state, run), standing) if run else ""
     return Header(
         name=record.name,
         author=record.author,
+        project=record.project,
         created=record.created,
         state=word,
         note=_note(run, standing, waits),

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,12 +15,16 @@ import pytest
 
 from cerebro import cli
 from cerebro.cli import doctor
-from cerebro.cli.doctor import Case, Finding, Verdict, cluster, installation, machine, settings
+from cerebro.cli.doctor import Case, Finding, Verdict, checkpoints, cluster, installation, machine, settings
+from cerebro.contract.health import HealthAnswer, Quarantine, WorkerHealth
 from cerebro.contract.records import WorkerRecord, WorkerStatus
+from cerebro.errors import NotFoundError
 from cerebro.local import ports, processes
 from cerebro.local.home import ClusterHome
+from cerebro.state.final_files import final_files
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import Fake
+from tests.state.stories import Story
 
 
 @pytest.fixture
@@ -143,6 +148,22 @@ def _worker(number: int, *, threads: int, cores: int = 2) -> WorkerStatus:
     return WorkerStatus(record=record, silent_s=1.0)
 
 
+@pytest.mark.parametrize("is_quarantined", [False, True])
+def test_workers_that_are_quarantined_are_named(
+    case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, is_quarantined: bool
+) -> None:
+    """With the reason, and how a worker is given tasks again."""
+    mark = Quarantine(is_on=is_quarantined, reason="2 units failed of its machine", by="controller", time=1.0)
+    known = HealthAnswer(workers={"worker-1": WorkerHealth(quarantine=mark)})
+    store = SimpleNamespace(
+        workers=lambda: [_worker(number, threads=1) for number in (0, 1)], workers_health=lambda: known
+    )
+    monkeypatch.setattr(cluster, "remote_client", lambda environment: store)
+    found = cluster.machines(case())
+    assert found.verdict is (Verdict.WARN if is_quarantined else Verdict.OK)
+    assert ("worker-1 is quarantined: 2 units failed" in found.message) == is_quarantined
+
+
 @pytest.mark.parametrize(("threads", "verdict"), [(1, Verdict.OK), (2, Verdict.WARN)])
 def test_more_threads_than_cores_are_doubtful(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, threads: int, verdict: Verdict
@@ -154,6 +175,38 @@ def test_more_threads_than_cores_are_doubtful(
     assert found.verdict is verdict
     assert verdict is Verdict.OK or "4 threads on the 2 core(s) of node-a" in found.message
     assert verdict is Verdict.OK or "worker.cores" in found.mend
+
+
+def test_final_checkpoints_that_are_gone_are_named(
+    case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what to do about the first one; an experiment that cannot be read keeps no other from being looked at."""
+    made, story = case(), Story()
+    story.fit(models=2)
+    story.epoch(1)
+    story.epoch(2)
+    summaries = [SimpleNamespace(experiment=SimpleNamespace(name=n), unreadable=None) for n in ("bad", "one")]
+    monkeypatch.setattr(checkpoints, "client", lambda info: SimpleNamespace(experiments=lambda: summaries))
+
+    def load(kvs: object, name: str) -> object:
+        if name == "bad":
+            raise NotFoundError("gone")
+        return story.state, None
+
+    monkeypatch.setattr(checkpoints, "load_readable", load)
+    assert "no local cluster runs" in checkpoints.final_checkpoints(made).message
+    running = replace(made, info=SimpleNamespace())  # type: ignore[arg-type]
+    found = checkpoints.final_checkpoints(running)
+    assert found.verdict is Verdict.WARN
+    assert "m00 of one/fit-1" in found.message
+    assert "`cerebro clone one m00 --run fit-1`" in found.mend
+    for each in final_files(story.state):
+        path = made.home.volumes / "checkpoints" / each.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("state")
+    assert checkpoints.final_checkpoints(running) == Finding(
+        Verdict.OK, "those of all finished models are there"
+    )
 
 
 def test_more_workers_than_memory_are_doubtful(case: Callable[..., Case]) -> None:

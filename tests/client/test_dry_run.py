@@ -161,6 +161,37 @@ def test_everything_is_tried(locators: Locators) -> None:
         assert line in shown
 
 
+class Fitting(Arrays):
+    """Labels are numbered in the order of the training rows that are tried."""
+
+    def fit(self, batches: Any, object_dir: str) -> Any:
+        labels = [label for batch in batches for label in batch["label"].to_pylist()]
+        assert (Path(object_dir) / "0.npy").exists()
+        return {"labels": list(dict.fromkeys(labels)), "rows": len(labels)}
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        inputs, label = super().row_preprocessor(row, mode, object_dir)
+        return inputs, None if label is None else self.fitted["labels"].index(label)
+
+
+class Fitted(Linear):
+    """As many classes as were found."""
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        return [torch.nn.Linear(2, len(self.fitted["labels"]))]
+
+
+def test_fit_is_tried_on_the_same_training_rows(locators: Locators) -> None:
+    """Before all else, and both specs have what it returned; without training rows there is nothing to fit."""
+    found = experiment(locators).try_out(Fitting(), Fitted(), CONFIGURATION)
+    assert found.steps[0].name == "fit"
+    assert "of 8 rows" in found.steps[0].found
+    assert (found.parameters, found.skipped) == (9, {})
+    assert experiment(locators).try_out(Fitting()).steps[0].name == "fit"
+    with pytest.raises(SpecError, match="sees the rows of the split 'train', and none is located"):
+        experiment(Locators(valid=locators.valid, misc=locators.misc)).try_out(Fitting())
+
+
 def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
     """Methods that are not needed, data that are not there, and rows of a large batch."""
     only = Locators(train=locators.train, misc=locators.misc)

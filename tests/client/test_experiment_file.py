@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from cerebro.client.experiment_file import read
 from cerebro.client.experiment_file.running import Study
+from cerebro.client.goals import Budget
 from cerebro.client.search import choice, loguniform
 from cerebro.client.search.choices import ASHA, TPE, Above, Plateau
 from cerebro.errors import ExperimentFileError
@@ -198,6 +200,35 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ExperimentFileError, match="must be a mapping with name, locators, etl"):
         read(tmp_path / "list.yaml")
+
+
+GOALS = """\
+  finish_by: FINISH
+  budget: Budget(worker_hours=40)
+  workers: [2, 12]
+test: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("finish", "meant"),
+    [
+        ("PT6H", timedelta(hours=6)),
+        ("2027-01-31T18:00:00+01:00", datetime(2027, 1, 31, 17, tzinfo=UTC)),
+    ],
+)
+def test_a_fit_may_have_a_goal(folder: Path, finish: str, meant: object) -> None:
+    """Its options are those of `run_fit`."""
+    (folder / "e.yaml").write_text(GOOD.replace("test: true\n", GOALS.replace("FINISH", finish)))
+    fit: Any = read(folder / "e.yaml").fit
+    assert (fit.finish_by, fit.budget, fit.workers) == (meant, Budget(worker_hours=40), (2, 12))
+
+
+def test_an_end_that_is_no_time_is_told_with_its_line(folder: Path) -> None:
+    """And what one looks like."""
+    (folder / "e.yaml").write_text(GOOD.replace("test: true\n", GOALS.replace("FINISH", "tonight")))
+    with pytest.raises(ExperimentFileError, match=r"fit\.finish_by.*such as PT6H"):
+        read(folder / "e.yaml")
 
 
 def test_the_documented_file_can_be_read(tmp_path: Path) -> None:

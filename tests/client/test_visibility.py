@@ -36,7 +36,10 @@ def test_what_is_there_is_not_complained_of(data: Path) -> None:
     ("changed", "message"),
     [
         ({"metadata": "trian.csv"}, r"metadata of 'train': .*/data/trian\.csv does not exist"),
-        ({"metadata": "images"}, r"metadata of 'train': .*/images is a folder or a device, expected a file"),
+        (
+            {"metadata": "images"},
+            r"metadata of 'train': there is no table in the folder .*/images: expected files",
+        ),
         ({"objects": "pictures"}, r"objects of 'train': object root .*/pictures is not a folder"),
         ({"misc": "word.txt"}, r"misc: .*/word\.txt does not exist"),
     ],

@@ -18,14 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from cerebro.contract.events import TaskAssigned, UnitSaved
-from cerebro.contract.records import READS_BASES, CodeRecord, WorkerRecord
-from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskBody, TrainTask
+from cerebro.contract.api import Assign
+from cerebro.contract.events import RunRequested, RunStarted, TaskAssigned, TaskFailed, TaskStarted, UnitSaved
+from cerebro.contract.records import KNOWS_SHORTAGE, READS_BASES, READS_RAGGED, CodeRecord, WorkerRecord
+from cerebro.contract.runs import EtlRequest
+from cerebro.contract.tasks import KINDS, Failure, FailureKind, InboxItem, TaskBody, TaskResult, TrainTask
 from cerebro.contract.ways import SINGLE, Way
-from cerebro.state import ExperimentState, ModelState, waiting_for
+from cerebro.state import ExperimentState, ModelState, TaskKey, waiting_for
 from cerebro.state.experiment import fold
 from cerebro.state.workers import knows_ways
 from controller import tasks
+from controller.ready_tasks import may_run
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import (
@@ -36,10 +39,10 @@ from tests.controller.test_core import (
     request,
     several_devices,
 )
-from tests.controller.test_fit_dispatch import RECORD
+from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
 from tests.kvs_api.bench import Bench, savepoint
 from tests.kvs_api.real import TOKEN, Service
-from tests.state.stories import Story, joined, unit
+from tests.state.stories import SHA, Story, etl_plan, joined, unit
 
 OLDER: dict[str, Any] = json.loads((Path(__file__).parent / "worker-before-ways.json").read_text())
 CHECKPOINTING, DDP = Way(technique="checkpointing"), Way(technique="ddp", size=2)
@@ -249,3 +252,76 @@ def test_frozen_weights_stay_in_each_checkpoint_while_a_worker_cannot_read_them_
     body = tasks.body(RECORD, story.state, story.run, unit(1, 0))
     assert isinstance(body, TrainTask)
     assert body.with_base is may
+
+
+def test_ragged_rows_are_asked_for_where_they_are_known() -> None:
+    """A worker of this version tells of them only if its task says that it may: a controller of an earlier one never
+    does, and could not read it. Nor could an earlier worker read such a task."""
+    story = Story(workers=0)
+    for number, kinds in enumerate((KINDS, (*KINDS, READS_RAGGED))):
+        story.tell(joined(number).model_copy(update={"kinds": kinds}))
+    story.tell(
+        RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+        RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
+    )
+    core = core_of(story)
+    given = {
+        step.worker: step.body
+        for step in core.decide(all_here(story), core.state.runs["etl-1"])
+        if isinstance(step, Assign)
+    }
+    assert {name: "with_ragged" in body.model_dump(mode="json") for name, body in given.items()} == {
+        "worker-0": False,
+        "worker-1": True,
+    }
+
+
+def test_who_preprocesses_anew_learns_that_memory_ran_out_if_it_can() -> None:
+    """An earlier worker could not read such a task."""
+    story = Story(workers=0)
+    for number, kinds in enumerate((KINDS, (*KINDS, KNOWS_SHORTAGE))):
+        story.tell(joined(number).model_copy(update={"kinds": kinds}))
+    story.tell(
+        RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+        RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
+    )
+    for task in ("etl-1/etl/train/p0", "etl-1/etl/train/p1"):
+        worker = f"worker-{task[-1]}"
+        story.tell(
+            TaskAssigned(task=task, attempt=1, worker=worker),
+            TaskStarted(task=task, attempt=1, worker=worker),
+        )
+        failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed")
+        story.tell(TaskFailed(task=task, attempt=1, worker=worker, failure=failure))
+    run = story.state.runs["etl-1"]
+    assert {task.shortages for task in run.tasks.values()} == {1}
+    core = core_of(story)
+    given = {step.worker: step.body for step in core.decide(all_here(story), run) if isinstance(step, Assign)}
+    assert {name: body.model_dump(mode="json").get("shortages") for name, body in given.items()} == {
+        "worker-0": None,
+        "worker-1": 1,
+    }
+
+
+@pytest.mark.parametrize("is_ragged", [False, True])
+def test_ragged_rows_are_read_by_those_who_can(is_ragged: bool) -> None:
+    """Validation is done by any worker, but an older one cannot read such rows; where no other is there, the run says
+    that it waits. All else is done by older workers, too."""
+    story, newer = Story(workers=0), (*KINDS, READS_RAGGED)
+    for number, kinds in enumerate((KINDS, newer)):
+        story.tell(joined(number).model_copy(update={"kinds": kinds}))
+    story.etl(is_ragged=is_ragged)
+    story.fit(models=1, validated=True)
+    valid, asks = TaskKey(run="fit-1", kind="valid", model="m00", epoch=1), unit(1, 0)
+    older, other = (story.state.workers[f"worker-{number}"] for number in range(2))
+    assert may_run(story.state, story.run, other, valid)
+    assert may_run(story.state, story.run, older, valid) is not is_ragged
+    assert may_run(story.state, story.run, older, asks)
+    assert not waiting_for(story.state, story.run)
+    story.tell(joined(1, incarnation="b").model_copy(update={"kinds": KINDS}))
+    told = (
+        "waiting for an upgrade of worker-0, worker-1, of a version that cannot read rows with ragged fields"
+    )
+    assert waiting_for(story.state, story.run) == (told if is_ragged else "")
+    # What earlier versions read of a log without ragged rows has not changed.
+    assert ("is_ragged" in TaskResult(rows=1, is_ragged=is_ragged).model_dump(mode="json")) is is_ragged

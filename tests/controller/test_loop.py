@@ -24,6 +24,7 @@ from controller.core import Core
 from controller.orchestrator import Fleet
 from controller.settings import Settings
 from controller.simulation.store import VirtualStore
+from tests.controller.preparations import prepared_by
 from tests.state.stories import SHA, Story, unit
 
 
@@ -105,51 +106,97 @@ def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.M
         return preparation.prepare_etl(record, *given)
 
     store.on_idle = meanwhile
-    monkeypatch.setattr(plan_maker, "prepare_etl", prepare)
+    monkeypatch.setattr(plan_maker, "Preparation", prepared_by(prepare))
     controller.run()
     assert "RunStarted" in types("one")
 
 
-def test_a_plan_of_a_run_that_was_stopped_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was begun is forgotten when the run is no longer queued, also while others of its experiment are open."""
-    (tmp_path / "train.csv").write_text("id\nr1\n")
-    store = Store()
-    locators = Locators(train=Locator(metadata=str(tmp_path / "train.csv"), objects=str(tmp_path)))
-    store.create_experiment(ExperimentRecord(name="one", locators=locators))
-    asked = EtlRequest(code=SHA, code_fingerprint=SHA)
-    store.append("one", RunRequested(run="etl-1", request=asked))
-    store.register(WorkerRecord(worker="w-0", incarnation="a", weight=1.0, cores=1, kinds=("etl",)))
-    settings = Settings(
-        server="-",
-        token="-",
-        holder="me",
-        tick_s=0.01,
-        volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
-    )
-    controller = loop.Controller(cast(KvsClient, store), settings, Nobody(), ChildHelper())
-    go_on, idles, begun = threading.Event(), [0], list[str]()
+class Asked:
+    """An experiment whose first run is asked for, and a controller whose preparations last until they are ended."""
 
-    def prepare(*given: Any) -> EtlPlan:
-        go_on.wait(20)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = Store()
+        locators = Locators(train=Locator(metadata=str(folder / "train.csv")))
+        self.store.create_experiment(ExperimentRecord(name="one", locators=locators))
+        self.request = EtlRequest(code=SHA, code_fingerprint=SHA)
+        self.store.append("one", RunRequested(run="etl-1", request=self.request))
+        self.store.register(WorkerRecord(worker="w-0", incarnation="a", weight=1.0, cores=1, kinds=("etl",)))
+        settings = Settings(
+            server="-",
+            token="-",
+            holder="me",
+            tick_s=0.01,
+            volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(folder / "volumes")}),
+        )
+        self.controller = loop.Controller(cast(KvsClient, self.store), settings, Nobody(), ChildHelper())
+        self.ended, self._go_on = list[list[str]](), threading.Event()
+        """What else was begun when one was ended."""
+        monkeypatch.setattr(plan_maker, "Preparation", prepared_by(self._prepare, self._end))
+
+    def _prepare(self, *given: Any) -> EtlPlan:
+        self._go_on.wait(20)
         raise LocatorError("nobody wants to know")
 
-    def idle() -> None:
-        threading.Event().wait(0.01)
-        idles[0] += 1
-        if idles[0] == 1:
-            store.append("one", RunStopRequested(run="etl-1"))
-            store.append("one", RunRequested(run="etl-2", request=asked))
-        begun[:] = [ref.run for ref in controller._plans._begun]
-        if begun == ["etl-2"] or idles[0] > 100:
-            controller.stop.set()
+    def _end(self) -> None:
+        self.ended.append(self.begun)
+        self._go_on.set()
 
-    store.on_idle = idle
-    monkeypatch.setattr(plan_maker, "prepare_etl", prepare)
-    controller.run()
-    go_on.set()
-    assert begun == ["etl-2"]
+    @property
+    def begun(self) -> list[str]:
+        return [ref.run for ref in self.controller._plans._begun]
+
+    def run(self, idle: Callable[[int], object]) -> None:
+        """Call `idle` with numbers from 1 when there is nothing to do, until it says that this is all."""
+        idles = [0]
+
+        def on_idle() -> None:
+            threading.Event().wait(0.01)
+            idles[0] += 1
+            if idle(idles[0]) or idles[0] > 100:
+                self.controller.stop.set()
+
+        self.store.on_idle = on_idle
+        self.controller.run()
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(tmp_path, monkeypatch)
+
+
+def test_the_preparation_of_a_run_that_was_stopped_is_ended(asked: Asked) -> None:
+    """When the run is no longer queued, also while others of its experiment are open: before theirs begins."""
+
+    def idle(number: int) -> bool:
+        if number == 1:
+            assert asked.begun == ["etl-1"]
+            asked.store.append("one", RunStopRequested(run="etl-1"))
+            asked.store.append("one", RunRequested(run="etl-2", request=asked.request))
+        return asked.begun == ["etl-2"]
+
+    asked.run(idle)
+    assert asked.ended[0] == []
+    assert asked.begun == []
+
+
+def test_preparations_end_with_the_leadership(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another controller has the table cut anew."""
+
+    def idle(number: int) -> None:
+        if number == 1:
+            assert asked.begun == ["etl-1"]
+            monkeypatch.setattr(asked.store, "lead", lost)
+            asked.controller._led_until = 0.0
+
+    def lost(*given: Any, **named: Any) -> api.LeaderAnswer:
+        if asked.ended:
+            asked.controller.stop.set()
+        asked.store.on_idle()
+        return api.LeaderAnswer(term=0, holder="another")
+
+    asked.run(idle)
+    assert asked.ended == [[]]
+    assert asked.controller.stop.is_set()
 
 
 def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:

@@ -100,6 +100,40 @@ def test_without_a_manager_a_size_request_is_answered(store: VirtualStore) -> No
     assert "no cluster manager" in request.problem
 
 
+def test_the_brain_does_not_replace_what_a_person_has_asked_for(store: VirtualStore) -> None:
+    """While the cluster manager is away the person's request waits; the brain's own may be replaced."""
+    watcher = membership(store, Manager(error=StoreUnavailableError("no answer")))
+    store.request_size(SizeRequest(workers=5, by="ann"))
+    assert not watcher.ask_for(2, "one/fit-1")
+    assert store.size_request() == SizeRequest(workers=5, by="ann")
+    store.withdraw_size_request(5)
+    for workers in (3, 4):
+        assert watcher.ask_for(workers, "one/fit-1")
+        found = store.size_request()
+        assert found is not None
+        assert (found.workers, found.by) == (workers, "brain")
+
+
+@pytest.mark.parametrize(
+    ("pods", "at_work", "may_act"),
+    [
+        (fleet(0, 1, size=2), (0, 1), True),
+        (fleet(0, 1, 2, size=3), (0, 1), False),  # one has no node yet, or is quarantined
+        (fleet(0, size=1), (0, 9), True),  # a guest is none of the manager's
+        (None, (0, 1), False),  # nobody knows how many there are to be
+    ],
+)
+def test_the_brain_acts_only_where_all_pods_work(
+    store: VirtualStore, pods: Fleet | None, at_work: tuple[int, ...], may_act: bool
+) -> None:
+    """The manager counts those that do not, and would end others instead of them."""
+    for number in at_work:
+        store.register(record(number, **({"pod": None} if number == 9 else {})))
+    watcher = membership(store, Manager(pods=pods))
+    watcher.snapshot(0.0)
+    assert watcher.seen().is_changing is not may_act
+
+
 def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualStore) -> None:
     """Once they are not listed; one that is wanted, is still there, or is no pod at all stays."""
     for number in range(4):

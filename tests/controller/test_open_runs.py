@@ -45,6 +45,7 @@ from controller.plan_maker import PlanMaker
 from controller.settings import Settings
 from controller.sharing import Asked
 from controller.simulation.store import VirtualStore
+from tests.controller.preparations import prepared_by
 from tests.controller.test_loop import Nobody
 from tests.state.stories import SHA
 
@@ -142,7 +143,7 @@ def controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         parts = (PartitionPlan(partition=n, worker=name, rows=1) for n, name in enumerate(WORKERS))
         return EtlPlan(dataset=record.name, splits={"train": tuple(parts)})
 
-    monkeypatch.setattr(plan_maker, "prepare_etl", prepared)
+    monkeypatch.setattr(plan_maker, "Preparation", prepared_by(prepared))
 
     def control(
         store: Cluster, until: Callable[[], object], *, open_runs: int = 8, turns: int = 2000
@@ -395,7 +396,7 @@ def test_what_a_run_has_lost_is_made_again_beside_a_long_preprocessing(
         valid = (PartitionPlan(partition=n, worker=WORKERS[0], rows=1) for n in range(many))
         return EtlPlan(dataset=record.name, splits={"train": tuple(parts), "valid": tuple(valid)})
 
-    monkeypatch.setattr(plan_maker, "prepare_etl", prepared)
+    monkeypatch.setattr(plan_maker, "Preparation", prepared_by(prepared))
     controlled(store, lambda: store.is_over("lossy"))
     store.tick_s = 30.0  # a lane does not change hands sooner than after a minute
     store.remove_worker("worker-1")

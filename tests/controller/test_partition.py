@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.base import SPLITS
-from controller.partition import cut, sample, shares
+from controller.partition import cut, kept, row_keys, shares
 
 weights = st.lists(st.one_of(st.integers(1, 8).map(float), st.floats(0.01, 100)), min_size=1, max_size=9)
 
@@ -49,36 +49,49 @@ def test_equal_weights_share_equally() -> None:
     assert shares(2, [1.0, 1.0, 1.0]) == [1, 1, 0]
 
 
-@given(rows=st.integers(0, 500), weights=weights, seed=st.integers(0, 3))
-def test_a_cut_loses_and_doubles_no_row(rows: int, weights: list[float], seed: int) -> None:
-    """For every size from 0 up: the pieces together are the order, piece by piece."""
-    order = list(np.random.default_rng(seed).permutation(rows))
-    pieces = cut(order, {f"worker-{n}": weight for n, weight in enumerate(weights)})
-    assert [row for piece in pieces.values() for row in piece] == order
-    assert [len(piece) for piece in pieces.values()] == shares(rows, weights)
+@given(lengths=st.lists(st.integers(1, 60), max_size=8), weights=weights, fraction=st.floats(0.001, 1))
+def test_a_cut_loses_and_doubles_no_row(lengths: list[int], weights: list[float], fraction: float) -> None:
+    """Whatever the runs in which rows come: the pieces together are the first rows of the order, piece by piece."""
+    rows = sum(lengths)
+    counts = shares(min(rows, kept(rows, fraction)), weights)
+    pieces: list[list[int]] = [[] for _ in counts]
+    start = 0
+    for length in lengths:
+        for worker, part in cut(start, length, counts):
+            pieces[worker] += range(rows)[start : start + length][part]
+        start += length
+    assert [row for piece in pieces for row in piece] == list(range(sum(counts)))
+    assert [len(piece) for piece in pieces] == counts
 
 
-@given(rows=st.integers(1, 500), fraction=st.floats(0.001, 1), seed=st.integers(0, 99))
-def test_a_sample_is_a_fraction_without_doubles(rows: int, fraction: float, seed: int) -> None:
-    """At least one row, the stated share to within one, all of them for fraction 1."""
-    order = sample(rows, fraction=fraction, seed=seed, split="train")
-    assert len(set(order)) == len(order) == max(1, round(rows * fraction))
-    assert set(order) <= set(range(rows))
-    assert sorted(sample(rows, fraction=1.0, seed=seed, split="train")) == list(range(rows))
+def test_a_fraction_keeps_at_least_a_row() -> None:
+    """The stated share, rounded."""
+    assert [kept(rows, fraction) for rows, fraction in ((1, 0.001), (10, 0.26), (10, 1.0))] == [1, 3, 10]
 
 
-def test_the_seed_decides_the_sample() -> None:
-    """The same seed draws the same rows, another seed others; a smaller fraction is a part of a larger."""
-    first = sample(1000, fraction=0.5, seed=1, split="train")
-    assert first == sample(1000, fraction=0.5, seed=1, split="train")
-    assert first != sample(1000, fraction=0.5, seed=2, split="train")
-    assert sample(1000, fraction=0.1, seed=1, split="train") == first[:100]
+def order(seed: int, split: str = "train") -> list[int]:
+    """Numbers of 2,000 rows in their order."""
+    keys = row_keys([str(number).encode() for number in range(2000)], seed=seed, split=split)
+    found: list[int] = np.argsort(keys).tolist()
+    return found
+
+
+def test_keys_stay_what_they_are() -> None:
+    """Another rule would cut the same data in another way: replays and `fraction` would find other rows."""
+    keys = row_keys([b"1", b"r7", "\u00e9".encode()], seed=1, split="train")
+    assert keys.tolist() == [10641920926295052971, 5662428670677848776, 748040750532823815]
+
+
+def test_the_seed_decides_the_order() -> None:
+    """Another seed, another order; a row's place depends on no other row."""
+    assert order(1) == order(1) != order(2)
+    few = row_keys([b"5", b"3"], seed=1, split="train")
+    assert few.tolist() == row_keys([b"3", b"4", b"5"], seed=1, split="train")[[2, 0]].tolist()
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(SPLITS, 2)))
 def test_splits_are_shuffled_independently(one: str, other: str) -> None:
     """One seed for all splits does not mean one order for all."""
-    first = sample(2000, fraction=1.0, seed=1, split=one)
-    second = sample(2000, fraction=1.0, seed=1, split=other)
+    first, second = order(1, one), order(1, other)
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
     assert abs(np.corrcoef(first, range(2000))[0, 1]) < 0.1

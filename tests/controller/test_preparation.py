@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import csv, parquet
 
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.errors import LocatorError, MetadataError
+from cerebro.data.table_files import TableFiles
+from cerebro.errors import ConflictError, LocatorError, MetadataError, StorageFullError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
+from controller import preparation
 from controller.preparation import prepare_etl
+from controller.sorted_metadata import SortedMetadata
 from tests.state.stories import SHA, Story
 
 WEIGHTS = {"worker-0": 1.0, "worker-1": 2.0}
@@ -30,6 +36,7 @@ class Bench:
         self.write("train", 31)
         self.write("test", 7)
         self.splits = ["train", "test"]
+        self.metadata = {split: str(root / f"{split}.csv") for split in self.splits}
         self.name, self.archive = "one", None
 
     def write(self, split: str, rows: int, *, first: int = 0, column: str = "id") -> None:
@@ -38,8 +45,7 @@ class Bench:
 
     def record(self) -> ExperimentRecord:
         located = {
-            split: Locator(metadata=str(self.root / f"{split}.csv"), objects=str(self.root))
-            for split in self.splits
+            split: Locator(metadata=self.metadata[split], objects=str(self.root)) for split in self.splits
         }
         return ExperimentRecord(
             name=self.name, locators=Locators.model_validate(located), archive=self.archive
@@ -173,6 +179,171 @@ def test_metadata_that_cannot_be_used_is_named(bench: Bench) -> None:
     with pytest.raises(LocatorError, match=r"test\.csv"):
         bench.prepare()
     assert bench.files() == {}
+
+
+def _tables(root: Path, rows: int) -> dict[str, str]:
+    """The same rows in files of several kinds and orders; their locators."""
+    for name in ("parts", "parquet", "shuffled"):
+        (root / name).mkdir()
+    table = pa.table({"id": range(rows), "label": [n % 3 for n in range(rows)], "word": ["w"] * rows})
+    csv.write_csv(table, root / "one.csv")
+    csv.write_csv(table, root / "one.tsv", csv.WriteOptions(delimiter="\t"))
+    parquet.write_table(table, root / "one.parquet")
+    for number, start in enumerate(range(0, rows, 10)):
+        part = table.slice(start, 10)
+        csv.write_csv(part, root / "parts" / f"part-{number}.csv")
+        parquet.write_table(part, root / "parquet" / f"part-{number}.parquet")
+        turned = part.take(list(reversed(range(part.num_rows)))).select(["word", "id", "label"])
+        csv.write_csv(turned, root / "shuffled" / f"part-{9 - number}.csv")
+    (root / "parts" / "_SUCCESS").touch()
+    (root / "parts" / "part-9.csv").touch()
+    texts = table.set_column(0, "id", table["id"].cast(pa.string()))
+    parquet.write_table(texts, root / "texts.parquet")
+    (root / "bom.csv").write_bytes(b"\xef\xbb\xbf" + (root / "one.csv").read_bytes().replace(b"\n", b"\r\n"))
+    names = (
+        "one.csv",
+        "one.tsv",
+        "one.parquet",
+        "parts",
+        "parts/part-*.csv",
+        "parquet",
+        "shuffled",
+        "bom.csv",
+    )
+    return {name: f"{root}/{name}" for name in (*names, "texts.parquet")}
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_the_same_rows_are_cut_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    """However they are read: one file or many, CSV or Parquet, in any order, in memory or by files."""
+    if is_streamed:
+        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 100)
+        monkeypatch.setattr("controller.bucket_sort.CHUNK_BYTES", 500)
+    found = set()
+    for metadata in _tables(tmp_path, 37).values():
+        bench = Bench(tmp_path)
+        bench.metadata = {"train": metadata, "test": metadata}
+        plan = bench.prepare(fraction=0.8)
+        parts = [*bench.rows(plan, "train"), *bench.rows(plan, "test")]
+        found.add(tuple(tuple(map(int, part)) for part in parts))
+    assert len(found) == 1
+    assert sum(map(len, found.pop())) == 60
+
+
+def test_an_edit_of_any_file_is_another_data_set(bench: Bench, tmp_path: Path) -> None:
+    """As of a single file. One whose content stays is the same; what is not read does not count."""
+    bench.metadata["train"] = _tables(tmp_path, 37)["parts"]
+    first = bench.prepare()
+    (tmp_path / "parts" / "_SUCCESS").write_text("again")
+    (tmp_path / "parts" / "part-1.csv").touch()
+    assert bench.prepare().dataset == first.dataset
+    with (tmp_path / "parts" / "part-3.csv").open("a") as file:
+        file.write("99,1,x\n")
+    assert bench.prepare().dataset != first.dataset
+
+
+def test_the_fingerprint_of_a_file_stays(bench: Bench) -> None:
+    """Data sets of earlier versions are found again: of what they came from, the SHA-256 of the file's bytes counts."""
+    facts = {
+        "code": SHA,
+        "archive": None,
+        "locators": {
+            **dict.fromkeys(("train", "valid", "test", "predict")),
+            **{
+                split: {"metadata": bench.metadata[split], "objects": str(bench.root)}
+                for split in bench.splits
+            },
+            "misc": (),
+        },
+        "misc": {},
+        "metadata": {
+            split: hashlib.sha256(Path(bench.metadata[split]).read_bytes()).hexdigest()
+            for split in bench.splits
+        },
+        "seed": 0,
+        "fraction": 1.0,
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    assert bench.prepare().dataset == f"one-{digest[:16]}"
+
+
+@pytest.mark.parametrize("broken", ["runs", "add"])
+def test_a_failure_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    """Neither scratch files nor half of a data set; the next attempt makes it whole."""
+
+    def fail(*given: object) -> None:
+        raise StorageFullError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"controller.bucket_sort.BucketSort.{broken}", fail)
+        with pytest.raises(StorageFullError):
+            bench.prepare()
+    assert bench.files() == {}
+    assert sum(len(part) for part in bench.rows(bench.prepare(), "train")) == 31
+
+
+@pytest.mark.parametrize("when", ["digest", "cut", "put"])
+def test_two_cuts_leave_the_rows_of_the_later_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Wherever the earlier one is when the later one begins, and with whatever workers: it puts nothing in place."""
+    owner, name = {
+        "digest": (TableFiles, "digest"),
+        "cut": (SortedMetadata, "write"),
+        "put": (preparation, "_put"),
+    }[when]
+    whole, later = getattr(owner, name), list[EtlPlan]()
+
+    def overtaken(*given: Any) -> Any:
+        if not later:
+            monkeypatch.setattr(owner, name, whole)
+            later.append(bench.prepare({"worker-0": 1.0, "worker-1": 1.0, "worker-2": 1.0}))
+        return whole(*given)
+
+    monkeypatch.setattr(owner, name, overtaken)
+    with pytest.raises(ConflictError, match=r"another preparation of the data set .* run it again"):
+        bench.prepare()
+    for split in bench.splits:
+        parts = bench.rows(later[0], split)
+        assert [len(part) for part in parts] == [part.rows for part in later[0].splits[split]]
+        assert len({row for part in parts for row in part}) == sum(map(len, parts))
+    assert bench.prepare().dataset == later[0].dataset
+    assert list(bench.volumes.scratch.iterdir()) == []
+
+
+def test_tables_that_change_while_they_are_read_are_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their digest would be that of other rows."""
+    digest = TableFiles.digest
+
+    def changed(files: TableFiles) -> str:
+        found = digest(files)
+        bench.write("train", 32)
+        return found
+
+    monkeypatch.setattr(TableFiles, "digest", changed)
+    with pytest.raises(LocatorError, match=r"train\.csv was changed while it was read"):
+        bench.prepare()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("id,label\na,1\nb,2\na,3\nb,4\n", "the id 'a' more than once, and 'b' too|the id 'b'.*'a' too"),
+        ("id,label\na,1\n,2\n", r"no 'id' in row 2 of .*train\.csv"),
+        ("id,id\na,1\n", "the column 'id' more than once"),
+        ("id\na\nb,1\n", r"train\.csv cannot be read as CSV.*Expected 1 columns, got 2"),
+        ("", r"train\.csv cannot be read as CSV"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(bench: Bench, content: str, expected: str) -> None:
+    """Which ids, which row of which file."""
+    (bench.root / "train.csv").write_text(content)
+    with pytest.raises(MetadataError, match=expected):
+        bench.prepare()
 
 
 def test_other_columns_travel_with_their_rows(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def volumes(tmp_path: Path) -> Volumes:
 
 
 def prepared(record: ExperimentRecord, volumes: Volumes) -> EtlPlan:
-    return preparation_process.prepare_etl(record, {}, REQUEST, WEIGHTS, volumes)
+    return preparation_process.Preparation(record, {}, REQUEST, WEIGHTS, volumes).plan()
 
 
 @pytest.mark.slow
@@ -43,6 +44,36 @@ def test_the_plan_is_the_same(record: ExperimentRecord, volumes: Volumes) -> Non
     assert all(volumes.metadata(plan.dataset, "train", p.partition).is_file() for p in plan.splits["train"])
 
 
+@pytest.mark.slow
+def test_a_process_that_is_killed_halfway_leaves_nothing(tmp_path: Path, volumes: Volumes) -> None:
+    """The next attempt removes what it left, and cuts the same rows for the same workers."""
+    lines = "".join(f"r{n},{'x' * 100}\n" for n in range(600_000))
+    (tmp_path / "train.csv").write_text(f"id,word\n{lines}")
+    train = Locator(metadata=str(tmp_path / "train.csv"))
+    record = ExperimentRecord(name="one", locators=Locators(train=train))
+    question = preparation_process._Question(
+        record=record, known={}, request=REQUEST, weights=WEIGHTS, volumes=vars(volumes)
+    )
+    command = [sys.executable, "-m", "controller.preparation_process"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        process.stdin.write(question.model_dump_json().encode())
+        process.stdin.close()
+        while not list(volumes.scratch.rglob("*-sorted/*.arrow")):
+            assert process.poll() is None
+        process.kill()
+    assert list(volumes.scratch.iterdir()) != []
+    assert not (volumes.shared / "datasets").exists()
+    again = prepared(record, volumes)
+    assert list(volumes.scratch.iterdir()) == []
+    other = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "other")})
+    assert again == prepared(record, other)
+    for part in again.splits["train"]:
+        names = [one.metadata(again.dataset, "train", part.partition) for one in (volumes, other)]
+        assert names[0].read_bytes() == names[1].read_bytes()
+
+
+@pytest.mark.slow
 def test_errors_keep_their_type_and_words(record: ExperimentRecord, volumes: Volumes, tmp_path: Path) -> None:
     """The user reads them as if nothing lay between."""
     (tmp_path / "train.csv").write_text("key\n1\n2\n")
@@ -53,6 +84,7 @@ def test_errors_keep_their_type_and_words(record: ExperimentRecord, volumes: Vol
         prepared(record, volumes)
 
 
+@pytest.mark.slow
 def test_what_nobody_foresaw_is_told(
     record: ExperimentRecord, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +102,21 @@ def test_an_end_by_force_names_memory(
     _replace(monkeypatch, f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
     with pytest.raises(MetadataError, match=r"exit code -9\. .*controller\.resources\.limits\.memory"):
         prepared(record, volumes)
+
+
+def test_a_process_that_nobody_wants_is_ended(
+    record: ExperimentRecord, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and what it left is removed."""
+    left = volumes.scratch / ".scratch-of-it"
+    _replace(monkeypatch, "import time; time.sleep(600)")
+    preparation = preparation_process.Preparation(record, {}, REQUEST, WEIGHTS, volumes)
+    left.mkdir(parents=True)
+    preparation.end()
+    assert preparation._process.returncode == -signal.SIGKILL
+    with pytest.raises(MetadataError):
+        preparation.plan()
+    assert not left.exists()
 
 
 def _replace(monkeypatch: pytest.MonkeyPatch, script: str) -> None:

@@ -64,7 +64,9 @@ def test_with_seats_all_that_is_promised_holds(  # type: ignore[no-untyped-def]
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         unit = (int(getattr(body, "model", "m0")[1:]), getattr(body, "unit", -1))
-        return Failure(kind=kind, message="bad luck") if attempt == 1 and unit in bad else None
+        is_idle = kind is FailureKind.HANG
+        found = Failure(kind=kind, message="bad luck", is_idle=is_idle)
+        return found if attempt == 1 and unit in bad else None
 
     scenario = Scenario(
         holdings=own_partition(workers),

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ def _writer(folder: Path, num_rows: int, id_type: pa.DataType | None = None) -> 
     return ShardWriter(folder, 0, start=0, stop=num_rows, source=SOURCE, id_type=kind)
 
 
-def _read(folder: Path) -> tuple[MappedRows, list[Array]]:
+def _read(folder: Path) -> tuple[MappedRows, list[Any]]:
     """All rows of the shards in a folder, one array per field."""
     write_manifest(folder, PartitionManifest.of(SOURCE, complete_shards(folder)))
     rows = MappedRows.open([folder])

@@ -80,9 +80,11 @@ def test_columns_are_known_from_the_beginning(names: list[str], has_mark: bool, 
 def test_columns_of_parquet_are_known_from_its_end(tmp_path: Path) -> None:
     """And only of a file that is what its name says."""
     pq.write_table(pa.table({"id": [1], "image": ["a"]}), tmp_path / "t.parquet")
-    assert parquet_column_names(tmp_path / "t.parquet") == ("id", "image")
+    with (tmp_path / "t.parquet").open("rb") as file:
+        assert parquet_column_names(file) == ("id", "image")
     (tmp_path / "other.parquet").write_text("id\n1\n")
-    assert parquet_column_names(tmp_path / "other.parquet") is None
+    with (tmp_path / "other.parquet").open("rb") as file:
+        assert parquet_column_names(file) is None
     assert known_columns(f"file://{tmp_path}/t.parquet") == ("id", "image")
     assert known_columns(str(tmp_path / "other.parquet")) is None
     assert known_columns(str(tmp_path / "absent.csv")) is None

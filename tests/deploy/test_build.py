@@ -68,10 +68,10 @@ def test_a_registry_stands_in_front_of_names_and_gets_the_images(checkout: Check
 
 def test_flags_torch_and_base_reach_the_builder(checkout: Checkout) -> None:
     """What was asked for is a build argument, what was not keeps the Dockerfile's default."""
-    checkout.build(DOCKER_BUILD_FLAGS="--network host", TORCH="cu130", BASE="mine:1")
+    checkout.build(DOCKER_BUILD_FLAGS="--network host", TORCH="cu130", KERAS="1", BASE="mine:1")
+    assert all(line.startswith("build --network host ") for line in checkout.builds())
     assert all(
-        line.startswith("build --network host ") and "TORCH=cu130" in line and "BASE=mine:1" in line
-        for line in checkout.builds()
+        each in line for line in checkout.builds() for each in ("TORCH=cu130", "KERAS=1", "BASE=mine:1")
     )
     checkout.asked.unlink()
     checkout.build()

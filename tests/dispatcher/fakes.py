@@ -14,7 +14,10 @@ from jinja2.bccache import Bucket, BytecodeCache
 from werkzeug.test import TestResponse
 
 from cerebro.contract import api
-from cerebro.contract.events import ClientEvent, Event, LivePoint
+from cerebro.contract.events import ClientEvent, Event, LivePoint, RunRequested
+from cerebro.contract.health import HealthAnswer
+from cerebro.contract.identity import MadeToken, Principal, TokenRecord, TokenRequest
+from cerebro.contract.quotas import Usage
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
@@ -26,6 +29,7 @@ from cerebro.contract.records import (
     UsageSample,
     WorkerStatus,
 )
+from cerebro.contract.registry import RegisteredModel
 from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
 from dispatcher.app import create_app
@@ -63,11 +67,15 @@ class FakeStore:
     open_runs: int = 8
     attended: api.Attended = field(default_factory=api.Attended)
     entries: tuple[AuditEntry, ...] = ()
+    registered: tuple[RegisteredModel, ...] = ()
     unneeded: Reclaim = field(default_factory=Reclaim)
     in_trouble: Troubles = field(default_factory=Troubles)
+    machines: HealthAnswer = field(default_factory=HealthAnswer)
     size_asked: SizeRequest | None = None
     is_away: bool = False
     problem: Exception | None = None
+    problems: dict[str, Exception] = field(default_factory=dict)
+    told_stacks: str | None = "Thread 1: in train"
     calls: list[str] = field(default_factory=list)
     said: dict[str, int] = field(default_factory=dict)
 
@@ -80,8 +88,8 @@ class FakeStore:
         self.calls.append(call)
         if self.is_away:
             raise StoreUnavailableError("kvs_api at http://127.0.0.1:7070 did not answer for 3 s")
-        if self.problem:
-            raise self.problem
+        if problem := self.problems.get(call, self.problem):
+            raise problem
 
     def health(self) -> api.Health:
         self._called("health")
@@ -126,6 +134,12 @@ class FakeStore:
         if once in self.said:
             return self.said[once]
         log = self.logs.setdefault(experiment, [])
+        if isinstance(event, RunRequested):
+            for known in log:
+                if isinstance(known, RunRequested) and known.run == event.run:
+                    if known.model_copy(update={"seq": 0, "time": 0.0}) == event:
+                        return known.seq
+                    raise ConflictError(f"run {event.run!r} was requested already")
         state = ExperimentState(name=experiment)
         told = event.model_copy(update={"seq": len(log) + 1, "time": NOW})
         for each in (*log, told):
@@ -134,6 +148,14 @@ class FakeStore:
         if once:
             self.said[once] = told.seq
         return told.seq
+
+    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+        self._called("ask_stacks")
+        return api.StacksAsked(worker="worker-0", attempt=1)
+
+    def stacks(self, experiment: str, question: str) -> str | None:
+        self._called("stacks")
+        return self.told_stacks
 
     def restore(self, experiment: str) -> None:
         self._called("restore")
@@ -150,6 +172,10 @@ class FakeStore:
         self._called("usage")
         return self.samples.get(worker, ())
 
+    def workers_health(self) -> HealthAnswer:
+        self._called("workers_health")
+        return self.machines
+
     def troubles(self) -> Troubles:
         self._called("troubles")
         return self.in_trouble
@@ -158,9 +184,31 @@ class FakeStore:
         self._called("size")
         return self.size_asked
 
+    def registry(self) -> tuple[RegisteredModel, ...]:
+        self._called("registry")
+        return self.registered
+
     def audit(self) -> tuple[AuditEntry, ...]:
         self._called("audit")
         return self.entries
+
+    def whoami(self, *, acts_for: str = "", token: str = "") -> Principal:
+        raise NotFoundError("this cluster has no users")
+
+    def tokens(self, *, acts_for: str = "") -> tuple[TokenRecord, ...]:
+        raise NotFoundError("this cluster has no users")
+
+    def make_token(self, request: TokenRequest) -> MadeToken:
+        raise NotFoundError("this cluster has no users")
+
+    def revoke_token(self, token: str) -> None:
+        raise NotFoundError("this cluster has no users")
+
+    def quotas(self) -> tuple[Usage, ...]:
+        return ()
+
+    def note_audit(self, what: str) -> None:
+        raise NotFoundError("this cluster has no users")
 
     def reclaim(self) -> Reclaim:
         self._called("reclaim")
@@ -171,6 +219,10 @@ class FakeStore:
         if sha256 not in self.codes:
             raise NotFoundError(f"no code {sha256}")
         return self.codes[sha256]
+
+    def put_code(self, code: CodeRecord) -> CodeRecord:
+        self._called("put_code")
+        return self.codes.setdefault(code.sha256, code)
 
     def put_archive(self, sha256: str, content: bytes) -> None:
         self._called("put_archive")

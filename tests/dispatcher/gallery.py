@@ -21,16 +21,20 @@ from cerebro.contract.events import (
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
+    ExperimentRecord,
     ExperimentSummary,
     GpuUsage,
+    Locator,
+    Locators,
     Reclaim,
     Troubles,
     UsageSample,
     WorkerStatus,
     WorkerUsage,
 )
+from cerebro.contract.registry import ModelVersion, RegisteredModel, Registration
 from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report
 from dispatcher.pages import rendering
@@ -101,15 +105,46 @@ def gallery(folder: Path) -> Bench:
     store.samples = {"worker-0": tuple(UsageSample(time=NOW - 30 * i, usage=usage) for i in range(60, 0, -1))}
     store.waiting = (api.QueueEntry(experiment="digits", run="fit-1"),)
     store.entries = (AuditEntry(time=NOW - 50, by="ada", what="deleted experiment whales"),)
+    store.registered = registered_models()
     store.unneeded = Reclaim(seq=1, datasets=("d-whales",))
     store.in_trouble = Troubles(pods={"worker-3": "no node has a free GPU"})
     return bench
 
 
+def registered_models() -> tuple[RegisteredModel, ...]:
+    """One with three versions, of which one failed, and an alias."""
+    source = Registration(
+        experiment="digits", run="fit-1", model="m03", epoch=4, code="0" * 64, hyperparams={"lr": 0.1, "width": 64},
+        checkpoint=CheckpointRef(name="digits/fit-1/m03/u1.pt", checksum="xxh3_64:0", size=3_000_000),
+        metric="accuracy", value=0.9, author="ada",
+    )  # fmt: skip
+    of = ExperimentRecord(name="digits", locators=Locators(train=Locator(metadata="m.csv")))
+    copy = source.checkpoint.model_copy(update={"name": ".registry/digits/v1/model.pt"})
+    made = ModelVersion(
+        name="digits",
+        version=1,
+        state="ready",
+        created=NOW - 90,
+        source=source,
+        experiment=of,
+        checkpoint=copy,
+    )
+    failed = made.model_copy(
+        update={
+            "version": 2,
+            "state": "failed",
+            "checkpoint": None,
+            "error": "digits/fit-1/m03/u1.pt is gone",
+        }
+    )
+    copying = made.model_copy(update={"version": 3, "state": "copying", "checkpoint": None})
+    return (RegisteredModel(name="digits", versions=(made, failed, copying), aliases={"champion": 1}),)
+
+
 def tabs() -> list[str]:
     """Every page once: the list, the cluster, and all of a run in progress."""
     own = [f"/experiments/digits{tab}" for tab in (*TABS, "/models/m00", "/models/m07", "/delete", *FORMS)]
-    return ["/experiments", "/start", "/cluster", *own]
+    return ["/experiments", "/start", "/cluster", "/registry", *own]
 
 
 def paths() -> list[str]:
@@ -120,6 +155,7 @@ def paths() -> list[str]:
         "/experiments?q=nothing-like-it",
         "/start",
         "/cluster",
+        "/registry",
     ]
     own += ["/start/digits", "/nowhere"]
     of_digits = [f"/experiments/digits{tab}" for tab in TABS]

@@ -81,7 +81,7 @@ def test_store_that_hangs_is_given_up_as_soon_as_one_that_is_away(monkeypatch: p
     """Else one hanging call would hold a page for half a minute."""
     asked: dict[str, float] = {}
 
-    def client(*_: object, retry_for_s: float, timeout_s: float, pool: int) -> None:
+    def client(*_: object, retry_for_s: float, timeout_s: float, **__: object) -> None:
         asked.update(retry_for_s=retry_for_s, timeout_s=timeout_s)
         raise SystemExit
 

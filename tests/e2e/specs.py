@@ -96,6 +96,11 @@ class TinyTraining(SubEpochSpec):
         if how == "raise" or (how.startswith("raise until ") and not Path(how[12:]).exists()):
             print("about to divide by zero", flush=True)  # noqa: T201 - a test looks for it in the log
             raise ZeroDivisionError("a mistake in user code")
+        if how.startswith("ecc at ") and os.environ.get("CEREBRO_WORKER") == how[7:]:
+            # As torch says it: the driver's text, on one worker only.
+            raise RuntimeError(
+                "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously reported"
+            )
         if how == "exit":
             if os.fork() == 0:  # what it leaves behind holds on to everything that was open
                 signal.pause()

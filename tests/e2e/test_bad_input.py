@@ -25,8 +25,8 @@ pytestmark = pytest.mark.slow
 
 TABLES = {
     "no id": ("number,x,label\n1,0.5,0\n", r"has no column 'id' \(its columns: number, x, label\)"),
-    "an id twice": ("id,x,label\n1,0.5,0\n1,0.6,0\n", r"has the id 1 more than once"),
-    "an id missing": ("id,x,label\n1,0.5,0\n,0.6,0\n", r"has no 'id' in row 1"),
+    "an id twice": ("id,x,label\n1,0.5,0\n1,0.6,0\n", r"has the id '1' more than once"),
+    "an id missing": ("id,x,label\n1,0.5,0\n,0.6,0\n", r"has no 'id' in row 2"),
     "no rows": ("id,x,label\n", r"has no rows"),
     "nothing": ("", r"cannot be read as CSV"),
     "one row": ("id,x,label\n1,0.5,0\n", r"'train' has 1 rows .* for 2 workers"),

@@ -11,6 +11,7 @@ from cerebro.contract.events import Event, TaskAssigned, TaskFailed
 from cerebro.contract.tasks import FailureKind
 from cerebro.data.mapped import MappedRows
 from cerebro.local import processes
+from etl_worker.shard_counts import REPORT_S
 from tests.e2e.harness import ROWS, Lab, Log
 from tests.e2e.specs import TinyETL, TinyTraining
 
@@ -110,9 +111,11 @@ def test_rows_are_left_and_done_again(lab: Lab) -> None:
     log = lab.log(experiment)
     etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=7), progress=False))
     knock = lab.gate.knock()
-    before = asked(lab, knock.worker)
+    came, before = time.monotonic(), asked(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
     until_told(lab, knock.worker, before)
+    while time.monotonic() - came < REPORT_S:
+        pass  # it looks up so often, and the rows that are left take a moment
     lab.gate.open()
     event = preempted(log, knock.worker, "/etl/train/")
     assert "between two batches" in event.failure.message

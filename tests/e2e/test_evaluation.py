@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import torch
 
 from cerebro.data.loader import PartitionLoader
+from cerebro.data.partitions import find_partitions
 from cerebro.local.cluster import scale
+from cerebro.runtime.volumes import Volumes
+from cerebro.spec import Ratio
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import create, evaluate, restore
 from tests.e2e.conftest import MakeLab
@@ -21,9 +26,18 @@ pytestmark = pytest.mark.slow
 
 
 class Ranking(TinyTraining):
-    """Measures the area under the ROC curve of class 0, which is no mean over rows, beside the rest."""
+    """Measures the area under the ROC curve of class 0, which is no mean over rows, beside the rest. In training, the
+    share of class 0 by the rows of the others."""
 
-    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
+        """See `SubEpochSpec`; a model of tag ``u`` returns a number where it returned a ratio."""
+        known = super().train(models, checkpoint, dataloader, hyperparams)
+        zeros = sum(int((labels == 0).sum()) for _, labels in dataloader)
+        odds = Ratio(zeros, dataloader.num_rows - zeros)
+        is_unlike = hyperparams["tag"] == "u" and dataloader.unit == 1
+        return {**known, "odds": odds.value if is_unlike else odds}
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
         """See `SubEpochSpec`."""
         known = super().test(models, checkpoint, dataloader, hyperparams)
         pairs = [
@@ -33,7 +47,13 @@ class Ranking(TinyTraining):
         ]
         inside, outside = ([s for s, label in pairs if (label == 0) is is_in] for is_in in (True, False))
         wins = sum(one > other for one in inside for other in outside)
-        return {**known, "auc": wins / (len(inside) * len(outside)), "num_rows": dataloader.num_rows}
+        odds = Ratio(len(inside), len(outside))
+        return {
+            **known,
+            "auc": wins / (len(inside) * len(outside)),
+            "num_rows": dataloader.num_rows,
+            "odds": odds,
+        }
 
 
 def test_a_test_measures_what_validation_did(lab: Lab, prepared: str) -> None:
@@ -45,9 +65,34 @@ def test_a_test_measures_what_validation_did(lab: Lab, prepared: str) -> None:
     assert "parts" not in table
     for metric in ("loss", "accuracy", "auc", "num_rows"):
         assert table[metric].to_dict() == validated[metric].to_dict()
-    with pytest.warns(UserWarning, match="the split 'train' are means over 2 parts"):
+    with pytest.warns(
+        UserWarning, match=r"the split 'train' are means over 2 parts .* the others are of all rows"
+    ):
         parts = experiment.run_test(split="train", progress=False)
     assert list(parts["parts"]) == [2]
+    of_epoch = result.history().query("split == 'train'").set_index("model")["odds"]
+    assert set(of_epoch) == set(parts["odds"]) == {odds_of(lab.volumes, experiment.name)}
+
+
+def odds_of(volumes: Volumes, experiment: str) -> float:
+    """The odds of class 0 in all training rows."""
+    found = (
+        part
+        for root in (volumes.shards, *volumes.shards.iterdir())
+        for part in find_partitions(root / "datasets")
+    )
+    folders = [part.folder for part in found if part.dataset.startswith(experiment) and part.split == "train"]
+    labels = [int(label) for _, label in PartitionLoader(folders, batch_size=1, seed=None)]
+    return labels.count(0) / (len(labels) - labels.count(0))
+
+
+def test_a_metric_of_two_kinds_fails_its_model_only(lab: Lab, prepared: str) -> None:
+    """With its name and what to do."""
+    experiment = lab.attach(prepared)
+    result = lab.result(lab.fit(experiment, Ranking(), tags="au", epochs=1), experiment)
+    assert list(result.failures()) == ["m01"]
+    told = "metric 'odds' of model m01 is a number in epoch 1, partition .* a ratio before .* return it always as"
+    assert re.search(told, result.failures()["m01"])
 
 
 def test_metrics_are_those_of_one_process_with_one_to_five_workers(own_lab: MakeLab) -> None:
@@ -67,13 +112,14 @@ def test_metrics_are_those_of_one_process_with_one_to_five_workers(own_lab: Make
         orders.add(tuple(loader.stored_ids()))
         trainee = create(Ranking(), result.best.hyperparams, seed=3, model="m00", device=cpu)
         restore(trainee, checkpoints.load(lab.volumes.checkpoints, result.best.checkpoint, cpu))
-        expected = evaluate(
+        returned = evaluate(
             Ranking(),
             trainee,
             InstrumentedLoader(loader),
             result.best.hyperparams,
             seed=unit_seed(3, "m00", 1, -1),
         )
+        expected = numbers_of(returned)
         assert table.loc["m00", list(expected)].to_dict() == expected
         assert expected["num_rows"] == 41
     assert len(orders) == 1

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from cerebro.cli import main
 from cerebro.local import processes
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining
@@ -42,3 +43,20 @@ def test_a_process_that_hangs_is_replaced(lab: Lab, prepared: str, victim: str) 
     assert "did not answer for" in lab.home.log("supervisor").read_text()
     logger.info("%s was ready again after %.1f s", target, took_s)
     assert took_s < REPLACED_S
+
+
+@pytest.mark.slow
+def test_a_running_unit_says_where_it_is(lab: Lab, prepared: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`cerebro stacks`, from the command line to the process and back; the unit goes on, and its log has the same."""
+    experiment = lab.attach(prepared)
+    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 1)]))
+    lab.gate.knock()
+    assert main(["stacks", prepared, "m01", "--home", str(lab.home.path)]) == 0
+    head, *said = capsys.readouterr().out.rstrip().splitlines()
+    assert "/train/m01/" in head
+    assert any("in knock" in line for line in said)
+    assert any("in train" in line for line in said)
+    log = next((lab.volumes.logs / "tasks" / prepared).glob(f"{head.split(',')[0].replace('/', '.')}.a*.log"))
+    assert said[-1] in log.read_text()
+    lab.gate.open()
+    assert lab.result(fit, experiment).failures() == {}

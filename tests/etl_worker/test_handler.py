@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from cerebro.contract.records import Locator, Locators
-from cerebro.contract.tasks import EtlTask
+from cerebro.contract.tasks import EtlTask, TaskResult
+from cerebro.errors import SpecError
 from cerebro.runtime.volumes import Volumes
+from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import encode
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.child import failure_of
@@ -22,6 +24,7 @@ from cerebro.worker.agent.context import Context
 from etl_worker.errors import TooManyFailedError
 from etl_worker.handler import Handler
 from tests.etl_worker.jobs import FailOn, write_metadata
+from tests.etl_worker.test_batches import Sentences
 
 
 @pytest.fixture
@@ -33,13 +36,18 @@ def volumes(tmp_path: Path) -> Volumes:
 
 
 @pytest.fixture
-def handle(volumes: Volumes) -> Iterator[Callable[[list[int], float], int]]:
-    """Does the task with a row function that raises for some values, of which a share may; rows that came out."""
+def handle(volumes: Volumes) -> Iterator[Callable[..., TaskResult]]:
+    """Does the task with a row function that raises for some values, of which a share may, or with another one."""
     agents, childs = socket.socketpair()
     context = Context(Channel(childs), volumes, cores=1)
 
-    def do(broken: list[int], max_failed: float) -> int:
-        code = encode(FailOn(broken))
+    def do(
+        broken: Sequence[int] = (),
+        max_failed: float = 0.0,
+        spec: ETLSpec | None = None,
+        with_ragged: bool = False,
+    ) -> TaskResult:
+        code = encode(spec or FailOn(broken))
         context.learn({code.sha256: code.encoded})
         context.begin(time.monotonic())
         task = EtlTask(
@@ -51,8 +59,9 @@ def handle(volumes: Volumes) -> Iterator[Callable[[list[int], float], int]]:
             code=code.sha256,
             locators=Locators(train=Locator(metadata="train.csv")),
             max_failed=max_failed,
+            with_ragged=with_ragged,
         )
-        return Handler(context).handle(task, 1).rows
+        return Handler(context).handle(task, 1)
 
     yield do
     agents.close()
@@ -68,15 +77,30 @@ def told(volumes: Volumes) -> tuple[int, list[Any]]:
 
 
 def test_failed_rows_are_told_of_a_task_that_fails_for_them(
-    volumes: Volumes, handle: Callable[[list[int], float], int]
+    volumes: Volumes, handle: Callable[..., TaskResult]
 ) -> None:
     """And of the next one, which leaves them out; once none fails nothing is told."""
     with pytest.raises(TooManyFailedError) as caught:
         handle([3, 30], 0.0)
     assert failure_of(caught.value).rows_failed == 2  # so that the log knows
     assert told(volumes) == (2, [3, 30])
-    assert handle([30], 0.5) == 39
+    assert handle([30], 0.5).rows == 39
     assert told(volumes) == (1, [30])
     write_metadata(volumes.metadata("d", "train", 0), pa.table({"id": [1], "value": [1]}))
-    assert handle([], 0.0) == 1
+    assert handle([], 0.0).rows == 1
     assert not volumes.failed_rows("d", "train", 0).exists()
+
+
+def test_ragged_rows_are_told_of_where_the_task_asks_for_them_alone(
+    handle: Callable[..., TaskResult],
+) -> None:
+    """A control plane of an earlier version could not read the result: the task fails and says so, also where all is
+    done. Nothing of it is lost."""
+    told = "rows of split 'train' have ragged fields, which the controller does not know.*: upgrade it"
+    for _ in range(2):
+        with pytest.raises(SpecError, match=told):
+            handle(spec=Sentences())
+    result = handle(spec=Sentences(), with_ragged=True)
+    assert (result.rows, result.is_ragged) == (40, True)
+    with pytest.raises(SpecError, match=told):
+        handle(spec=Sentences())

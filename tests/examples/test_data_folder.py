@@ -1,4 +1,4 @@
-"""Where `examples/digits.py` writes its data unless it is told."""
+"""Where the examples, and users, put data."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from examples import digits
+import cerebro
 
 
 def test_data_go_where_workers_see_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a cluster onto the shared volume, if it is mounted and may be written to; else beside the local cluster."""
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
-    beside = tmp_path / "home/examples/digits"
-    inside = {"CEREBRO_VOLUMES": str(tmp_path), "CEREBRO_SERVER": "http://kvs-api:7070"}
-    assert digits.data_folder(inside) == beside
+    monkeypatch.setenv("CEREBRO_VOLUMES", str(tmp_path))
+    monkeypatch.setenv("CEREBRO_SERVER", "http://kvs-api:7070")
+    beside = tmp_path / "home/digits"
+    assert cerebro.data_folder("digits") == beside
     (tmp_path / "shared").mkdir()
-    assert digits.data_folder(inside) == tmp_path / "shared/examples/digits"
-    assert digits.data_folder({"CEREBRO_VOLUMES": str(tmp_path)}) == beside
+    assert cerebro.data_folder("digits") == tmp_path / "shared/digits"
+    monkeypatch.delenv("CEREBRO_SERVER")
+    assert cerebro.data_folder("digits") == beside

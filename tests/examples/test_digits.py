@@ -144,7 +144,7 @@ def test_readme_python_runs_on_what_the_job_leaves(
     assert first.returncode == 0, first.stderr[-3000:]
     texts = "".join((ROOT / page).read_text() for page in ("README.md", "docs/experiments.md"))
     blocks = re.findall(r"^```python\n(.*?)^```", texts, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) >= 3
     for number, block in enumerate(blocks):
         script = tmp_path / f"readme_{number}.py"
         script.write_text(block)

@@ -8,13 +8,16 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cerebro
 from cerebro.cli import main
+from cerebro.client.dry_run import dry_run
 from cerebro.client.experiment import Experiment
 from cerebro.client.results import FitResult
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from docs.generate_state import TARGET, render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,8 +40,11 @@ def _blocks(path: Path, *kinds: str) -> list[str]:
 
 
 def _python_blocks() -> list[ast.Module]:
-    """The Python of README and of the page for users."""
-    pages = (ROOT / "README.md", ROOT / "docs/experiments.md")
+    """The Python of README and of the pages for users."""
+    pages = (
+        ROOT / "README.md",
+        *(ROOT / "docs" / f"{name}.md" for name in ("experiments", "coming-from", "keras")),
+    )
     return [ast.parse(block) for page in pages for block in _blocks(page, "python")]
 
 
@@ -125,6 +131,47 @@ def test_specs_of_the_pages_follow_the_templates() -> None:
             if isinstance(method, ast.FunctionDef) and method.name != "__init__":
                 expected = list(inspect.signature(getattr(template, method.name)).parameters)
                 assert [argument.arg for argument in method.args.args] == expected
+
+
+@pytest.mark.slow
+def test_the_script_that_came_over_runs(tmp_path: Path) -> None:
+    """Its rows are made, and a batch of them goes through all methods."""
+    (tmp_path / "train.csv").write_text("id,x,y,label\n" + "".join(f"{n},{n},1,{n % 2}\n" for n in range(8)))
+    made: dict[str, Any] = {"__name__": "coming_from"}
+    exec(_blocks(ROOT / "docs/coming-from.md", "python")[0], made)
+    locator = Locator(metadata=str(tmp_path / "train.csv"))
+    told = dry_run(
+        ExperimentRecord(name="scans", locators=Locators(train=locator, valid=locator, predict=locator)),
+        lambda _: b"",
+        made["Scans"](),
+        made["Classifier"](),
+        {"lr": 0.1, "width": 4, "batch_size": 4},
+        rows=8,
+        ways=[],
+    )
+    assert "accuracy" in str(told)
+
+
+@pytest.mark.slow
+def test_the_statistics_of_the_page_are_fitted(tmp_path: Path) -> None:
+    """The example of `fit` goes through all methods; a city that no training row has is one of its own."""
+    rows = [f"{n},{20 + n},{'Oslo' if n % 3 else 'Rome'},{n % 2}" for n in range(8)]
+    (tmp_path / "train.csv").write_text("\n".join(["id,hours,city,label", *rows]) + "\n")
+    (tmp_path / "valid.csv").write_text("id,hours,city,label\n0,40,Lima,1\n")
+    (block,) = (each for each in _blocks(ROOT / "docs/experiments.md", "python") if "def fit(" in each)
+    made: dict[str, Any] = {"__name__": "census"}
+    exec(block, made)
+    train, valid = (Locator(metadata=str(tmp_path / f"{split}.csv")) for split in ("train", "valid"))
+    told = dry_run(
+        ExperimentRecord(name="census", locators=Locators(train=train, valid=valid)),
+        lambda _: b"",
+        made["CensusETL"](),
+        made["CensusTraining"](),
+        {"width": 4, "batch_size": 4},
+        rows=8,
+    )
+    assert told.steps[0].name == "fit"
+    assert told.parameters == 3 * 4 + 2 * 5 + 2
 
 
 @pytest.fixture

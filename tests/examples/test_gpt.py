@@ -1,7 +1,8 @@
-"""`examples/gpt.py --small` on one worker with two devices."""
+"""`examples/gpt.py`: a file of one's own, and `--small` on one worker with two devices."""
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
@@ -12,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from cerebro import Experiment
+from cerebro.errors import LocatorError
 from cerebro.local import cluster
+from examples import gpt
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300
 LARGE = ("--layers", "12", "--width", "128", "--context", "512")
 """About 500 MiB as user code is written; which of the other ways needs less than 400 depends on what the allocator
 keeps."""
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -60,6 +61,7 @@ def trained(name: str, *options: str) -> list[str]:
     return [visit.way.label if visit.way else "single" for m in run.models.values() for visit in m.visits]
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,9 +82,27 @@ def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("home")
 def test_the_example_runs_to_its_end() -> None:
     """Where one device is enough, each model sees the data once there, and nothing is measured."""
     assert trained("gpt") == ["single", "single"]
     run = Experiment.attach("gpt").state().runs["fit-1"]
     assert run.inspection is None
+
+
+def test_pieces_of_a_file_follow_one_another(tmp_path: Path) -> None:
+    """The output of a piece is its input one byte later; each byte is in one split, the last ones to validate on."""
+    (tmp_path / "text.txt").write_bytes(bytes(range(101)))
+    located = gpt.lay_out_file(tmp_path, tmp_path / "text.txt", 2, None)
+    etl = gpt.ByteETL(2)
+    seen: list[int] = []
+    for split in ("train", "valid"):
+        with Path(located[split]["metadata"]).open() as file:
+            rows = [{**row, "begin": int(row["begin"])} for row in csv.DictReader(file)]
+        made = [etl.row_preprocessor(row, split, located[split]["objects"]) for row in rows]
+        assert all((inputs + 1 == outputs).all() for inputs, outputs in made)
+        seen += [token for inputs, _ in made for token in inputs.tolist()]
+    assert seen == list(range(100))
+    with pytest.raises(LocatorError, match="has 101 bytes, which are 2 texts of 50: expected 40 at least"):
+        gpt.lay_out_file(tmp_path, tmp_path / "text.txt", 50, None)

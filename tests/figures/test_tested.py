@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cerebro import figures
 from cerebro.contract.events import RunRequested, RunStarted
+from cerebro.contract.metrics import Terms
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import TaskResult
 from cerebro.state import Run
@@ -69,6 +70,22 @@ def test_means_over_parts_are_always_said_to_be_means(sizes: list[int], data: st
     expected = sum(r * a for r, a in zip(sizes, accuracies, strict=True)) / sum(sizes)
     assert first.metrics["accuracy"] == pytest.approx(expected)
     assert (first.parts, first.done, first.rows) == (len(sizes), len(sizes), sum(sizes))
+
+
+def test_ratios_of_parts_are_those_of_the_whole_split() -> None:
+    """Nothing is said to be a mean of what is none; of what is, its name."""
+    story = Story()
+    run = planned(story, [3, 4], is_whole=False)
+    for partition, (terms, loss) in enumerate([(Terms(2, 3), 0.5), (Terms(0, 1), 1.0)]):
+        result = TaskResult(rows=3 + partition, metrics={"f1": 0.9}, ratios={"f1": terms})
+        story.do(run.find(f"test-1/test/m00/p{partition}").key, 0, result)
+        result = TaskResult(rows=3 + partition, metrics={"f1": 0.9, "loss": loss}, ratios={"f1": terms})
+        story.do(run.find(f"test-1/test/m01/p{partition}").key, 0, result)
+    first, second = figures.tested(run)
+    assert first.metrics == {"f1": 0.5}
+    assert figures.averaged([first]) == ""
+    assert second.metrics == {"f1": 0.5, "loss": (3 * 0.5 + 4 * 1.0) / 7}
+    assert "weighted by rows (of loss; the others are of all rows)" in figures.averaged([first, second])
 
 
 def test_a_plan_of_an_older_version_goes_on_in_parts() -> None:

@@ -11,6 +11,7 @@ from tests.kvs_api.bench import Bench
 from tests.kvs_api.decision_contract import DecisionContract
 from tests.kvs_api.ledger_contract import LedgerContract
 from tests.kvs_api.log_contract import LogContract
+from tests.kvs_api.machine_contract import MachineContract
 from tests.kvs_api.occupancy_contract import OccupancyContract
 from tests.kvs_api.size_contract import SizeContract
 from tests.kvs_api.steering_contract import SteeringContract
@@ -22,6 +23,7 @@ class StoreContract(
     LedgerContract,
     DecisionContract,
     WorkerContract,
+    MachineContract,
     OccupancyContract,
     SizeContract,
     SteeringContract,

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import redis
 import waitress
@@ -88,18 +88,13 @@ def _answers(client: redis.Redis) -> bool:
 class Service:
     """kvs_api over a database, served by threads of this process. A context: at its end it answers no more."""
 
-    def __init__(self, database: Database, *, max_body_bytes: int = 1 << 20) -> None:
+    def __init__(self, database: Database, *, max_body_bytes: int = 1 << 20, **changes: Any) -> None:
         self.database = database
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
-        self.settings = Settings(
-            host="127.0.0.1",
-            port=self.port,
-            redis_url=database.url,
-            token=TOKEN,
-            max_body_bytes=max_body_bytes,
-        )
+        own = {"token": TOKEN, "max_body_bytes": max_body_bytes, **changes}
+        self.settings = Settings(host="127.0.0.1", port=self.port, redis_url=database.url, **own)
         app = create_app(self.settings, Store(database.url))
         self._server = waitress.create_server(app, host="127.0.0.1", port=self.port, threads=8)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

@@ -10,7 +10,7 @@ from cerebro.contract import api
 from cerebro.runtime.kvs import KvsClient
 from kvs_api.store import Store
 from tests.kvs_api.bench import TASK, Bench, requested, worker
-from tests.kvs_api.real import Service
+from tests.kvs_api.real import Replica, Service
 
 
 class Reader(threading.Thread):
@@ -31,7 +31,7 @@ class Reader(threading.Thread):
         return self.answer
 
 
-def is_blocked(service: Service) -> bool:
+def is_blocked(service: Service | Replica) -> bool:
     """Whether the database has a client in a blocking read."""
     import redis
 
@@ -40,7 +40,7 @@ def is_blocked(service: Service) -> bool:
         return bool(info["blocked_clients"])
 
 
-def wait_until_blocked(service: Service) -> None:
+def wait_until_blocked(service: Service | Replica) -> None:
     """Return once a reader blocks, so that what follows is news to it."""
     deadline = time.monotonic() + 10
     while not is_blocked(service):

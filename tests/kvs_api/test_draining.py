@@ -12,6 +12,7 @@ import urllib3
 from cerebro.contract.records import ExperimentRecord
 from tests.kvs_api.bench import LOCATORS
 from tests.kvs_api.real import TOKEN, Replica
+from tests.kvs_api.test_blocking_reads import wait_until_blocked
 
 LIMIT_S = 30.0
 
@@ -23,8 +24,7 @@ def test_a_blocked_reader_is_answered_and_goes_on_with_the_successor(replica: Re
     client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
     with ThreadPoolExecutor() as pool:
         blocked = pool.submit(lambda: client.events("one", wait_s=25.0))
-        # The second connection shows that the first request has been taken in.
-        replica.client().queue()
+        wait_until_blocked(replica)
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert blocked.result(LIMIT_S) == ()

@@ -227,7 +227,7 @@ def test_workers_are_counted_by_state() -> None:
     metrics.look((), 0.0, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
     name = "cerebro_controller_workers"
     assert {state: value(metrics, name, state=state) for state in WORKER_STATES} == {
-        "busy": 0, "idle": 1, "silent": 1, "leaving": 0, "gone": 0,
+        "busy": 0, "idle": 1, "silent": 1, "leaving": 0, "gone": 0, "quarantined": 0,
     }  # fmt: skip
     seen |= {"devices": 2}
     metrics.look((), 0.0, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))

@@ -78,7 +78,14 @@ class Story:
 
     # --- ETL -------------------------------------------------------------------------------------
 
-    def etl(self, *, workers: int = 2, splits: Mapping[str, int] | None = None, run: str = "etl-1") -> None:
+    def etl(
+        self,
+        *,
+        workers: int = 2,
+        splits: Mapping[str, int] | None = None,
+        run: str = "etl-1",
+        is_ragged: bool = False,
+    ) -> None:
         """A finished ETL run."""
         plan = etl_plan(workers, splits or {"train": 10, "valid": 4})
         self.tell(
@@ -90,7 +97,7 @@ class Story:
                 self.do(
                     TaskKey(run=run, kind="etl", split=split, partition=part.partition),
                     part.partition,
-                    TaskResult(rows=part.rows),
+                    TaskResult(rows=part.rows, is_ragged=is_ragged),
                 )
         self.tell(RunFinished(run=run, outcome="finished"))
 

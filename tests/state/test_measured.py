@@ -75,7 +75,7 @@ def test_what_was_found_is_known_of_the_run_and_again_after_a_replay_of_its_log(
 
 
 @pytest.mark.parametrize(
-    "kind", [k for k in FailureKind if k not in ("preempted", "storage_full", "checkpoint")]
+    "kind", [k for k in FailureKind if k not in ("preempted", "storage_full", "checkpoint", "device")]
 )
 def test_a_trial_that_fails_strikes_its_way_off_at_once_and_ends_no_run(kind: FailureKind) -> None:
     """Whatever the failure is: there is no second attempt, no model and no run fails of it, no worker is kept free."""

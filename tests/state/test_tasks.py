@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cerebro.contract.events import (
+    ModelRetried,
     RunPaused,
     TaskAssigned,
     TaskCommitted,
@@ -17,9 +18,11 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
-from cerebro.state import ModelState, TaskState
+from cerebro.state import ModelState, Task, TaskKey, TaskState
+from cerebro.state.tasks import MAX_DEVICE_FAILURES
 from cerebro.state.tasks import TRANSITIONS as TASK_TRANSITIONS
-from tests.state.stories import Story, unit
+from cerebro.state.workers import LAST
+from tests.state.stories import Story, joined, lost, unit
 
 TASK_EVENTS = ["TaskAssigned", "TaskStarted", "TaskCommitted", "TaskFailed", "TaskRevoked"]
 
@@ -90,6 +93,29 @@ def test_how_many_attempts_a_failure_leaves(kind: FailureKind, attempts: int, en
     assert story.model("m01").state is ModelState.ACTIVE
 
 
+def hang(story: Story, *, is_idle: bool) -> None:
+    """The unit's next attempt hangs."""
+    attempt = story.start(unit(1, 0), 0)
+    failure = Failure(kind=FailureKind.HANG, message="no batch", is_idle=is_idle)
+    story.tell(TaskFailed(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", failure=failure))
+
+
+def test_an_idle_hang_is_tried_once_more_then_given_up() -> None:
+    """One that computed is not; nor is one that an earlier version told of, so that its log reads as it did. A user who
+    retries the model has it tried anew."""
+    story = Story()
+    story.fit()
+    for _ in range(2):
+        hang(story, is_idle=True)
+        assert story.run.task(unit(1, 0)).state is TaskState.PENDING
+        hang(story, is_idle=True)
+        assert story.run.task(unit(1, 0)).state is TaskState.FAILED
+        assert story.model().state is ModelState.FAILED
+        story.tell(ModelRetried(run="fit-1", model="m00", by="ann"))
+    hang(story, is_idle=False)
+    assert story.run.task(unit(1, 0)).state is TaskState.FAILED
+
+
 @pytest.mark.parametrize("kind", [FailureKind.REQUIREMENTS, FailureKind.DATA])
 def test_what_no_model_could_escape_fails_the_run(kind: FailureKind) -> None:
     """The failure is the run's; no model is blamed."""
@@ -109,3 +135,112 @@ def test_a_full_volume_is_noted_until_the_run_is_paused_for_it() -> None:
     assert story.run.storage_full.needs_bytes == 77
     story.tell(RunPaused(run="fit-1", reason="full", needs_bytes=77))
     assert story.run.storage_full is None
+
+
+def fail_with(
+    story: Story, failure: Failure, *, worker: int = 0, partition: int = 0, model: str = "m00"
+) -> Task:
+    """The next attempt of a unit fails; returns its task."""
+    key = unit(1, partition, model)
+    attempt = story.start(key, worker)
+    story.tell(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
+    return story.run.task(key)
+
+
+def test_a_failure_of_the_machine_costs_the_task_nothing_up_to_a_bound() -> None:
+    """It counts for the worker. A task that has met so many is given up, with how many, and where; a user's retry
+    counts anew."""
+    story = Story()
+    story.fit()
+    broken = Failure(kind=FailureKind.DEVICE, message="uncorrectable ECC error encountered")
+    for number in range(1, MAX_DEVICE_FAILURES):
+        task = fail_with(story, broken)
+        assert (task.state, task.failures, task.device_failures) == (TaskState.PENDING, 0, number)
+    assert task.shunned == {"worker-0"}
+    assert [each.is_device for each in story.state.workers["worker-0"].ended] == [True] * number
+    assert fail_with(story, broken).state is TaskState.FAILED
+    failure = story.model().failure
+    assert failure is not None
+    assert failure.message.startswith(f"its machine failed {MAX_DEVICE_FAILURES} times (on worker-0)")
+    story.tell(ModelRetried(run="fit-1", model="m00", by="ann"))
+    assert fail_with(story, broken).state is TaskState.PENDING
+
+
+def test_what_may_be_the_machines_fault_is_confirmed_once_in_a_run() -> None:
+    """The code fails again: it is the code's, for all models."""
+    story = Story()
+    story.fit()
+    doubtful = Failure(kind=FailureKind.USER_ERROR, message="illegal memory access", may_be_device=True)
+    assert fail_with(story, doubtful).state is TaskState.PENDING
+    assert fail_with(story, doubtful, model="m01").state is TaskState.FAILED
+    assert fail_with(story, doubtful).state is TaskState.FAILED
+    assert not any(each.is_device for each in story.state.workers["worker-0"].ended)
+
+
+def test_what_another_worker_does_was_the_machines_fault() -> None:
+    """The failure counts for the first worker then, and the next one is confirmed as well. Done at the same worker it
+    shows nothing."""
+    story = Story(workers=0)
+    for number in range(2):
+        story.tell(joined(number, partitions=(0, 1)))
+    story.fit()
+    doubtful = Failure(kind=FailureKind.USER_ERROR, message="illegal memory access", may_be_device=True)
+    fail_with(story, doubtful)
+    story.train(1, 0, worker=1)
+    assert [each.is_device for each in story.state.workers["worker-0"].ended] == [False, True]
+    assert fail_with(story, doubtful, partition=1).state is TaskState.PENDING
+    story.train(1, 1, worker=0)
+    assert [each.is_device for each in story.state.workers["worker-0"].ended] == [False, True, False, False]
+
+
+def test_only_the_last_attempts_of_a_worker_are_known_also_of_its_earlier_processes() -> None:
+    """What was taken or given back tells nothing of a machine."""
+    story = Story()
+    story.fit()
+    for _ in range(LAST + 5):
+        fail_with(story, Failure(kind=FailureKind.PREEMPTED, message="asked to end"))
+        fail_with(story, Failure(kind=FailureKind.STORAGE_FULL, message="full"))
+    assert not story.state.workers["worker-0"].ended
+    fail_with(story, Failure(kind=FailureKind.CRASH, message="died"))
+    story.tell(lost(0), joined(0, incarnation="b"))
+    assert [each.task for each in story.state.workers["worker-0"].ended] == [str(unit(1, 0))]
+    assert story.state.workers["worker-0"].ended.maxlen == LAST
+
+
+@pytest.mark.parametrize("task", ["train", "valid"])
+@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize("flags", [{}, {"may_be_device": True}, {"is_idle": True}])
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_every_failure_has_one_outcome_and_none_goes_round_for_ever(
+    kind: FailureKind, flags: dict[str, bool], is_running: bool, task: str
+) -> None:
+    """Whatever fails however often, at one worker or in turns: another attempt, or the end. Only what is not the
+    task's fault, and ends by itself, may come again and again."""
+    for workers in (1, 2):
+        story = Story(workers=0)
+        for number in range(2):
+            story.tell(joined(number, partitions=(0, 1)))
+        story.fit(validated=task == "valid", epochs=1)
+        key = unit(1, 0)
+        if task == "valid":
+            story.epoch(1)
+            key = TaskKey(run="fit-1", kind="valid", model="m00", epoch=1)
+        states = []
+        for number in range(2 * MAX_DEVICE_FAILURES):
+            if story.run.task(key).state is not TaskState.PENDING or story.run.fatal is not None:
+                break
+            if task == "valid" and kind is FailureKind.CHECKPOINT and not story.model().is_trained:
+                break  # its unit is done again first
+            if kind is FailureKind.CHECKPOINT and story.model().state is ModelState.FAILED:
+                break
+            worker = number % workers
+            attempt = (story.start if is_running else story.assign)(key, worker)
+            failure = Failure.model_validate({"kind": kind, "message": "boom", **flags})
+            told = TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure)
+            story.tell(told)
+            states.append(story.run.task(key).state)
+        assert set(states) <= {TaskState.PENDING, TaskState.FAILED}
+        may_go_on = {FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT}
+        if kind not in may_go_on:
+            assert states[-1] is TaskState.FAILED or story.run.fatal is not None
+            assert len(states) <= MAX_DEVICE_FAILURES

@@ -24,6 +24,7 @@ from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.savepoints import Savepoints, is_for
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, restore, train_unit
@@ -310,7 +311,7 @@ def _trained(
         metrics = train_unit(
             spec, trainee, feed, case.given, seed=1, model="m00", epoch=1, partition=unit.number
         )
-        return trainee.save(unit.root, unit.written), metrics
+        return trainee.save(unit.root, unit.written), numbers_of(metrics)
     return (taken[0] if group.rank == 0 else None), {}
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import IO, Any
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
+from cerebro import Ragged, SubEpochSpec, ragged
 from cerebro.errors import SpecError
+from cerebro.spec import Checkpoint, DataLoader
 from cerebro.techniques import Ddp, Group, Hints, ModelFacts, Params, Place, Share, Technique, conformance
 from cerebro.techniques.conformance import check
 from cerebro.techniques.named import KINDS
@@ -97,6 +101,57 @@ class Waiting(Alike):
 def test_what_comes_with_cerebro_conforms(name: str) -> None:
     """On as few devices as it can use."""
     check(KINDS[name]())
+
+
+class Entrywise(nn.Module):
+    """A layer, of the entries of ragged rows."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, rows: Ragged) -> Ragged:
+        return rows.with_values(self.layer(rows.values))
+
+
+class Ragging(SubEpochSpec):
+    """Labels the tokens of sentences of any length; all its modules take and return a `Ragged`."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        layers = [nn.Embedding(7, 6), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)]
+        return [nn.Sequential(*map(Entrywise, layers)).double()]
+
+    def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
+        return Hints(blocks=(Entrywise,), terms=lambda sentences, labels: len(labels.values))
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        (network,) = models
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+        checkpoint.track(optimizer=optimizer)
+        for sentences, labels in dataloader:
+            found = network(sentences)
+            assert found.lengths.tolist() == labels.lengths.tolist()
+            loss = nn.functional.cross_entropy(found.values, labels.values)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return {}
+
+
+@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "pipeline"])
+def test_ragged_rows_are_shared_and_cut_as_others(name: str) -> None:
+    """Between ranks, whose shares have different numbers of entries, and between the parts of a pipeline's batch."""
+    random = np.random.default_rng(0)
+    sentences = [random.integers(0, 7, random.integers(1, 9)) for _ in range(21)]
+    rows = [(ragged(words), ragged(words % 3)) for words in sentences]
+    check(KINDS[name](), Ragging(), rows, {"batch_size": 6})
 
 
 def test_a_technique_of_ones_own_conforms() -> None:

@@ -15,12 +15,13 @@ from torch import nn
 
 from cerebro.data.loader import PartitionLoader
 from cerebro.errors import NotApplicableError, RanksDifferError
-from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
+from cerebro.spec import Checkpoint, DataLoader, Hints, Ratio, SubEpochSpec
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.pipeline import balanced
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.unit import create, train_unit
 from tests.techniques.ranks import Ranks
 
@@ -71,7 +72,7 @@ def by(
         loader = PartitionLoader([partition], batch_size=batch_size, seed=1, share=prepared.share)
         feed = InstrumentedLoader(loader)
         metrics = train_unit(spec, prepared, feed, {}, seed=1, model="m00", epoch=1, partition=0)
-        return metrics, prepared.state(), getattr(trainee.modules[0], "told", None)
+        return numbers_of(metrics), prepared.state(), getattr(trainee.modules[0], "told", None)
     finally:
         if isinstance(group, Alone):
             group.leave()
@@ -96,7 +97,11 @@ def steps(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> 
 
 
 def counting(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
-    seen = [list(dataloader.ids) for _ in dataloader]
+    seen, own = [], []
+    for _ in dataloader:
+        seen.append(list(dataloader.ids))
+        own += [] if dataloader.is_lent else seen[-1]
+    odd = Ratio(sum(row % 2 for row in own), len(own))
     told = {
         "rank": dataloader.rank,
         "ranks": dataloader.ranks,
@@ -108,14 +113,14 @@ def counting(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) 
         "torch": float(torch.rand(1)),
     }
     models[0].told = told
-    return {"rows": sum(map(len, seen)) / dataloader.num_rows}
+    return {"rows": sum(map(len, seen)) / dataloader.num_rows, "odd": odd}
 
 
 def test_a_rank_counts_its_own_rows_and_all_batches(partition: Path, ranks: Ranks) -> None:
     """What it decides by is the same on all ranks; what it draws on its device is its own."""
     answers = ranks.run(2, by, "ddp", counting, partition)
     metrics, told = [answer[0] for answer in answers], [answer[2] for answer in answers]
-    assert metrics == [{"rows": 1.0}] * 2
+    assert metrics == [{"rows": 1.0, "odd": 23 / 46}] * 2
     assert [each["rank"] for each in told] == [0, 1]
     # 46 rows in batches of 9: 4 and 5 of each, and the last row once more for the rank that has none.
     assert [each["rows"] for each in told] == [5 * 4 + 1, 5 * 5 + 1]

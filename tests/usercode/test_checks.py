@@ -12,7 +12,7 @@ import pytest
 
 from cerebro import ETLSpec, SubEpochSpec
 from cerebro.errors import SpecError
-from cerebro.usercode.checks import check_features, check_spec, returned_names
+from cerebro.usercode.checks import check_etl_spec, check_features, check_spec, returned_names
 
 
 class Good(SubEpochSpec):
@@ -202,3 +202,13 @@ def test_names_are_those_of_the_code_in_memory(tmp_path: Path, monkeypatch: pyte
     path.write_text("def test():\n    return {'accuracy': 1.0}\n")
     linecache.checkcache()
     assert returned_names(edited.test, "loss") is None
+
+
+@pytest.mark.parametrize("helper", [False, None, lambda self: 1, lambda self, scaler, rows, columns: scaler])
+def test_a_helper_of_an_older_spec_is_not_taken_for_fit(helper: Any) -> None:
+    """The template has had the method for less long than there are specs; what to do is said before a run."""
+    members = {"row_preprocessor": lambda self, row, mode, object_dir: (0, 0), "fit": helper}
+    with pytest.raises(
+        SpecError, match=r"Mine\.fit .*expected .*fit\(.*if it is a helper of your own, name it otherwise"
+    ):
+        check_etl_spec(type("Mine", (ETLSpec,), members)(), "run_etl")

@@ -13,6 +13,7 @@ from cerebro.local.home import LONGEST_SOCKET_PATH, ClusterInfo, ServiceInfo
 from cerebro.local.services import health_port
 from cerebro.local.supervisor import ClusterState
 from cerebro.runtime.usage.cores import crowded
+from cerebro.state.quarantine import health_words
 
 _MANY_RESTARTS = 5
 
@@ -131,6 +132,22 @@ def threads(case: Case) -> Finding:
     if lines := crowded(found):
         return warn(f"{'; '.join(lines)}: they slow each other down", _FEWER[is_remote])
     return ok(f"{len(found)} worker(s) with no more threads than their machines have cores")
+
+
+def machines(case: Case) -> Finding:
+    """No worker of the cluster that is used is quarantined, or slower than others of its kind."""
+    try:
+        kvs = client(case.info) if case.info else remote_client(case.environment)
+        if kvs is None:
+            return ok("no cluster runs")
+        statuses, health = kvs.workers(), kvs.workers_health()
+    except CerebroError as problem:
+        return fail(f"the health of the cluster's workers is not known: {problem}", "cerebro status")
+    told = [f"{s.record.worker} is {words}" for s in statuses if (words := health_words(s, health))]
+    if told:
+        return warn("; ".join(told), "cerebro check WORKER, then cerebro release WORKER once it is well")
+    checked = sum(each.check is not None and each.check.ended is not None for each in health.workers.values())
+    return ok(f"no worker is quarantined; {checked} of {len(statuses)} were checked")
 
 
 _FEWER = {

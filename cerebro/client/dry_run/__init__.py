@@ -10,12 +10,14 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cerebro.client.dry_run.outcome import DryRun
+from cerebro.client.dry_run.outcome import DryRun, TriedStep
 from cerebro.client.dry_run.rows import try_rows
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
+from cerebro.data.fields import shape_text
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.techniques import Technique
 from cerebro.usercode.encoding import encode
+from cerebro.usercode.fitted import pack_fitted, restore_fitted
 from cerebro.usercode.in_process import UserCode, generators_kept
 
 __all__ = ["DryRun", "dry_run"]
@@ -51,11 +53,16 @@ def dry_run(
         sent = [encode(spec).encoded for spec in (etl, training) if spec is not None]
         code = UserCode(record=record, archive=archive, folder=folder)
         with code.importable():
-            tried = {each.split: each for each in try_rows(code.spec(sent[0]), record.locators, rows, folder)}
+            preparing, fitting = code.spec(sent[0]), list[TriedStep]()
+            found = try_rows(preparing, record.locators, rows, folder, fitting.append)
+            tried = {each.split: each for each in found}
             if training is None:
                 skipped = {"training": "no SubEpochSpec was given"}
-                return DryRun(experiment=record.name, rows=tried, skipped=skipped)
-            trial = TrainingTrial(code.spec(sent[1]), hyperparams, tried, folder / "training")
+                return DryRun(experiment=record.name, rows=tried, skipped=skipped, steps=tuple(fitting))
+            trained = code.spec(sent[1])
+            if fitting:
+                trained.fitted = restore_fitted(pack_fitted(preparing.fitted))
+            trial = TrainingTrial(trained, hyperparams, tried, folder / "training")
             trial.run()
             for technique, devices in ways:
                 trial.try_technique(technique, devices)
@@ -71,9 +78,9 @@ def dry_run(
     return DryRun(
         experiment=record.name,
         rows=tried,
-        batch={field.name: f"{field.dtype} {(batch, *field.shape)}" for field in used.fields},
+        batch={field.name: f"{field.dtype} {shape_text((batch, *field.shape))}" for field in used.fields},
         device=str(trial.device),
-        steps=tuple(trial.steps),
+        steps=(*fitting, *trial.steps),
         metrics=trial.metrics,
         parameters=trial.parameters,
         checkpoint_bytes=trial.checkpoint_bytes,

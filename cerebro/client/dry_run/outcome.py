@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cerebro.data.fields import Field
+from cerebro.data.fields import Field, shape_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +14,7 @@ class TriedRows:
     """Rows of one split that went through the row function.
 
     Attributes:
-        rows: how many, of `of` that the split has.
+        rows: how many, of `of` that the split has; `None`: that is not known without reading all of them.
         seconds: for fetching their objects and for the row function.
         fields: what a row became.
         folder: of the partition made of them; gone when the dry run is over.
@@ -22,10 +22,15 @@ class TriedRows:
 
     split: str
     rows: int
-    of: int
+    of: int | None
     seconds: float
     fields: tuple[Field, ...]
     folder: Path = field(repr=False)
+
+    @property
+    def told(self) -> str:
+        """How many rows, in words."""
+        return f"{self.rows:,}" if self.of is None else f"{self.rows:,} of {self.of:,}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +73,8 @@ class DryRun:
             f"dry run of experiment {self.experiment!r}: nothing failed, nothing was sent to the cluster"
         ]
         lines += [
-            f"  rows of {tried.split:<10} {tried.rows:,} of {tried.of:,}, {tried.seconds:.3f} s: "
-            + ", ".join(f"{field.name} {field.dtype} {field.shape}" for field in tried.fields)
+            f"  rows of {tried.split:<10} {tried.told}, {tried.seconds:.3f} s: "
+            + ", ".join(f"{field.name} {field.dtype} {shape_text(field.shape)}" for field in tried.fields)
             for tried in self.rows.values()
         ]
         if self.batch:

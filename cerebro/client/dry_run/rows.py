@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from cerebro.client.dry_run.outcome import TriedRows
+from cerebro.client.dry_run.outcome import TriedRows, TriedStep
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
-from cerebro.data.locators import read_metadata
+from cerebro.data.locators import preview_metadata
 from cerebro.data.manifests import FailedRow, PartitionManifest, Source, named_rows
 from cerebro.data.partitions import write_manifest
 from cerebro.data.tables import write_table
-from cerebro.errors import RowError
+from cerebro.errors import RowError, SpecError
+from cerebro.usercode.checks import NO_TRAINING_ROWS, fits
+from cerebro.usercode.fitted import pack_fitted, restore_fitted
+from cerebro.worker.preprocessing.fitting import FitPass
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, Spec
 from cerebro.worker.preprocessing.metadata import Metadata
 from cerebro.worker.preprocessing.shard import Preprocessor, initialize, open_preprocessor
@@ -21,13 +25,20 @@ from cerebro.worker.preprocessing.shard import Preprocessor, initialize, open_pr
 _NAME = "dry run"
 
 
-def try_rows(spec: Spec, locators: Locators, most: int, folder: Path) -> Iterator[TriedRows]:
-    """Preprocess the first rows of each split.
+def try_rows(
+    spec: Spec,
+    locators: Locators,
+    most: int,
+    folder: Path,
+    on_fit: Callable[[TriedStep], None] = lambda step: None,
+) -> Iterator[TriedRows]:
+    """Preprocess the first rows of each split; before, have the spec fit those of the training split, if it does.
 
     Args:
         spec: restored, not initialised.
         most: rows of each split.
         folder: for metadata, downloads and partitions.
+        on_fit: told of the call of `fit`, if there is one; the spec then has its result.
 
     Raises:
         LocatorError, MetadataError, ObjectStoreError: the data cannot be read from here.
@@ -38,6 +49,8 @@ def try_rows(spec: Spec, locators: Locators, most: int, folder: Path) -> Iterato
         (*_prepared(spec, split, locator, most, folder), split)
         for split, locator in locators.splits().items()
     ]
+    if fits(spec):
+        on_fit(_fitted(spec, locators, folder))
     initialize(spec)
     for preprocessor, total, split in ready:
         rows, began = preprocessor.metadata.num_rows, time.monotonic()
@@ -67,13 +80,30 @@ def try_rows(spec: Spec, locators: Locators, most: int, folder: Path) -> Iterato
         )
 
 
+def _fitted(spec: Any, locators: Locators, folder: Path) -> TriedStep:
+    if locators.train is None:
+        raise SpecError(NO_TRAINING_ROWS)
+    began = time.monotonic()
+    fitting = FitPass(
+        spec,
+        [folder / "metadata" / "train.arrow"],
+        objects_uri=locators.train.objects,
+        scratch=folder / "downloads" / "fitting",
+        seed_key=_NAME,
+    )
+    content = pack_fitted(fitting.fit())
+    spec.fitted = restore_fitted(content)  # as the processes of workers get it
+    found = f"{type(spec.fitted).__name__}, {len(content):,} bytes, of {fitting.rows:,} rows"
+    return TriedStep(name="fit", seconds=time.monotonic() - began, found=found)
+
+
 def _prepared(
     spec: Spec, split: Split, locator: Locator, most: int, folder: Path
-) -> tuple[Preprocessor, int]:
-    table = read_metadata(split, locator).table
+) -> tuple[Preprocessor, int | None]:
+    preview = preview_metadata(split, locator, most)
     path = folder / "metadata" / f"{split}.arrow"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_table(path, table.slice(0, most))
+    write_table(path, preview.table)
     metadata = Metadata(path)
     job = EtlJob(
         split=split,  # type: ignore[arg-type]  # the contract's pattern admits only the four modes
@@ -86,4 +116,4 @@ def _prepared(
         fingerprint=_NAME,
     )
     source = Source(fingerprint=_NAME, metadata=metadata.checksum)
-    return open_preprocessor(job, metadata, source, spec, process=0), table.num_rows
+    return open_preprocessor(job, metadata, source, spec, process=0), preview.rows

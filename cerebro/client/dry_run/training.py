@@ -13,13 +13,16 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Position
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.tables import read_columns
+from cerebro.data.trees import map_leaves
 from cerebro.errors import SpecError
+from cerebro.ragged_rows import Ragged, ragged
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Technique
 from cerebro.techniques.conformance import check
 from cerebro.usercode.checks import has_method
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.seeds import unit_seed
@@ -28,7 +31,7 @@ from cerebro.worker.training.unit import (
     create,
     default_device,
     evaluate,
-    evaluating,
+    predicting,
     restore,
     train_unit,
 )
@@ -87,7 +90,7 @@ class TrainingTrial:
             (batch,) = PartitionLoader(
                 [self._rows["train"].folder], batch_size=self._rows["train"].rows, seed=None
             )
-            rows = [_row_of(batch, number) for number in range(self._rows["train"].rows)]
+            rows = [row_of(batch, number) for number in range(self._rows["train"].rows)]
             check(technique, self._spec, rows, self._hyperparams, size=size)
             found.append("the gradients and the model of one device")
 
@@ -125,8 +128,8 @@ class TrainingTrial:
                 epoch=epoch,
                 partition=0,
             )
-            found.append(_told(metrics))
-        self.metrics["train"] = metrics
+            found.append(_told(numbers_of(metrics)))
+        self.metrics["train"] = numbers_of(metrics)
 
     def _reloaded(self, trainee: Trainee) -> Trainee:
         with self._step("checkpoint") as found:
@@ -145,13 +148,14 @@ class TrainingTrial:
             return
         split = self._first("valid", "test", "train")
         with self._step("test") as found:
-            self.metrics["test"] = evaluate(
+            metrics = evaluate(
                 self._spec,
                 trainee,
                 InstrumentedLoader(self._loader(split, None)),
                 self._hyperparams,
                 seed=unit_seed(_SEED, _MODEL, 1, -1),
             )
+            self.metrics["test"] = numbers_of(metrics)
             found.append(f"{_told(self.metrics['test'])} (rows of {split})")
 
     def _predict(self, trainee: Trainee) -> None:
@@ -159,13 +163,12 @@ class TrainingTrial:
             self.skipped["predict"] = "the spec has no such method"
             return
         split, path = self._first("predict", "test", "valid", "train"), self._folder / "predictions.arrow"
-        with self._step("predict") as found, evaluating(trainee, seed=unit_seed(_SEED, _MODEL, 1, -1)):
-            loader = self._loader(split, None)
-            returned = self._spec.predict(
-                trainee.modules, trainee.checkpoint, InstrumentedLoader(loader), dict(self._hyperparams)
-            )
+        loader = self._loader(split, None)
+        seed, feed = unit_seed(_SEED, _MODEL, 1, -1), InstrumentedLoader(loader)
+        with self._step("predict") as found:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_predictions(path, loader.stored_ids(), returned)
+            with predicting(self._spec, trainee, feed, self._hyperparams, seed=seed) as returned:
+                write_predictions(path, loader.stored_ids(), returned)
             columns = {name: values for name, values in read_columns(path).items() if name != "id"}
             first = ", ".join(f"{name} {values[0]!r}"[:60] for name, values in columns.items())
             found.append(f"{loader.num_rows} predictions, the first: {first} (rows of {split})")
@@ -194,13 +197,14 @@ class TrainingTrial:
         self.steps.append(TriedStep(name=name, seconds=time.monotonic() - began, found=", ".join(found)))
 
 
-def _row_of(batch: Any, number: int) -> Any:
+def row_of(batch: Any, number: int) -> Any:
     """One row of a batch, as a row preprocessor returns it."""
-    if isinstance(batch, dict):
-        return {name: _row_of(value, number) for name, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        return type(batch)(_row_of(value, number) for value in batch)
-    return batch[number].numpy()[()]
+
+    def of_row(leaf: Any) -> Any:
+        row = leaf[number].numpy()
+        return ragged(row) if isinstance(leaf, Ragged) else row[()]
+
+    return map_leaves(of_row, batch)
 
 
 def _told(metrics: Mapping[str, float]) -> str:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
 
 from cerebro import techniques
 from cerebro.client.experiment import Experiment
-from cerebro.client.experiment_file.words import Named, meant
+from cerebro.client.experiment_file.words import meant
+from cerebro.client.goals import Budget
 from cerebro.client.search import choice, loguniform, randint, uniform
 from cerebro.client.search.choices import (
     ASHA,
@@ -31,6 +41,7 @@ from cerebro.data.locators import parse_locators
 from cerebro.errors import ExperimentFileError, LocatorError
 from cerebro.runtime import checked_yaml
 from cerebro.runtime.checked_yaml import Part
+from cerebro.usercode.named import Named
 
 _EXAMPLE = "docs/experiment-file.md has one to begin with"
 
@@ -44,6 +55,7 @@ def _words(*known: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 _DISTRIBUTIONS = _words(uniform, loguniform, randint, choice)
 _PROCEDURES = _words(ASHA, Hyperband, PBT, Random, TPE, GP, CMA)
 _RULES = _words(Plateau, Median, Above, Below)
+_BUDGETS = _words(Budget)
 _TECHNIQUES = {
     name: found
     for name in techniques.__all__
@@ -70,6 +82,28 @@ def _stop(given: Any) -> Any:
     return meant(given, _RULES, is_strict=True)
 
 
+def _budget(given: Any) -> Any:
+    return meant(given, _BUDGETS, is_strict=True)
+
+
+_MOMENT: TypeAdapter[datetime | timedelta] = TypeAdapter(datetime | timedelta)
+
+
+def _finish_by(given: Any) -> Any:
+    if given is None or isinstance(given, datetime | timedelta):
+        return given
+    try:
+        return _MOMENT.validate_python(given)
+    except ValueError as problem:
+        raise ValueError(
+            f"{given!r}: expected a time with its zone, such as 2027-01-31T18:00:00+01:00, or a duration such as PT6H"
+        ) from problem
+
+
+def _workers(given: Any) -> Any:
+    return tuple(given) if isinstance(given, list) else given
+
+
 def _techniques(given: Any) -> Any:
     return meant(given, _TECHNIQUES, is_strict=True)
 
@@ -88,6 +122,9 @@ _MEANINGS: Mapping[str, Any] = {
     "search": Annotated[Any, BeforeValidator(_search)],
     "stop": Annotated[Any, BeforeValidator(_stop)],
     "techniques": Annotated[Any, BeforeValidator(_techniques)],
+    "budget": Annotated[Any, BeforeValidator(_budget)],
+    "finish_by": Annotated[Any, BeforeValidator(_finish_by)],
+    "workers": Annotated[Any, BeforeValidator(_workers)],
 }
 """Options of `Experiment.run_fit` that are written in words; the others are plain values."""
 
@@ -98,7 +135,12 @@ class Options(Part):
     @property
     def given(self) -> dict[str, Any]:
         """Those that the file gives, without spec and search space."""
-        names = self.model_fields_set - {"spec", "space"}
+        return {name: each for name, each in self.whole.items() if name in self.model_fields_set}
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """All of them, with the defaults of those that the file does not give."""
+        names = type(self).model_fields.keys() - {"spec", "space"}
         return {name: getattr(self, name) for name in names}
 
 
@@ -197,3 +239,12 @@ def read(path: Path) -> ExperimentFile:
             field.
     """
     return checked_yaml.read(path, ExperimentFile, ExperimentFileError, example=_EXAMPLE)
+
+
+def parsed(text: str, source: str) -> ExperimentFile:
+    """The experiment file of a text; `source` is named in messages.
+
+    Raises:
+        ExperimentFileError: as `read`.
+    """
+    return checked_yaml.parse(text, source, ExperimentFile, ExperimentFileError)

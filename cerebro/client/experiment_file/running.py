@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from cerebro.client.asking import asked_fit, check_dry_run, check_etl
 from cerebro.client.creation import packed_code
 from cerebro.client.experiment import Experiment
 from cerebro.client.experiment_file.form import ExperimentFile, read
-from cerebro.client.experiment_file.words import Named
 from cerebro.client.techniques import chosen, to_try
 from cerebro.contract import priority
 from cerebro.contract.records import ExperimentRecord, Locators
@@ -22,6 +20,7 @@ from cerebro.data.locators import absolute, parse_locators
 from cerebro.errors import ExperimentFileError, PermanentError
 from cerebro.runtime.checked_yaml import told
 from cerebro.spec import ETLSpec, SubEpochSpec
+from cerebro.usercode.named import Named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +90,7 @@ class Study:
             if part is not None and "priority" in part.given:
                 with _told(path, name, "priority"):
                     priority.parse(part.given["priority"])
-        etl = {**_defaults(Experiment.run_etl), **self.file.etl.given}
+        etl = self.file.etl.whole
         with _told(path, "etl"):
             check_etl(
                 self.etl,
@@ -102,7 +101,7 @@ class Study:
             )
         if self.file.fit is None or self.training is None:
             return
-        options = {**_defaults(Experiment.run_fit), **self.fit}
+        options = {**self.file.fit.whole, **self.fit}
         with _told(path, "fit"):
             is_validated = self.locators.valid is not None
             asked_fit(self.training, self.file.fit.space, options, is_validated=is_validated)
@@ -182,17 +181,11 @@ def _told(path: Path, *place: str) -> Iterator[None]:
     try:
         yield
     except PermanentError as problem:
-        raise ExperimentFileError(told(path, place, problem)) from problem
+        raise ExperimentFileError(
+            told(path.read_text(encoding="utf-8"), str(path), place, problem)
+        ) from problem
 
 
 def _loaded(options: Mapping[str, Any], modules: Sequence[Path]) -> dict[str, Any]:
     """The options with objects of the user's classes where the file names these."""
     return {name: each.loaded(modules) if isinstance(each, Named) else each for name, each in options.items()}
-
-
-def _defaults(method: Callable[..., Any]) -> Mapping[str, Any]:
-    return {
-        name: each.default
-        for name, each in inspect.signature(method).parameters.items()
-        if each.kind is each.KEYWORD_ONLY
-    }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cerebro.contract.runs import EtlPlan, FitRequest
 from cerebro.figures import etl_progress
-from cerebro.state import ExperimentState, Model, Run, RunState, Standing, wording
+from cerebro.state import ExperimentState, Model, Run, RunState, Standing, TaskKey, TaskState, wording
 from cerebro.state.throughput import TimeLeft
 
 
@@ -45,6 +45,7 @@ NOT_SHOWN = ShownStanding()
 def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[ProgressBar]:
     """A bar per split for ETL; else one over all tasks. None before the run is planned."""
     if isinstance(run.plan, EtlPlan):
+        yield from _fitting(run, run.plan, rows)
         for split in etl_progress(state.datasets[run.plan.dataset], run, rows):
             note = f"{split.failed:,} failed" if split.failed else ""
             yield ProgressBar(name=split.split, done=split.done, total=split.rows, unit="row", note=note)
@@ -58,6 +59,16 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
             unit="unit" if run.kind == "fit" else "task",
             note=standing(run),
         )
+
+
+def _fitting(run: Run, plan: EtlPlan, rows: Mapping[str, int]) -> Iterator[ProgressBar]:
+    """Of a run in which `ETLSpec.fit` sees the training rows, before any is preprocessed."""
+    key = str(TaskKey(run=run.id, kind="fitting"))
+    task = run.tasks.get(key)
+    if task is not None:
+        total = sum(part.rows for part in plan.splits.get("train", ()))
+        done = total if task.state is TaskState.COMMITTED else min(rows.get(key, 0), total)
+        yield ProgressBar(name="fitting", done=done, total=total, unit="row")
 
 
 def epoch_bars(run: Run) -> list[ProgressBar]:

@@ -6,6 +6,7 @@ kernel; a widget would leave nothing behind.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
@@ -16,6 +17,7 @@ from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
 from cerebro.state import ExperimentState, Run, rungs, wording
+from cerebro.state.goals import forecast_lines
 
 _MOST_EPOCHS = 12
 """Bars of epochs: of more, those that are done first become one line."""
@@ -72,7 +74,7 @@ def rendered(
         parts.append(f"<p>{escape(shown.line)}</p>")
     parts.append(_bars(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
     if is_fit:
-        parts += [f"<p>{escape(line)}</p>" for line in rungs.lines(run)]
+        parts += [f"<p>{escape(line)}</p>" for line in (*rungs.lines(run), *forecast_lines(run, time.time()))]
         parts.append(_models(run))
     return "\n".join(part for part in parts if part)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownStanding, bars
 from cerebro.state import ExperimentState, Run
+from cerebro.state.goals import short
 
 _STEADY_S = 1.0
 """Time a bar has been there before it shows a rate. What was done by then does not count: it was done before this
@@ -31,7 +32,7 @@ class TerminalScreen:
         self._bars: dict[str, Any] = {}
         self._said = ""
         self._place: tuple[bool, int, bool] | None = None
-        self._has_told_of_turns = False
+        self._has_told_of_turns = self._has_told_of_goal = False
 
     def draw(
         self,
@@ -52,6 +53,9 @@ class TerminalScreen:
             self._place = place
             if standing is not None:
                 tqdm.tqdm.write(f"{run.id} {shown.line}", file=sys.stderr)
+        if (told := short(run, time.time())) and not self._has_told_of_goal:
+            self._has_told_of_goal = True
+            tqdm.tqdm.write(f"{run.id}: {told}", file=sys.stderr)
         if reason != self._said:
             is_turn = standing is not None and standing.is_attended and reason == standing.reason
             if reason and not (is_turn and self._has_told_of_turns):

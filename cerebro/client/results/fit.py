@@ -112,8 +112,8 @@ class FitResult(FitFigures):
         parameters, failure. Where models were made from others, `parent` is the one and `branch` the epoch of it after
         which a model goes on from there (missing: it began with weights of its own).
 
-        The metric is that of validation, on the whole split; without validation data it is the mean over the units of
-        an epoch, weighted by rows.
+        The metric is that of validation, on the whole split; without validation data it is that of the units of an
+        epoch together: the mean weighted by rows, or the ratio over all rows.
         """
         rows = []
         has_parents = any(model.parent for model in self._run.models.values())
@@ -151,7 +151,7 @@ class FitResult(FitFigures):
         return frame
 
     def history(self) -> pd.DataFrame:
-        """One row per model, epoch and split (``train``: means over the epoch's units, weighted by rows; ``valid``).
+        """One row per model, epoch and split (``train``: the epoch's units together; ``valid``).
 
         Of a model that goes on from another one, epochs before it did are that one's alone.
         """

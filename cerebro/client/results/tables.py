@@ -15,15 +15,15 @@ from cerebro.state import Run
 
 
 def test_table(run: Run) -> pd.DataFrame:
-    """Metrics of a test run, one row per model. Only where they are means over parts of the split, a column ``parts``
-    says of how many; see `cerebro.figures.tested`.
+    """Metrics of a test run, one row per model. Only where they are put together from parts of the split, a column
+    ``parts`` says from how many; see `cerebro.figures.tested`.
     """
     found = tested(run)
-    is_averaged = any(one.parts > 1 for one in found)
+    has_parts = any(one.parts > 1 for one in found)
     rows = [
         beside(
             {"model": one.model, "epoch": one.epoch, "rows": one.rows}
-            | ({"parts": one.parts} if is_averaged else {}),
+            | ({"parts": one.parts} if has_parts else {}),
             one.metrics,
             "metric",
         )

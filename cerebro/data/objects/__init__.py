@@ -27,7 +27,6 @@ __all__ = [
     "object_name",
     "open_store",
     "read_bytes",
-    "read_head",
     "split_uri",
 ]
 
@@ -43,12 +42,6 @@ def read_bytes(uri: str) -> bytes:
     """Content of a single object, such as a metadata file."""
     store, name = _opened(uri)
     return store.read(name)
-
-
-def read_head(uri: str, most: int) -> bytes:
-    """The first bytes of a single object, at most so many."""
-    store, name = _opened(uri)
-    return store.head(name, most)
 
 
 def fetch_uri(uri: str, path: Path) -> None:

@@ -69,6 +69,23 @@ class FolderStore:
         found = (path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file())
         yield from sorted(name for name in found if name.startswith(prefix))
 
+    def has_folder(self, name: str) -> bool:
+        """Whether ``name`` is a folder."""
+        return self._path(name).is_dir()
+
+    def in_folder(self, name: str) -> Iterator[str]:
+        """Names of the files that lie directly in a folder (empty: the root), in order."""
+        folder = self._path(name) if name else self._root
+        with self._translated(name), os.scandir(folder) as entries:
+            found = sorted(entry.name for entry in entries if entry.is_file())
+        yield from (f"{name}/{each}" if name else each for each in found)
+
+    def folders(self, name: str) -> Iterator[str]:
+        """Names of the folders that lie directly in a folder, in order."""
+        with self._translated(name), os.scandir(self._path(name)) as entries:
+            found = sorted(entry.name for entry in entries if entry.is_dir())
+        yield from (f"{name}/{each}" for each in found)
+
     def check(self) -> None:
         """Raise unless the root is there and may be read."""
         if not self._root.is_dir():

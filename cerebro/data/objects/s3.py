@@ -7,14 +7,19 @@ else.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from cerebro.data.objects.store import CHUNK_BYTES, object_name, write_aside
 from cerebro.errors import LocatorError, ObjectStoreError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _ATTEMPTS = 5
 _NOT_FOUND = 404
@@ -60,6 +65,20 @@ class S3Store:
                 break
         return bytes(content[:most])
 
+    def open(self, name: str) -> BinaryIO:
+        """The object as a file; each read from another place than the last one's end is a request."""
+        return BufferedReader(_S3File(self, name), CHUNK_BYTES)
+
+    def part(self, name: str, start: int, most: int) -> bytes:
+        """At most so many bytes from `start` on, of which there is at least one."""
+        key = self._key(name)
+        with self._translated(name):
+            answer = self._client.get_object(
+                Bucket=self._bucket, Key=key, Range=f"bytes={start}-{start + most - 1}"
+            )
+            content: bytes = answer["Body"].read()
+        return content
+
     def fetch(self, name: str, destination: Path) -> None:
         """Copy the object to ``destination``, which appears whole or not at all."""
         write_aside(destination, self._chunks(name))
@@ -89,6 +108,32 @@ class S3Store:
         with self._translated(prefix):
             for page in pages.paginate(Bucket=self._bucket, Prefix=root + prefix):
                 yield from (item["Key"].removeprefix(root) for item in page.get("Contents", []))
+
+    def has_folder(self, name: str) -> bool:
+        """Whether there are objects below ``name``."""
+        prefix = f"{self._key(name)}/"
+        with self._translated(name):
+            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
+        return bool(found.get("KeyCount"))
+
+    def in_folder(self, name: str) -> Iterator[str]:
+        """Names of the objects that lie directly below ``name`` (empty: the root), in order."""
+        root = f"{self._prefix}/" if self._prefix else ""
+        prefix = f"{root}{object_name(name)}/" if name else root
+        pages = self._client.get_paginator("list_objects_v2")
+        with self._translated(name):
+            for page in pages.paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/"):
+                keys = (item["Key"] for item in page.get("Contents", []))
+                yield from (key.removeprefix(root) for key in keys if not key.endswith("/"))
+
+    def folders(self, name: str) -> Iterator[str]:
+        """Names of the folders that lie directly below ``name``, in order."""
+        root = f"{self._prefix}/" if self._prefix else ""
+        pages = self._client.get_paginator("list_objects_v2")
+        with self._translated(name):
+            for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._key(name)}/", Delimiter="/"):
+                found = (item["Prefix"] for item in page.get("CommonPrefixes", []))
+                yield from (key.removeprefix(root).rstrip("/") for key in found)
 
     def check(self) -> None:
         """Raise unless the root is there and may be read. A prefix without any object counts as absent."""
@@ -147,6 +192,36 @@ class S3Store:
             raise LocatorError(f"{where} cannot be read ({code}): check locator and credentials") from error
         except (exceptions.BotoCoreError, *_broken_transfers()) as error:
             raise ObjectStoreError(f"{where} cannot be reached ({_told(error)}): try again later") from error
+
+
+class _S3File(RawIOBase):
+    """An object that is read in parts, from any place."""
+
+    def __init__(self, store: S3Store, name: str) -> None:
+        self._store, self._name, self._at = store, name, 0
+        self._size = store.size(name)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer)
+        if self._at >= self._size or not view:
+            return 0
+        content = self._store.part(self._name, self._at, len(view))
+        view[: len(content)] = content
+        self._at += len(content)
+        return len(content)
 
 
 def is_absent(error: LocatorError) -> bool:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from cerebro.errors import LocatorError
 
@@ -30,6 +30,9 @@ class ObjectStore(Protocol):
     def head(self, name: str, most: int) -> bytes:
         """The object's first bytes, at most so many; of the rest next to nothing is transferred."""
 
+    def open(self, name: str) -> BinaryIO:
+        """The object as a file that is read from any place; raises OSError beside the errors of the others."""
+
     def fetch(self, name: str, destination: Path) -> None:
         """Copy the object to ``destination``, which appears whole or not at all; folders are made."""
 
@@ -44,6 +47,15 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Names that start with ``prefix``, in order."""
+
+    def has_folder(self, name: str) -> bool:
+        """Whether ``name`` is a folder: for a bucket, whether there are objects below it."""
+
+    def in_folder(self, name: str) -> Iterator[str]:
+        """Names of the objects that lie directly in a folder (empty: the root), in order; none below its folders."""
+
+    def folders(self, name: str) -> Iterator[str]:
+        """Names of the folders that lie directly in a folder, in order."""
 
     def check(self) -> None:
         """Raise unless the root is there and may be read."""

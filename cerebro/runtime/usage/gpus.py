@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,22 @@ class Gpu:
     uuid: str
     """By which ``CUDA_VISIBLE_DEVICES`` means this one, in whatever order CUDA and the driver count."""
     memory_bytes: int | None
+
+
+_SLOWING = {0x8: "hardware slowdown", 0x40: "heat", 0x80: "the power brake"}
+"""nvmlClocksThrottleReason -> what slows a GPU down although it has work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What the driver tells of a GPU that is not as it should be.
+
+    Attributes:
+        is_broken: it gives no right results, or none; else it only matters to people.
+    """
+
+    text: str
+    is_broken: bool
 
 
 class Gpus:
@@ -45,9 +62,60 @@ class Gpus:
         """For people, such as their model."""
         return tuple(gpu.name for gpu in self.found)
 
+    def used_share(self, number: int) -> float | None:
+        """Of one of them, how much of the last moment it computed; `None`: it does not say."""
+        return self._used_share(self._handles[number]) if number < len(self._handles) else None
+
     def measure(self) -> tuple[GpuUsage, ...]:
         """What each of them does; one that has fallen off the bus is left out."""
         return tuple(self._measure())
+
+    def troubles(self, expected: int) -> tuple[Trouble, ...]:
+        """What is wrong with them.
+
+        Args:
+            expected: so many are to be there.
+        """
+        if self._nvml is None:
+            return ()
+        found = [
+            each
+            for name, handle in zip(self.names, self._handles, strict=True)
+            for each in self._of(name, handle)
+        ]
+        if len(self._handles) < expected:
+            gone = f"{expected} GPUs were registered, the driver tells of {len(self._handles)}"
+            found.append(Trouble(text=gone, is_broken=True))
+        return tuple(found)
+
+    def _of(self, name: str, handle: Any) -> Iterator[Trouble]:
+        nvml = self._nvml
+        try:
+            nvml.nvmlDeviceGetMemoryInfo(handle)
+        except nvml.NVMLError as error:
+            yield Trouble(text=f"{name} does not answer: {error}", is_broken=True)
+            return
+        with suppress(nvml.NVMLError, AttributeError):  # older GPUs, or parts of one, remap no rows
+            _, _, is_pending, has_failed = nvml.nvmlDeviceGetRemappedRows(handle)
+            if has_failed:
+                yield Trouble(text=f"{name} could not remap a broken row of its memory", is_broken=True)
+            elif is_pending:
+                yield Trouble(
+                    text=f"{name} remaps a broken row of its memory at its next reset", is_broken=True
+                )
+        with suppress(nvml.NVMLError, AttributeError):
+            count = nvml.nvmlDeviceGetTotalEccErrors(
+                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            )
+            if count:
+                text = (
+                    f"{name} has had {count} uncorrectable errors of its memory since its driver was loaded"
+                )
+                yield Trouble(text=text, is_broken=False)
+        with suppress(nvml.NVMLError, AttributeError):
+            reasons = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+            if slow := [why for bit, why in _SLOWING.items() if reasons & bit]:
+                yield Trouble(text=f"{name} is slowed down by {', '.join(slow)}", is_broken=False)
 
     def _measure(self) -> Iterator[GpuUsage]:
         for name, handle in zip(self.names, self._handles, strict=True):

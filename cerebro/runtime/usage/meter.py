@@ -74,6 +74,10 @@ class UsageMeter:
             shards_total_bytes=found.total if found else None,
         )
 
+    def gpu_share(self, number: int) -> float | None:
+        """How much of the last moment a GPU computed; `None`: it does not say."""
+        return self._tried(lambda: self._gpus.used_share(number), None)
+
     def _tried(self, measure: Callable[[], _Found], otherwise: _Found) -> _Found:
         try:
             return measure()

@@ -11,6 +11,7 @@ their symbols clash.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -287,7 +288,9 @@ def _stopped(solver: cp_model.CpSolver, seconds: float, clock: Callable[[], floa
 
 
 def is_installed() -> bool:
-    """Whether OR-Tools can be imported."""
+    """Whether OR-Tools can be imported. Not into a process that has TensorFlow: it would crash when it solves."""
+    if "tensorflow" in sys.modules and "ortools" not in sys.modules:
+        return False
     try:
         import ortools.sat.python.cp_model  # noqa: F401
     except ImportError:

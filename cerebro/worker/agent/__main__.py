@@ -36,7 +36,9 @@ from cerebro.worker.agent.settings import Settings
 def main() -> None:
     """Work until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m cerebro.worker.agent")
-    parser.add_argument("--handlers", nargs="+", required=True, help="packages with KINDS and HANDLER")
+    parser.add_argument(
+        "--handlers", nargs="+", required=True, help="packages with KINDS and HANDLER, perhaps OTHERS"
+    )
     arguments = parser.parse_args()
     try:
         settings = Settings.from_environment(os.environ)
@@ -57,7 +59,7 @@ def main() -> None:
     handlers: dict[str, str] = {}
     for name in arguments.handlers:
         package = importlib.import_module(name)
-        handlers |= dict.fromkeys(package.KINDS, package.HANDLER)
+        handlers |= dict.fromkeys(package.KINDS, package.HANDLER) | getattr(package, "OTHERS", {})
     with suppress(OSError):  # where it cannot be made, the first task tells
         settings.volumes.shards.mkdir(parents=True, exist_ok=True)
     resources = Resources(

@@ -11,15 +11,30 @@ import selectors
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import LivePoint
-from cerebro.contract.tasks import Failure, FailureKind, InboxItem, Savepoint, TaskResult, TrainTask
+from cerebro.contract.tasks import (
+    EtlTask,
+    Failure,
+    FailureKind,
+    FittingTask,
+    InboxItem,
+    InspectTask,
+    ModelTask,
+    Savepoint,
+    SearchTask,
+    TaskResult,
+    TrainTask,
+    TrialTask,
+)
 from cerebro.data.durable import discard_leftovers
 from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_of, unit_of
+from cerebro.worker.agent.activity import seen, waits_in
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.group import ChildGroup
+from cerebro.worker.agent.hanging import Activity, Verdict, Watch
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.process import ChildProcess
@@ -33,10 +48,42 @@ _START_S = 300.0
 _LONGEST_WAIT_S = 3600.0
 """Of one wait: the kernel takes no infinite one, which a run may ask for."""
 
+_LAST_S = 5.0
+"""Between two looks at where a process is that has shown no batch for as long as it may."""
+
+_STRICT = InspectTask | TrialTask | SearchTask
+"""Tasks that tell of no progress: their limit is for the whole of it."""
+
 _UNEXPLAINED = frozenset({FailureKind.HANG, FailureKind.CRASH})
 """Kinds of failures whose cause may be what else was noticed."""
 
 Answer = TaskResult | Failure
+
+
+class Patience(NamedTuple):
+    """How an attempt is judged that shows no batch.
+
+    Attributes:
+        limit_s: without a sign of progress for so long it counts as hung at the latest, unless it computes.
+        gpu: share of its devices that are GPUs in use now.
+    """
+
+    limit_s: float
+    gpu: Callable[[], float] = lambda: 0.0
+
+
+class Suspicion(NamedTuple):
+    """That an attempt hangs. It is ended if it does not advance until then.
+
+    Attributes:
+        quiet_s: for which it had not advanced.
+        in_kernel: processes that waited where no signal reaches them.
+    """
+
+    verdict: Verdict
+    quiet_s: float
+    ends: float
+    in_kernel: frozenset[int]
 
 
 class AttemptRunner:
@@ -44,7 +91,7 @@ class AttemptRunner:
 
     Args:
         child: has been asked to do it.
-        limit_s: without a sign of progress for so long it counts as hung.
+        patience: when it counts as hung.
         notification: readable when something about the inbox, the lease or the worker's end has changed.
         on_notification: called then, after it was taken off.
 
@@ -58,13 +105,13 @@ class AttemptRunner:
         item: InboxItem,
         *,
         worker: str,
-        limit_s: float,
+        patience: Patience,
         lease: Lease,
         drain: Drain,
         notification: Mailbox,
         on_notification: Callable[[], None],
     ) -> None:
-        self._child, self._item, self._worker, self._limit_s = child, item, worker, limit_s
+        self._child, self._item, self._worker, self._gpu = child, item, worker, patience.gpu
         self._lease, self._drain, self._notification, self._on_notification = (
             lease,
             drain,
@@ -73,8 +120,12 @@ class AttemptRunner:
         )
         self._seat = child.seat
         self.taken_bytes = 0
-        self._advanced, self._position = time.monotonic(), (-1, -1)
+        # Of ranks on other workers nobody here sees whether they compute.
+        is_strict = isinstance(item.body, _STRICT) or (isinstance(child, ChildGroup) and child.is_gang)
+        self._watch = Watch(patience.limit_s, time.monotonic(), is_strict)
+        self._position = (-1, -1)
         self._has_asked = self._has_saved = False
+        self._suspected: Suspicion | None = None
 
     def follow(self) -> Answer:
         """Listen until the child answers, dies, hangs, or the attempt is not to go on."""
@@ -114,8 +165,8 @@ class AttemptRunner:
                     message = child.channel.pending()
                     if message is None and (child.end in ready or child.channel.is_closed):
                         return child.reap()
-                    if message is None and self._left_s() <= 0:
-                        return self._hung()
+                    if message is None and self._left_s() <= 0 and (hung := self._looked_at()) is not None:
+                        return hung
                 answer = self._understood(message) if message is not None else None
                 if answer is not None:
                     return answer
@@ -136,11 +187,49 @@ class AttemptRunner:
             return self._kill(FailureKind.PREEMPTED, f"{self._drain.why}; {reason}")
         return None
 
-    def _hung(self) -> Failure:
-        hint = "If the work is only slow, raise run_fit(hang_timeout_s=...)"
+    def _looked_at(self) -> Failure | None:
+        """Look whether it hangs. If so the log tells where it is, now and once more when it is ended."""
+        now = time.monotonic()
+        if self._suspected is not None:
+            return self._hung(self._suspected)
+        verdict: Verdict = "idle"
+        if self._child.is_ready:
+            verdict = self._watch.look(now, self._activity())
+        if verdict != "goes on":
+            self._child.stacks()
+            quiet_s = self._watch.limit if verdict == "idle" else now - self._watch.since
+            more_s = min(_LAST_S, self._watch.cap_s)
+            self._suspected = Suspicion(verdict, quiet_s, time.monotonic() + more_s, self._in_kernel())
+        return None
+
+    def _activity(self) -> Activity:
+        found = seen(self._child.pids)
+        spent_s = {each.pid: each.spent_s for each in found}
+        return Activity(spent_s=spent_s, is_runnable=any(each.is_runnable for each in found), gpu=self._gpu())
+
+    def _in_kernel(self) -> frozenset[int]:
+        return frozenset(each.pid for each in seen(self._child.pids) if each.is_in_kernel)
+
+    def _hung(self, suspected: Suspicion) -> Failure:
+        what, hint = "batch", "If the work is only slow, raise run_fit(hang_timeout_s=...)"
+        if isinstance(self._item.body, FittingTask):
+            what = "batch or object"
+            hint = "ETLSpec.fit has to ask for its next batch, or to return, within that time: do less between two"
+        elif isinstance(self._item.body, EtlTask):
+            what, hint = "row", "A call of the row or batch function must not take so long, nor may an object"
+        found = self._child.stacks()
+        quiet = f"no {what} for {suspected.quiet_s:.6g} s"
+        if suspected.verdict == "busy":
+            quiet += ", though its processes compute"
+        elif suspected.in_kernel and (stuck := suspected.in_kernel & self._in_kernel()):
+            failure = self._kill(FailureKind.UNAVAILABLE, f"{quiet}: {_in_kernel_told(min(stuck))}")
+            return failure.model_copy(update={"traceback": found})
         ended, rank = self._child.stuck()
-        failure = self._kill(FailureKind.HANG, f"no batch for {self._limit_s:g} s: {ended}. {hint}")
-        return failure.model_copy(update={"rank": rank})
+        where = "" if found else "; it did not say where it is, as one that waits for a disk cannot"
+        failure = self._kill(FailureKind.HANG, f"{quiet}: {ended}{where}. {hint}")
+        is_told = isinstance(self._item.body, ModelTask) and self._item.body.tells_idle
+        is_idle = is_told and suspected.verdict == "idle"
+        return failure.model_copy(update={"rank": rank, "traceback": found, "is_idle": is_idle})
 
     def _understood(self, message: dict[str, Any]) -> Answer | None:
         """What a message says; nothing, where it is none that the child sends: user code may have written it."""
@@ -152,7 +241,8 @@ class AttemptRunner:
 
     def _take(self, message: dict[str, Any]) -> Answer | None:
         if message["is"] == "ready":
-            self._child.is_ready, self._advanced = True, time.monotonic()
+            self._child.is_ready = True
+            self._restart(time.monotonic())
         elif message["is"] == "waits":
             self._shared().device.wait(self._shared())
         elif message["is"] == "left":
@@ -179,7 +269,9 @@ class AttemptRunner:
             point = self._point(message)
             position = (point.rows, point.batch)
             if position != self._position:
-                self._advanced, self._position = time.monotonic(), position
+                is_last = 0 < point.total_rows <= point.rows
+                self._watch.advance(time.monotonic(), batch=point.batch, is_last=is_last)
+                self._position, self._suspected = position, None
             self._lease.progress(point)
         return None
 
@@ -196,7 +288,8 @@ class AttemptRunner:
             raise ValueError(folder)
         if (unit_of(name), savepoint_of(name)) != (body.unit, (self._item.attempt, savepoint.batch)):
             raise ValueError(name)
-        self._has_saved, self._advanced = True, time.monotonic()
+        self._has_saved = True
+        self._restart(time.monotonic())
         self._lease.save(savepoint)
 
     def _shared(self) -> Seat:
@@ -209,14 +302,23 @@ class AttemptRunner:
         return math.inf if self._seat is None else self._seat.device.due_s(self._seat)
 
     def _left_s(self) -> float:
-        """Seconds until the child counts as hung."""
+        """Seconds until it is to be seen whether the child hangs."""
         if self._seat is not None:
             if self._seat.waiting:
                 return math.inf  # what has the turn advances, or is ended
-            self._advanced = max(self._advanced, self._seat.since)
+            if self._seat.since > self._watch.since:
+                self._restart(self._seat.since)
+        now = time.monotonic()
+        if self._suspected is not None:
+            return max(0.0, self._suspected.ends - now)
+        if self._child.is_ready:
+            return self._watch.due_s(now)
         # Importing torch is not the user's code and may take long on a busy machine.
-        limit_s = self._limit_s if self._child.is_ready else max(self._limit_s, _START_S)
-        return max(0.0, self._advanced + limit_s - time.monotonic())
+        return max(0.0, self._watch.since + max(self._watch.cap_s, _START_S) - now)
+
+    def _restart(self, at: float) -> None:
+        self._watch.restart(at)
+        self._suspected = None
 
     def _kill(self, kind: FailureKind, message: str) -> Failure:
         self._child.kill()
@@ -229,6 +331,15 @@ class AttemptRunner:
         }
         item = self._item
         return LivePoint(task=item.task, attempt=item.attempt, worker=self._worker, **fields)
+
+
+def _in_kernel_told(pid: int) -> str:
+    where = waits_in(pid)
+    return (
+        f"process {pid} waits in the kernel{f' ({where})' if where else ''}, where no signal reaches it: a volume or a "
+        "device does not answer. The task is tried again; see `cerebro doctor`, and whether the volumes of this worker "
+        "can be read and written"
+    )
 
 
 def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> None:

@@ -16,6 +16,9 @@ from typing import Any
 
 from cerebro.contract.texts import cleaned
 
+# As they are before user code is imported: it may put others in their place.
+_dumps, _loads = json.dumps, json.loads
+
 MAX_LINE = 64 << 20
 """Bytes of the longest message; user code, of at most 32 MiB, is in one."""
 _READ_BYTES = 1 << 16
@@ -56,7 +59,7 @@ class Channel:
     def send(self, message: dict[str, Any]) -> None:
         """Send one message; `OSError` when the other end is gone."""
         # A newline in front: what somebody else has begun to write ends there.
-        line = b"\n" + json.dumps(message).encode() + b"\n"
+        line = b"\n" + _dumps(message).encode() + b"\n"
         with self._lock:
             self._socket.sendall(line)
 
@@ -79,7 +82,7 @@ class Channel:
     def left(self, *messages: dict[str, Any]) -> bytes:
         """`messages`, which were read, and all that was read behind them: for the process that reads from here on.
         Never empty."""
-        lines = [json.dumps(each).encode() for each in (*messages, *self._messages)]
+        lines = [_dumps(each).encode() for each in (*messages, *self._messages)]
         return b"\n".join([b"", *lines, b"".join(self._parts)])
 
     def close(self) -> None:
@@ -93,7 +96,7 @@ class Channel:
 
     def drop(self, message: dict[str, Any]) -> None:
         """Count a message that was understood by nobody."""
-        self._drop(json.dumps(message).encode())
+        self._drop(_dumps(message).encode())
 
     def _drop(self, line: bytes) -> None:
         self.strays, self._stray = self.strays + 1, line[:_QUOTED]
@@ -138,7 +141,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     if not line.lstrip().startswith(b"{"):
         return None  # of a flood of lines each takes less time so
     try:
-        message = json.loads(line)
+        message = _loads(line)
     except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None

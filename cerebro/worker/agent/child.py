@@ -23,12 +23,14 @@ from pydantic import TypeAdapter
 from cerebro import errors
 from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody, TaskResult
 from cerebro.contract.ways import MemoryPlace
+from cerebro.keras.backend import CORES
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent import forking
+from cerebro.worker.agent import forking, stacks
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.context import Context, Handler
+from cerebro.worker.agent.device_errors import Blame, blame
 from cerebro.worker.agent.memory_errors import whose_memory
 
 _BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
@@ -39,26 +41,36 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
     (errors.StorageFullError, FailureKind.STORAGE_FULL),
     (errors.NonFiniteMetricError, FailureKind.NON_FINITE),
     (errors.ObjectStoreError, FailureKind.UNAVAILABLE),
+    (errors.VolumeError, FailureKind.UNAVAILABLE),
     (errors.ShardCorruptError, FailureKind.DATA),
     (errors.RowError, FailureKind.DATA),
     (errors.DataError, FailureKind.DATA),
     (errors.LocatorError, FailureKind.DATA),
     (errors.MetadataError, FailureKind.DATA),
+    (errors.DeviceError, FailureKind.DEVICE),
     (errors.RetryableError, FailureKind.CRASH),
     (MemoryError, FailureKind.OUT_OF_MEMORY),
 )
 """First match counts; everything else is the user's error."""
 
 _MAY_BE_OF_MEMORY = frozenset({FailureKind.USER_ERROR, FailureKind.OUT_OF_MEMORY})
+_MAY_BE_OF_DEVICE = frozenset({FailureKind.USER_ERROR, FailureKind.DEVICE, FailureKind.NOT_APPLICABLE})
 
 
-def failure_of(error: BaseException) -> Failure:
-    """An exception as a `Failure` for people, whatever it is: user code's frames only, where there are any."""
+def failure_of(error: BaseException, *, has_gpu: bool = False) -> Failure:
+    """An exception as a `Failure` for people, whatever it is: user code's frames only, where there are any.
+
+    Args:
+        has_gpu: whether the task was given a GPU.
+    """
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
     message = _message(error)
     place = whose_memory(error) if kind in _MAY_BE_OF_MEMORY else None
     if place is not None:
         kind = FailureKind.OUT_OF_MEMORY
+    fault = blame(error, has_gpu=has_gpu) if kind in _MAY_BE_OF_DEVICE else Blame.CODE
+    if fault is Blame.DEVICE:
+        kind = FailureKind.DEVICE
     needs = getattr(error, "needs_bytes", 0) if isinstance(error, errors.StorageFullError) else 0
     rows_failed = error.rows_failed if isinstance(error, errors.RowError) else 0
     return Failure(
@@ -69,6 +81,7 @@ def failure_of(error: BaseException) -> Failure:
         rows_failed=rows_failed,
         place=place,
         peak_bytes=_peak_bytes(error, place),
+        may_be_device=kind is FailureKind.USER_ERROR and fault is Blame.UNSURE,
     )
 
 
@@ -155,7 +168,7 @@ class Child:
                 _print(text_of(error))
             return {"is": "preempted"}
         except BaseException as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded, and is told
-            at, failure = time.monotonic(), failure_of(error)
+            at, failure = time.monotonic(), failure_of(error, has_gpu=self._context.has_gpu)
             _print(failure.text)
             said = {"is": "failed", "failure": failure.model_dump(mode="json")}
             return said if self._context.ranks is None else said | {"at": at}
@@ -209,7 +222,9 @@ def main() -> None:
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--savepoint-s", type=float)
     parser.add_argument("--memory-bytes", type=int)
+    parser.add_argument("--has-gpu", action="store_true")
     arguments = parser.parse_args()
+    os.environ[CORES] = str(arguments.cores)
     end = socket.socket(fileno=arguments.channel)
     # Uploaded files are importable; a notebook's own modules come after the standard library's.
     archive = os.environ.get("CEREBRO_ARCHIVE")
@@ -218,10 +233,12 @@ def main() -> None:
     module = importlib.import_module(arguments.handler)
 
     def work(unread: bytes) -> bytes:
+        stacks.offer()
         channel = Channel(end, unread)
         volumes = Volumes.from_environment(os.environ)
         memory_bytes = arguments.memory_bytes
         context = Context(channel, volumes, arguments.cores, arguments.savepoint_s, memory_bytes)
+        context.has_gpu = arguments.has_gpu
         return Child(channel, context, module.Handler(context)).serve()
 
     forking.serve(work)

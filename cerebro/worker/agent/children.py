@@ -4,7 +4,8 @@ it. A task of several devices may take several of them, one for each device, whi
 A run often follows another within minutes, with the same code or nearly so, and what a process has imported took
 seconds or minutes. So a child outlives its task. It is ended when it had none for long, when a task needs another
 setting, when two more than the worker has devices are without a task, or when memory is short: what runs goes before
-what may come. One that waits was told to hold no model and no memory of a GPU.
+what may come. Where models are expected on a device that has no process, one is made ready: the first unit then finds
+its imports done. One that waits was told to hold no model and no memory of a GPU.
 
 A child that is busy belongs to the devices for whose task it was taken, until `done` or until a task of other devices
 takes it: by then the one before has left the devices that both have. All others belong to the pool.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent.mailbox import overlap
@@ -79,6 +80,27 @@ class ChildPool:
             with self._lock:
                 self._children[place] = child
         return child
+
+    def make_ready(self, settings: Iterable[ChildSpec]) -> None:
+        """Start the children that expected tasks need, where there is none: a first unit then waits for no imports.
+        Nothing is started while memory is short."""
+        for setting in settings:
+            place = (setting.share.devices, setting.handler)
+            with self._lock:
+                is_needed = place not in self._children and place not in self._busy
+            if not is_needed or self._memory.is_short():
+                continue
+            try:
+                child = ChildProcess(setting, self._settings, self._memory, self._kills)
+            except OSError as error:  # who needs it will say so
+                log.info("no process is made ready for %s: %s", setting.handler, error)
+                continue
+            with self._lock:
+                is_needed = place not in self._children and place not in self._busy
+                if is_needed:
+                    self._children[place] = child
+            if not is_needed:  # a task came meanwhile, and has a child of its own
+                child.kill()
 
     def take_again(self, devices: tuple[int, ...], children: Sequence[ChildProcess]) -> bool:
         """Whether those that have just done a task of these devices are all there still; then they are busy until

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from cerebro.contract.tasks import Savepoint, TaskBody, TaskResult
+from cerebro.contract.tasks import FittedRef, Savepoint, TaskBody, TaskResult
 from cerebro.data.misc import fetch_misc
 from cerebro.errors import PreemptedError, RetryableError, SpecError
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.encoding import decode
+from cerebro.usercode.fitted import read_fitted, restore_fitted
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.device_memory import DeviceMemory
 from cerebro.worker.agent.rank_page import PAGE, Action, RankPage
@@ -51,6 +52,7 @@ class Context:
         device_memory: what the task may take of its device, where that is counted; `listen` looks at it.
         ranks: with whom the task is done together; `None`: alone.
         settle: called before another task has the turn at the device: waits for what was begun there.
+        has_gpu: whether the process was given a GPU of its worker.
         turn_s: seconds that the task had the turn until now; 0 where it has its device for itself.
     """
 
@@ -66,7 +68,7 @@ class Context:
         self.device_memory = DeviceMemory(memory_bytes)
         self._channel = channel
         self._codes: dict[str, str] = {}
-        self._specs: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._specs: dict[tuple[str, tuple[str, ...], FittedRef | None], Any] = {}
         self._opened: dict[str, Any] = {}
         self._told = 0.0
         self._wanted_end, self._deadline = "", 0.0
@@ -76,6 +78,7 @@ class Context:
         self.ranks: Ranks | None = None
         self.settle: Callable[[], None] = lambda: None
         self.turn_s = 0.0
+        self.has_gpu = False
         self._seat: int | None = None
         self._turn: float | None = None
         """Since when the task has the turn; `None`: it has it not."""
@@ -92,15 +95,28 @@ class Context:
         """Take in encoded user code by hash."""
         self._codes.update(codes)
 
-    def spec_factory(self, sha256: str, misc: tuple[str, ...]) -> Callable[[], Any]:
-        """A function that decodes the spec; ETL calls it in each of its processes."""
+    def spec_factory(
+        self, sha256: str, misc: tuple[str, ...], fitted: FittedRef | None = None
+    ) -> Callable[[], Any]:
+        """A function that decodes the spec; ETL calls it in each of its processes.
+
+        Args:
+            fitted: what `ETLSpec.fit` returned for the data set, if anything.
+
+        Raises:
+            SpecError: the code is not here.
+            DataError: what was fitted is not on the shared volume any more, or damaged.
+        """
         if sha256 not in self._codes:
             raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
         encoded, misc_dir = self._codes[sha256], fetch_misc(misc, self.volumes.misc)
+        content = None if fitted is None else read_fitted(self.volumes.shared / fitted.name, fitted)
 
         def make() -> Any:
             spec = decode(encoded)
             spec.misc_dir = misc_dir
+            if content is not None:
+                spec.fitted = restore_fitted(content)
             return spec
 
         return make
@@ -125,14 +141,14 @@ class Context:
             raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
         return decode(self._codes[sha256])
 
-    def spec(self, sha256: str, misc: tuple[str, ...]) -> Any:
-        """The user's spec, decoded and initialised once per child."""
-        if (sha256, misc) not in self._specs:
+    def spec(self, sha256: str, misc: tuple[str, ...], fitted: FittedRef | None = None) -> Any:
+        """The user's spec, decoded and initialised once per child. Arguments and errors as of `spec_factory`."""
+        if (sha256, misc, fitted) not in self._specs:
             self.is_cold = True
-            spec = self.spec_factory(sha256, misc)()
+            spec = self.spec_factory(sha256, misc, fitted)()
             spec.initialize_worker()
-            self._specs[sha256, misc] = spec
-        return self._specs[sha256, misc]
+            self._specs[sha256, misc, fitted] = spec
+        return self._specs[sha256, misc, fitted]
 
     def progress(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 import tempfile
 import time
@@ -19,6 +20,7 @@ from cerebro.contract.tasks import (
     EtlTask,
     Failure,
     FailureKind,
+    FittingTask,
     InboxItem,
     InspectTask,
     ModelTask,
@@ -33,7 +35,8 @@ from cerebro.data.durable import storage_full_named
 from cerebro.errors import CerebroError, PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.runtime.tracebacks import line_of
 from cerebro.state.keys import TaskKey
-from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, clear_up
+from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, Patience, clear_up
+from cerebro.worker.agent.device_errors import tells_of_device
 from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.member import MemberRun, Prepared
@@ -47,6 +50,9 @@ from cerebro.worker.agent.reports import SupersededError
 from cerebro.worker.agent.shared import Shared
 
 log = logging.getLogger(__name__)
+
+_TAIL = 4000
+"""Characters of a log in which a process that died has perhaps told why."""
 
 _KINDS: dict[type[Exception], FailureKind] = {
     RequirementsError: FailureKind.REQUIREMENTS,
@@ -132,8 +138,11 @@ class Execution:
         answer = self._run(item)
         body = item.body
         is_by_way = isinstance(body, TrainTask) and (body.way or SINGLE).label != SINGLE.label
+        if not isinstance(answer, Failure):
+            return answer
         # Whatever it failed of: also what keeps its processes from being started, or ends one before it begins.
-        return answer.model_copy(update={"is_by_way": is_by_way}) if isinstance(answer, Failure) else answer
+        asked = _as_asked(answer, body, self._task_log(item))
+        return asked.model_copy(update={"is_by_way": is_by_way})
 
     def _run(self, item: InboxItem) -> Answer:
         try:
@@ -186,6 +195,7 @@ class Execution:
                 return Failure(kind=next(found, FailureKind.MEMBER_LOST), message=str(error))
             return Prepared(children=children, codes=sent, folder=folders[0])
 
+        self._shared.task_logs.begin(self._task_logs(item))
         try:
             is_in_peace = MemberRun(
                 item,
@@ -199,6 +209,7 @@ class Execution:
             # Whatever it is: the one that leads finds the connection gone, and the worker goes on.
             log.exception("this worker's part of %s could not be done", item.task)
         finally:
+            self._shared.task_logs.end(self._task_logs(item))
             self._children.done(self._devices, is_spent=not is_in_peace)
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -216,6 +227,11 @@ class Execution:
         assert self._shared.endpoint is not None
         return self._shared.endpoint
 
+    def stacks(self) -> str:
+        """Where the processes of the newest task are, for people. Safe in any thread."""
+        child = self._newest
+        return "" if child is None else child.stacks() or f"no process says where it is: {child.doing()}"
+
     def close(self) -> None:
         """The processes that did the newest task together do the next one alone, or not at all."""
         if isinstance(self._newest, ChildGroup):
@@ -229,15 +245,20 @@ class Execution:
             return answer
         finally:
             self._rise()
+            self._shared.task_logs.end(self._task_logs(item))
             # Without an answer nobody knows what the process does now. And the rows that follow a bad one are
             # preprocessed by processes that have not met it.
-            is_bad_etl = isinstance(item.body, EtlTask) and isinstance(answer, Failure)
+            is_bad_etl = isinstance(item.body, EtlTask | FittingTask) and isinstance(answer, Failure)
             is_measured = item.body is not None and item.body.kind in MEASURING
             # Of several ranks, what failed is told before they end, and leave their devices.
             is_bad_trial = (
                 is_measured and isinstance(answer, Failure) and isinstance(self._newest, ChildGroup)
             )
-            if answer is None or is_bad_etl or is_bad_trial:
+            # What a device's error leaves of a process is of no use: every later call raises it again.
+            is_device = isinstance(answer, Failure) and (
+                answer.kind is FailureKind.DEVICE or answer.may_be_device
+            )
+            if answer is None or is_bad_etl or is_bad_trial or is_device:
                 self._children.done(self._devices, is_spent=True)
             elif self._newest is not None and is_measured:
                 # What measures leaves nothing to be measured with the next: no memory of a device, no warm library.
@@ -287,7 +308,7 @@ class Execution:
             child,
             item,
             worker=self._settings.worker,
-            limit_s=limit_s,
+            patience=Patience(limit_s, lambda: self._shared.gpu_share(self._devices)),
             lease=self._lease,
             drain=self._drain,
             notification=self._mailbox,
@@ -327,7 +348,14 @@ class Execution:
             merit = (body.merit or 0.0) if isinstance(body, TrainTask) else math.inf
             run = (item.experiment, TaskKey.parse(item.task).run)
             child.seat = turns.sit_down(child.tell, self._mailbox.wake, run=run, merit=merit)
+        self._shared.task_logs.begin(self._task_logs(item))
         child.run(body.model_dump(mode="json"), item.attempt, codes, self._task_log(item), asked=began)
+
+    def _task_logs(self, item: InboxItem) -> tuple[Path, ...]:
+        """Of all ranks that may be here."""
+        first, ranks = self._task_log(item), 1 if item.body is None else _ranks(item.body)
+        others = (first.with_suffix(f".rank{rank}.log") for rank in range(1, ranks))
+        return (first, *others)
 
     def _task_log(self, item: InboxItem) -> Path:
         return self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
@@ -385,6 +413,25 @@ class Execution:
             for part in parts
         ]
         return self._children.take(self._devices, settings)
+
+
+def _as_asked(failure: Failure, body: TaskBody | None, log: Path) -> Failure:
+    """A failure in words that who asks can read: older versions know of no machine's failure. To others a process that
+    died tells it by what it had written."""
+    if not isinstance(body, ModelTask) or not body.tells_device:
+        kind = FailureKind.USER_ERROR if failure.kind is FailureKind.DEVICE else failure.kind
+        return failure.model_copy(update={"kind": kind, "may_be_device": False})
+    if failure.kind is not FailureKind.CRASH or not (line := tells_of_device(_end_of(log))):
+        return failure
+    message = f"{failure.message}, after it had written: {line.strip()}"
+    return failure.model_copy(update={"kind": FailureKind.DEVICE, "message": message})
+
+
+def _end_of(log: Path) -> str:
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        return file.read(_TAIL).decode(errors="replace")
+    return ""
 
 
 def _members(child: ChildProcess | ChildGroup) -> tuple[ChildProcess, ...]:

@@ -28,6 +28,10 @@ Work = Callable[[bytes], bytes]
 """Serves in a process that was forked for it. Given is what the one before left unread; it returns what it has read and
 leaves to the next one, or nothing when all is done."""
 
+MARK = "CEREBRO_CHILD"
+"""Variable of a process for user code, and so of all that user code starts: told apart by it, whatever they make of
+their group and session."""
+
 _PAUSE_S, _ROUNDS = 0.01, 200
 _PAGE = 1 << 20
 
@@ -88,25 +92,27 @@ def _content(descriptor: int) -> bytes:
 
 
 def _end_others() -> None:
-    """End the processes of this one's group but itself: what user code started and left behind."""
+    """End the processes of this one's group but itself, and those that have left it: what user code started and left
+    behind."""
     own = os.getpid()
-    if os.getpgrp() != own:
-        return  # whose they are is not known
+    if os.getpgrp() == own:  # whose they are is not known otherwise
+        end_left(own, os.environ.get(MARK, ""), but=own)
+
+
+def end_left(group: int, mark: str, *, but: int = 0) -> None:
+    """End the processes of a group, and those that began in it and made a group of their own, as daemons do.
+
+    Args:
+        mark: the value of `MARK` that all of them were started with.
+        but: this one goes on.
+    """
     for _ in range(_ROUNDS):
-        others = [process for process in members(own) if process != own]
+        others = {*members(group), *_marked(mark)} - {but}
         if not others:
             return
         for process in others:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        time.sleep(_PAUSE_S)
-
-
-def await_end(group: int) -> None:
-    """Return once no process of a group that was killed runs; after two seconds at the latest."""
-    for _ in range(_ROUNDS):
-        if not members(group):
-            return
         time.sleep(_PAUSE_S)
 
 
@@ -118,6 +124,19 @@ def members(group: int) -> list[int]:
 def is_stopped(group: int) -> bool:
     """Whether a process of a group was stopped by a signal."""
     return any(state in (b"T", b"t") for _, state in _states(group))
+
+
+def _marked(mark: str) -> list[int]:
+    """Processes that were started with this mark, and run: also with another parent, group or session by now."""
+    if not mark:
+        return []
+    found, sought = [], f"{MARK}={mark}".encode()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(OSError):  # another user's, or it has ended; a zombie has no environment
+                if sought in Path("/proc", entry.name, "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
 
 
 def _states(group: int) -> list[tuple[int, bytes]]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.data.durable import storage_full_named
+from cerebro.worker.agent import stacks
 from cerebro.worker.agent.gangs.remote import RemoteRank
 from cerebro.worker.agent.group_channel import GroupChannel, Message, Rank
 from cerebro.worker.agent.process import ChildProcess
@@ -138,6 +139,26 @@ class ChildGroup:
             where += " (worker.gangs.enabled of the chart, network policies)?"
         who = f"{self._named(rank)} " if rank is not None else ""
         return f"{who}{where}; the processes were ended", rank
+
+    def stacks(self) -> str:
+        """Where each of them is that is here; all are asked at once."""
+        here = [
+            (rank, child.asked) for rank, child in enumerate(self.children) if isinstance(child, ChildProcess)
+        ]
+        found = stacks.written([asked for _, asked in here])
+        return "\n\n".join(
+            f"rank {rank}:\n{text}" for (rank, _), text in zip(here, found, strict=True) if text
+        )
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """By which the processes are found that are here."""
+        return tuple(child.pid for child in self.children if isinstance(child, ChildProcess))
+
+    def doing(self) -> str:
+        """What the kernel says of those that are here, for people."""
+        here = (child for child in self.children if isinstance(child, ChildProcess))
+        return "; ".join(f"{child.described}: {child.doing()}" for child in here)
 
     def kill(self) -> None:
         """End all of them and what they started, at once. Calling twice is safe."""

@@ -1,4 +1,4 @@
-"""What a worker does beside its tasks: it measures what it uses, and frees space on its shard volume.
+"""What a worker does beside its tasks: it measures what it uses, keeps logs short, and frees space on its shard volume.
 
 A thread of its own, and none that the worker could not do without: a driver or a file system that hangs keeps this
 thread for ever, and neither a lease nor a task.
@@ -17,6 +17,7 @@ from cerebro.runtime.usage.meter import PAUSE_S, UsageMeter
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reclaiming import Reclaimer
 from cerebro.worker.agent.reports import Reports
+from cerebro.worker.agent.task_logs import TaskLogs
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +29,18 @@ class Housekeeping:
         meter: of what the worker uses; `None`: it does not say.
         metrics: is told what was measured.
         reports: knows the number of the list of data sets that nobody uses, and is told when holdings change.
+        task_logs: of attempts that run.
     """
 
     def __init__(
-        self, meter: UsageMeter | None, reclaimer: Reclaimer, metrics: Metrics, reports: Reports
+        self,
+        meter: UsageMeter | None,
+        reclaimer: Reclaimer,
+        metrics: Metrics,
+        reports: Reports,
+        task_logs: TaskLogs,
     ) -> None:
+        self._task_logs = task_logs
         self._meter, self._reclaimer, self._metrics, self._reports = meter, reclaimer, metrics, reports
         self._lock = threading.Lock()
         self._newest: WorkerUsage | None = None
@@ -48,6 +56,7 @@ class Housekeeping:
         """Go on until `finished`, with pauses of so many seconds."""
         self._try(self._reclaimer.sweep)
         while not finished.wait(pause_s):
+            self._try(self._task_logs.keep_short)
             self._try(self._measure)
             self._try(self._reclaim)
 

@@ -14,12 +14,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from cerebro.contract import api
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem
 from cerebro.errors import RetryableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.memory import own_group
+from cerebro.worker.agent.checking import NodeChecker
 from cerebro.worker.agent.children import ChildPool
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.discarding import Discarder
@@ -35,6 +37,8 @@ from cerebro.worker.agent.seating import CONTEXT_BYTES, Seating
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.shared import Shared
 from cerebro.worker.agent.slot import Slot, named
+from cerebro.worker.agent.task_logs import TaskLogs
+from cerebro.worker.agent.telling import StacksTeller
 from cerebro.worker.agent.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -83,7 +87,8 @@ class Agent:
             on_saved=discarder.discard_savepoints_before,
         )
         self._reclaimer = Reclaimer(kvs, settings.volumes)
-        self._housekeeping = Housekeeping(resources.meter, self._reclaimer, metrics, self._reports)
+        task_logs = TaskLogs(settings.task_log_bytes)
+        self._housekeeping = Housekeeping(resources.meter, self._reclaimer, metrics, self._reports, task_logs)
         self._children = ChildPool(settings, own_group(), len(resources.devices.devices))
         self._shared = Shared(
             kvs=kvs,
@@ -93,13 +98,17 @@ class Agent:
             children=self._children,
             discarder=discarder,
             report_soon=self._has_news.set,
+            gpu_share=partial(_gpu_share, resources),
             drain=self._drain,
             metrics=metrics,
             endpoint=endpoint,
             queues=DeviceQueues(self._free, seating),
             seating=seating,
             reports=self._reports,
+            task_logs=task_logs,
         )
+        self._teller = StacksTeller(kvs, settings.worker)
+        self._checker = NodeChecker(kvs, settings, resources.devices, self._reports.incarnation)
         self._threads: list[threading.Thread] = []
         self._finished = threading.Event()
 
@@ -123,9 +132,13 @@ class Agent:
         """Register and work."""
         self._reclaimer.clear_meeting_places(self._settings.worker)
         last_duty = _started(self._end_in_time)
+        if "etl" not in self._shared.handlers:
+            self._shared.expect_models()  # nothing that comes before will tell that they are near
         self._reports.register(sorted(self._shared.handlers))
         self._threads = [last_duty]
         self._threads += (_started(self._read_inbox), _started(self._report_regularly))
+        for name, duty in (("stacks", self._teller.run), ("checks", self._checker.run)):
+            threading.Thread(target=duty, name=name, daemon=True).start()
         housekeeping = (self._finished, self._settings.report_s)
         threading.Thread(
             target=self._housekeeping.run, args=housekeeping, name="housekeeping", daemon=True
@@ -177,6 +190,8 @@ class Agent:
         finally:
             slot.has_ended = True
             self._changed.wake()
+        # With the thread the kernel would end the processes that it has started, of which others may have one by now.
+        self._finished.wait()
 
     def _free(self, devices: tuple[int, ...]) -> None:
         """An attempt has left devices: others that wait for one of them look whether they may begin."""
@@ -302,6 +317,10 @@ class Agent:
                     self._cancel(item)
                 elif item.ask:
                     self._ask(item)
+                elif item.check:
+                    self._checker.ask(item.check)
+                elif item.stacks:
+                    self._teller.ask(item, self._slots)
                 else:
                     self._slot(item.devices).mailbox.put(item)
             if items and self._drain.is_asked:
@@ -318,6 +337,14 @@ class Agent:
         for slot in self._slots:
             slot.lease.ask(item)
             slot.mailbox.wake()
+
+
+def _gpu_share(resources: Resources, devices: tuple[int, ...]) -> float:
+    here, meter = resources.devices, resources.meter
+    if not here.gpus or meter is None:
+        return 0.0
+    shares = [meter.gpu_share(here.of_seat(number)) for number in devices]
+    return max((1.0 if share is None else share for share in shares), default=0.0)
 
 
 def _started(duty: Callable[[], None], name: str = "") -> threading.Thread:

@@ -17,15 +17,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.usage.memory import MemoryGroup
-from cerebro.worker.agent import allocator
+from cerebro.worker.agent import allocator, stacks
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.devices import Share
-from cerebro.worker.agent.forking import await_end, is_stopped
+from cerebro.worker.agent.forking import MARK, end_left, is_stopped
 from cerebro.worker.agent.settings import SECRETS, Settings
+from cerebro.worker.agent.stacks import Asked
 from cerebro.worker.agent.turns import Seat
 
 _TAIL = 2000
@@ -113,6 +115,8 @@ class ChildProcess:
         """How many it was given."""
         self.seat: Seat | None = None
         """Of its newest task, where that takes turns with others."""
+        self._task_log = Path()
+        """Of its newest task."""
         self.is_resting = True
         self.used = time.monotonic()
         """When its newest task ended."""
@@ -122,6 +126,7 @@ class ChildProcess:
         environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
         environment |= settings.volumes.as_environment()
         environment["CEREBRO_ARCHIVE"] = setting.archive
+        environment[MARK] = self._mark = uuid4().hex
         share = setting.share
         if share.visible_gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = share.visible_gpus
@@ -145,6 +150,8 @@ class ChildProcess:
         command += ["--handler", setting.handler, "--cores", str(share.threads)]
         if share.memory_bytes is not None:
             command += ["--memory-bytes", str(share.memory_bytes)]
+        if share.visible_gpus:
+            command.append("--has-gpu")
         if settings.savepoint_s is not None:
             command += ["--savepoint-s", str(settings.savepoint_s)]
         with log.open("ab") as output:
@@ -183,7 +190,7 @@ class ChildProcess:
             asked: when the agent began to see to it: the monotonic clock is the same in all processes of a machine.
             ranks: of a task that several processes do together, what `Ranks` says.
         """
-        self._kills_before = self._kills.count()
+        self._kills_before, self._task_log = self._kills.count(), log
         self._known = frozenset(codes) | (self._known if self.code == body["code"] else frozenset())
         self.code, self.is_resting, self.tasks = body["code"], False, self.tasks + 1
         message = {"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)}
@@ -236,6 +243,24 @@ class ChildProcess:
     def stuck(self) -> tuple[str, int | None]:
         """What became of it when it hung, for people; and which rank it was, which of one alone nobody asks."""
         return "the process was ended", None
+
+    def stacks(self) -> str:
+        """Where it is: see `stacks.written`."""
+        return stacks.written([self.asked])[0]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """By which its processes are found."""
+        return (self.pid,)
+
+    def doing(self) -> str:
+        """What the kernel says of it, for people."""
+        return stacks.states(self.pid)
+
+    @property
+    def asked(self) -> Asked:
+        """Whom to ask where it is."""
+        return Asked(self.pid, self._task_log)
 
     def reap(self) -> Failure:
         """How it ended by itself; nothing of it is left afterwards."""
@@ -292,9 +317,9 @@ class ChildProcess:
         if self.end < 0:
             return
         self.end_processes()
+        # Nor does the process that it had forked for user code write anything from now on, nor what that one started.
+        end_left(self.pid, self._mark)
         self._process.wait()
-        # Nor does the process that it had forked for user code write anything from now on.
-        await_end(self.pid)
         self.channel.close()
         os.close(self.end)
         self.end = -1

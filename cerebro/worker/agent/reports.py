@@ -17,9 +17,15 @@ from itertools import islice
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import (
+    CHECKS_NODE,
+    KNOWS_FITTED,
+    KNOWS_SHORTAGE,
     READS_BASES,
+    READS_RAGGED,
     TASKS_BETWEEN,
     TELLS_CURVES,
+    TELLS_RATIOS,
+    TELLS_STACKS,
     Holding,
     WorkerRecord,
     WorkerUsage,
@@ -34,6 +40,16 @@ from cerebro.worker.agent.lease import Lease, name_of
 from cerebro.worker.agent.settings import Settings
 
 log = logging.getLogger(__name__)
+
+_ABILITIES = (
+    READS_BASES,
+    TELLS_CURVES,
+    TELLS_RATIOS,
+    READS_RAGGED,
+    KNOWS_FITTED,
+    TELLS_STACKS,
+    KNOWS_SHORTAGE,
+)
 
 _LOOK_S = 2.0
 """What a report waits for a volume, where it has to tell of it: far less than a lease."""
@@ -119,7 +135,7 @@ class Reports:
             gpus=here.gpus,
             devices=here.devices,
             seats=here.seats,
-            kinds=(*does, READS_BASES, TELLS_CURVES),
+            kinds=(*does, *_ABILITIES, *((CHECKS_NODE,) if "train" in kinds else ())),
             holdings=self._resources.holdings(),
             volume=self._settings.pod.name if self._settings.pod else None,
             pod=self._settings.pod,

@@ -16,6 +16,7 @@ from cerebro.runtime.numeric_settings import (
     QUANTUM_S,
     SAVEPOINT_S,
     SEATS,
+    TASK_LOG_MIB,
     WEIGHT,
     device_memory,
     real,
@@ -58,6 +59,8 @@ class Settings:
         gang_port: where (``CEREBRO_GANG_PORT``); 0, the default: any that is free.
         savepoint_s: seconds between two savepoints of a unit that takes them, 0 for none but at the worker's end
             (``CEREBRO_SAVEPOINT_S``, default: as it is best, see `cerebro.worker.training.savepoints.Timer`).
+        task_log_bytes: that the log of an attempt keeps at most, its beginning and its end (``CEREBRO_TASK_LOG_MIB``,
+            default 64 MiB); 0: any number.
         etl_hang_timeout_s: an ETL task none of whose rows advanced for so long is given up. 600 s.
     """
 
@@ -79,6 +82,7 @@ class Settings:
     address: str = "127.0.0.1"
     gang_port: int = 0
     savepoint_s: float | None = None
+    task_log_bytes: int = 64 << 20
     etl_hang_timeout_s: float = 600.0
 
     @property
@@ -114,6 +118,7 @@ class Settings:
             address=environment.get("CEREBRO_ADDRESS") or ("" if pod else "127.0.0.1"),
             gang_port=whole(GANG_PORT, environment, 0),
             savepoint_s=SAVEPOINT_S.of(environment),
+            task_log_bytes=whole(TASK_LOG_MIB, environment, 64) << 20,
         )
 
 

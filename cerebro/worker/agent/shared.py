@@ -10,12 +10,15 @@ from cerebro.worker.agent.children import ChildPool
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.discarding import Discarder
 from cerebro.worker.agent.drain import Drain
+from cerebro.worker.agent.environment import python_for
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.mailbox import DeviceQueues
 from cerebro.worker.agent.metrics import Metrics
+from cerebro.worker.agent.process import ChildSpec
 from cerebro.worker.agent.reports import Reports
 from cerebro.worker.agent.seating import Seating
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.agent.task_logs import TaskLogs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,7 @@ class Shared:
         handlers: task kind -> module of its handler.
         metrics: is told what ends here, and what is used.
         endpoint: of this worker, for those that train with it; `None`: none does.
+        gpu_share: of devices, how much those of them that are GPUs compute: the largest share; 1 where nobody knows.
         report_soon: has the regular report sent at once.
     """
 
@@ -39,6 +43,22 @@ class Shared:
     metrics: Metrics
     endpoint: GangEndpoint | None
     report_soon: Callable[[], None]
+    gpu_share: Callable[[tuple[int, ...]], float]
     queues: DeviceQueues
     seating: Seating
     reports: Reports
+    task_logs: TaskLogs
+
+    def expect_models(self) -> None:
+        """Models are about to be trained here: have the processes ready that units of one device need."""
+        handler = self.handlers.get("train")
+        if handler is not None:
+            self.children.make_ready(
+                ChildSpec(
+                    handler=handler,
+                    python=python_for("", self.settings.volumes),
+                    archive="",
+                    share=self.devices.share((number,)),
+                )
+                for number in range(self.devices.number)
+            )

@@ -54,6 +54,14 @@ class Slot:
         self.lease.lose(item)
         self.mailbox.wake()
 
+    def stacks(self, item: InboxItem) -> str | None:
+        """Where the processes of the attempt are that `item` names, which goes on; `None` if this slot does not run it.
+        Safe in any thread."""
+        running = self.lease.item
+        if running is None or name_of(running) != name_of(item):
+            return None
+        return self.execution.stacks()
+
     def work(self) -> None:
         """Do what comes until the worker is asked to end, and tell of the last one.
 
@@ -126,6 +134,8 @@ class Slot:
             began = time.monotonic()
             log.info("attempt started")
             self.lease.begin(item)
+            if key.kind == "etl":
+                self._shared.expect_models()
             answer = self.execution.run(item)
             seconds = time.monotonic() - began
             self._shared.metrics.ended(key.kind, answer, seconds)

@@ -8,6 +8,7 @@ are not known here.
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,9 @@ class ShardObjects:
         columns: names of the columns that name objects: a name, a list of names, or null.
         folder: for copies; made when needed, removed at the end.
         concurrency: objects fetched at a time.
+
+    Attributes:
+        is_local: nothing is copied.
     """
 
     def __init__(
@@ -42,11 +46,13 @@ class ShardObjects:
     ) -> None:
         self._store, self._rows, self._columns, self._folder = store, rows, columns, folder
         root = None if store is None else store.local_root()
-        self._local = root is not None or store is None
+        self.is_local = root is not None or store is None
         self._window = concurrency * _AHEAD
         self._fetched: dict[str, Future[None]] = {}
+        self._ahead: deque[int] = deque()
+        """Of each object that a row behind the one at hand is the first to name: that row."""
         self._next_row = 0
-        self._pool = None if self._local else ThreadPoolExecutor(concurrency, "cerebro-fetch")
+        self._pool = None if self.is_local else ThreadPoolExecutor(concurrency, "cerebro-fetch")
         self.folder = str(folder if root is None else root)
 
     def wait(self, position: int) -> None:
@@ -60,14 +66,14 @@ class ShardObjects:
         if not self._columns or self._store is None:
             return
         names = self._names(position)
-        if self._local:
+        if self.is_local:
             return  # the row function itself will find out what is missing
         self._fetch_ahead(position)
         for name in names:
             self._fetched[name].result()
 
     def __enter__(self) -> Self:
-        if not self._local:
+        if not self.is_local:
             shutil.rmtree(self._folder, ignore_errors=True)
             with storage_full_named(self._folder.parent):
                 self._folder.mkdir(parents=True)
@@ -93,10 +99,13 @@ class ShardObjects:
         return names
 
     def _fetch_ahead(self, position: int) -> None:
-        """Keep the objects of this row and of the next ones under way, in row order."""
+        """Have the objects of this row and of the next ones fetched, in row order."""
         assert self._pool is not None
-        under_way = sum(not future.done() for future in self._fetched.values())
-        while self._next_row < len(self._rows) and (self._next_row <= position or under_way < self._window):
+        while self._ahead and self._ahead[0] <= position:
+            self._ahead.popleft()
+        while self._next_row < len(self._rows) and (
+            self._next_row <= position or len(self._ahead) < self._window
+        ):
             try:
                 names = self._names(self._next_row)
             except LocatorError:
@@ -104,7 +113,8 @@ class ShardObjects:
             for name in names:
                 if name not in self._fetched:
                     self._fetched[name] = self._pool.submit(self._fetch, name)
-                    under_way += 1
+                    if self._next_row > position:
+                        self._ahead.append(self._next_row)
             self._next_row += 1
 
     def _fetch(self, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from cerebro.data.durable import checksum
+from cerebro.data.tables import is_text
 from cerebro.errors import LocatorError, MetadataError
 
 
@@ -25,43 +28,57 @@ class Metadata:
             self.checksum = checksum(path).checksum
             options = pa.ipc.IpcReadOptions(use_threads=False)  # the process is going to fork
             with pa.memory_map(str(path)) as file:
-                self._table = pa.ipc.open_file(file, options=options).read_all()
+                reader = pa.ipc.open_file(file, options=options)
+                self._schema = reader.schema
+                self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         except (OSError, pa.ArrowException) as error:
             raise LocatorError(f"partitioned metadata {path} cannot be read: {error}") from error
-        if "id" not in self._table.column_names:
-            raise MetadataError(
-                f"{path} has no column 'id' (its columns: {', '.join(self._table.column_names)})"
-            )
-        self.id_type = self._table.schema.field("id").type
+        if "id" not in self.columns:
+            raise MetadataError(f"{path} has no column 'id' (its columns: {', '.join(self.columns)})")
+        # A large table is written in many batches: the one that has a row is looked up, not looked for.
+        self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
+        self.id_type = self._schema.field("id").type
         if pa.types.is_dictionary(self.id_type):
             self.id_type = self.id_type.value_type
-        if not (pa.types.is_integer(self.id_type) or _is_string(self.id_type)):
+        if not (pa.types.is_integer(self.id_type) or is_text(self.id_type)):
             raise MetadataError(f"{path} has ids of type {self.id_type}, expected whole numbers or strings")
-        if self._table.column("id").null_count:
+        if any(batch.column("id").null_count for batch in self._batches):
             raise MetadataError(f"{path} has rows without an id")
 
     @property
     def num_rows(self) -> int:
         """Rows of the partition."""
-        return int(self._table.num_rows)
+        return self._ends[-1] if self._ends else 0
 
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns."""
-        names: list[str] = self._table.column_names
+        names: list[str] = self._schema.names
         return names
 
     def rows(self, start: int, stop: int, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Rows ``start`` to ``stop`` (exclusive) as plain Python values; of these columns alone, if given."""
-        table = self._table if columns is None else self._table.select(list(columns))
-        rows: list[dict[str, Any]] = table.slice(start, stop - start).to_pylist()
+        table = pa.Table.from_batches(self._parts(start, stop), self._schema)
+        rows: list[dict[str, Any]] = (table if columns is None else table.select(list(columns))).to_pylist()
         return rows
 
-    def batch(self, start: int, stop: int) -> pa.RecordBatch:
-        """Rows ``start`` to ``stop`` (exclusive), at least one, as Arrow columns over the file's own memory."""
-        (batch,) = self._table.slice(start, stop - start).combine_chunks().to_batches()
-        return batch
+    def batch(self, start: int, stop: int, kept: Sequence[int] | None = None) -> pa.RecordBatch:
+        """Rows ``start`` to ``stop`` (exclusive), at least one, as Arrow columns: over the file's own memory, unless
+        they lie in several of its batches.
 
+        Args:
+            kept: a copy of these of them alone, by their position from ``start``; there may be none.
+        """
+        first, *others = self._parts(start, stop)
+        whole = pa.concat_batches([first, *others]) if others else first
+        return whole if kept is None else whole.take(pa.array(kept, pa.int64()))
 
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    def _parts(self, start: int, stop: int) -> list[pa.RecordBatch]:
+        """The rows as slices of the file's batches; none is empty."""
+        parts = []
+        number = bisect.bisect_right(self._ends, start)
+        while start < min(stop, self.num_rows):
+            batch, end = self._batches[number], self._ends[number]
+            parts.append(batch.slice(start - (end - batch.num_rows), min(stop, end) - start))
+            start, number = min(stop, end), number + 1
+        return [part for part in parts if part.num_rows]

@@ -56,11 +56,14 @@ class Preprocessor:
     """Folder for copies of objects, used by this process alone."""
     downloads: int
     """Objects this process may fetch at a time."""
+    is_alone: bool = True
+    """No other process preprocesses here: a row for which memory does not suffice never will have enough."""
 
     def shard(self, part: ShardRange, on_rows: RowsCallback) -> ShardManifest:
         """Make one shard.
 
         Raises:
+            MemoryError: a row's function did, beside other processes.
             RowError: a row cannot be stored or differs from the shard's first.
             ObjectStoreError, StorageFullError: see `ShardObjects`, `ShardWriter`.
             Whatever ``on_rows`` raises.
@@ -139,7 +142,9 @@ class Preprocessor:
         seed_generators(f"{self.job.fingerprint}/{self.job.split}/{row_id}")
         try:
             made = function(given, self.job.split, objects.folder)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is the row's failure
+        except (Exception, SystemExit) as error:
+            if isinstance(error, MemoryError) and not self.is_alone:
+                raise
             return _failed(row_id, error)
         if not isinstance(made, tuple) or len(made) != 2:
             raise RowError(

@@ -31,6 +31,9 @@ What it was trained with, and what tracked objects were made with (`tracking`), 
 it. A savepoint has ``"savepoint"`` beside them (`savepoints`). What was read from a file with a base has `LAYOUT`.
 """
 
+# As they are before user code is imported: what that puts in their place is not what checkpoints are written with.
+_save, _load = torch.save, torch.load
+
 LAYOUT = "layout"
 """Key of what is in no file: how that is put together."""
 
@@ -104,7 +107,7 @@ def put(state: State, into: Sink) -> None:
     sink = _Sink(into)
     try:
         with _without_crc():
-            torch.save(state, cast(Any, sink))
+            _save(state, cast(Any, sink))
     except RuntimeError:
         # torch's writer puts an error of its own, about positions, in the place of the sink's.
         if sink.full is None:
@@ -180,7 +183,7 @@ def read(checked: CheckedFile, device: torch.device | str) -> State:
     """
     with CheckedReader(checked) as file:
         try:
-            state = torch.load(cast(Any, file), map_location=device, weights_only=True)
+            state = _load(cast(Any, file), map_location=device, weights_only=True)
             return with_layout(state, checked.layout)
         except Exception:
             # torch's reader puts an error of its own in the place of the file's.

@@ -22,6 +22,7 @@ from cerebro.errors import SpecError
 from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import ModelFacts
 from cerebro.techniques.facts import blocks, coupled, distinct, num_bytes, planned, stages
+from cerebro.worker.training.frameworks import only_single
 from cerebro.worker.training.unit import Trainee, create
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ def facts_of(
         coupled=next(filter(None, map(coupled, modules)), ""),
         stages=_stages(trained, hints or Hints()),
         splits=_splits(trained, hints or Hints()),
+        only_single=only_single(modules),
     )
 
 

@@ -16,7 +16,7 @@ All that is collective happens in the same order on all ranks: `prepare`, then `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,13 +26,15 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.errors import NotApplicableError, RanksDifferError, SpecError
+from cerebro.errors import NotApplicableError, SpecError
 from cerebro.spec import DataLoader, Hints, SubEpochSpec
 from cerebro.techniques.base import Group, Params, Technique
 from cerebro.worker.training.base_tensors import BaseTensors
 from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.frameworks import only_single
 from cerebro.worker.training.gathering import require_same, whole
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.metrics import Measured, RankMetrics, of_ranks
 from cerebro.worker.training.own_rows import first_row, save_together
 from cerebro.worker.training.seeds import rank_seed
 from cerebro.worker.training.sharded import cut, cut_named, cut_optimizer_states
@@ -120,8 +122,8 @@ class GroupTrainee(Trainee):
             stack.enter_context(self.technique.running(self.modules, feed, self.group, self.params))
             yield
 
-    def agreed(self, metrics: Mapping[str, float], feed: DataLoader) -> dict[str, float]:
-        """Metrics of the group from those of its ranks: averaged by the rows that each has read. Collective.
+    def agreed(self, metrics: Measured, feed: DataLoader) -> Measured:
+        """Metrics of the group from those of its ranks. Collective.
 
         Raises:
             RanksDifferError: the ranks do not name the same ones: on all of them.
@@ -129,7 +131,7 @@ class GroupTrainee(Trainee):
         if self.group.size == 1:
             return dict(metrics)
         rows = feed.shared_rows if isinstance(feed, InstrumentedLoader) else feed.num_rows
-        return averaged(self.group.gathered((dict(metrics), rows)))
+        return of_ranks(self.group.gathered(RankMetrics(metrics, rows, self.share[0])))
 
     @contextmanager
     def _shared(self, feed: InstrumentedLoader) -> Iterator[None]:
@@ -157,6 +159,8 @@ def prepare(
     Raises:
         NotApplicableError: the technique cannot train it, with the reason.
     """
+    if reason := only_single(trainee.modules):
+        raise NotApplicableError(f"{technique.name} cannot train this model: {reason}")
     hints: object = spec.hints(trainee.modules, dict(trainee.hyperparams))
     if not isinstance(hints, Hints):
         raise SpecError(f"hints() returned a {type(hints).__name__}, expected cerebro.Hints(...)")
@@ -185,28 +189,6 @@ def prepare(
 
 def _names(modules: Sequence[torch.nn.Module]) -> set[str]:
     return {f"{number}/{name}" for number, module in enumerate(modules) for name in module.state_dict()}
-
-
-def averaged(found: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
-    """The mean of each metric over the ranks, by their rows.
-
-    Args:
-        found: metrics and rows of each rank, in their order.
-
-    Raises:
-        RanksDifferError: the ranks do not name the same ones.
-    """
-    first = found[0][0]
-    for rank, (metrics, _) in enumerate(found):
-        for name in {**first, **metrics}:
-            if name not in first or name not in metrics:
-                values = [f"rank {n} {one[name]!r}" for n, (one, _) in enumerate(found) if name in one]
-                raise RanksDifferError(
-                    f"train() returned {name!r} on some ranks only ({', '.join(values)}, nothing on rank "
-                    f"{rank if name in first else 0}): return the same metrics on each"
-                )
-    total = sum(rows for _, rows in found)
-    return {name: sum(metrics[name] * rows for metrics, rows in found) / total for name in first}
 
 
 def _seed_rank(seed: int, rank: int, group: Group) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torch.utils.data import DataLoader as TorchLoader
+
 from cerebro.contract.tasks import Position
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.trees import RowId
 from cerebro.errors import SpecError
 from cerebro.worker.training.curve_recorder import CurveRecorder
+from cerebro.worker.training.metrics import checked_name
 from cerebro.worker.training.savepoints import Savepoints
-from cerebro.worker.training.unit import checked_name
+from cerebro.worker.training.torch_view import as_torch
 
 _MAX_VALUES = 100
 """Of `cerebro.contract.events.LivePoint`."""
@@ -64,6 +67,12 @@ class InstrumentedLoader:
         return self._loader.ids
 
     @property
+    def is_lent(self) -> bool:
+        """Whether the rows of the current batch are another rank's."""
+        own, rows = self._loader.counts
+        return own == 0 < rows
+
+    @property
     def shared_rows(self) -> int:
         """Rows of a pass that are this rank's: without those that it was lent."""
         return self._loader.shared_rows
@@ -104,6 +113,10 @@ class InstrumentedLoader:
     def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
         """Say that the unit can go on from a savepoint: see `cerebro.spec.DataLoader`."""
         self._savepoints.declare(hook, every)
+
+    def as_torch(self, arrange: Callable[[Any, Any], Any] | None = None) -> TorchLoader[Any]:
+        """These batches for a library that asks for a loader of torch: see `cerebro.spec.DataLoader`."""
+        return as_torch(self, arrange, self._savepoints.hand_over)
 
     def values(self) -> dict[str, float]:
         """The newest reported values, as numbers; fetching them from a GPU waits for it."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from cerebro.data.tables import write_columns
-from cerebro.errors import SpecError
+from cerebro.errors import DataError, SpecError
+from cerebro.ragged_rows import Ragged
 
 _SINGLE = "prediction"
 """Column name where `predict` returns no dict."""
 
-Columns = dict[str, np.ndarray[Any, Any]]
+Column: TypeAlias = "np.ndarray[Any, Any] | Ragged | list[Any]"
+"""One entry per row: numbers, arrays of different lengths, or texts and what else Arrow makes of Python's values."""
+
+Columns: TypeAlias = dict[str, Column]
 
 
 def write_predictions(path: Path, ids: Sequence[Any], returned: object) -> None:
@@ -23,10 +27,12 @@ def write_predictions(path: Path, ids: Sequence[Any], returned: object) -> None:
 
     Args:
         ids: of the rows, in the order in which the loader handed them out.
-        returned: one array, tensor, list or dict of them for all rows, or an iterable that yields one per batch.
+        returned: for all rows an array, a tensor, a `Ragged`, a list of numbers or texts, or a dict of such columns,
+            where one may be a list of arrays, too; or an iterable that yields one of these, or a list of arrays, per
+            batch.
 
     Raises:
-        SpecError: there is not one prediction per row.
+        SpecError: there is not one prediction per row, or a column cannot be stored.
     """
     columns = _joined(returned)
     taken = sorted({"id", "model"} & set(columns))
@@ -37,12 +43,16 @@ def write_predictions(path: Path, ids: Sequence[Any], returned: object) -> None:
         )
     for name, column in columns.items():
         if len(column) != len(ids):
+            is_list = isinstance(returned, list) and len(returned) == len(ids)
+            hint = ". A list of arrays has one for each batch: for one for each row return cerebro.Ragged.of(list)"
             raise SpecError(
-                f"predict() returned {len(column)} values of {name!r} for {len(ids)} rows: return one "
-                "per row, in the order "
-                "of the data loader"
+                f"predict() returned {len(column)} values of {name!r} for {len(ids)} rows: return one per row, in the "
+                f"order of the data loader{hint if is_list else ''}"
             )
-    write_columns(path, {"id": list(ids), **columns})
+    try:
+        write_columns(path, {"id": list(ids), **columns})
+    except DataError as error:
+        raise SpecError(f"predict() returned what cannot be stored: {error}") from error
 
 
 def _joined(returned: object) -> Columns:
@@ -51,22 +61,87 @@ def _joined(returned: object) -> Columns:
         return whole
     if not isinstance(returned, Iterable):
         raise SpecError(f"predict() returned a {type(returned).__name__}, expected one prediction per row")
-    batches = [_columns(batch) for batch in returned]
-    if not batches or any(batch is None for batch in batches):
-        raise SpecError("predict() yielded nothing, or neither an array, nor a tensor, nor a dict of them")
+    batches = [_columns(batch) or _column_of_arrays(batch) for batch in returned]
     known = [batch for batch in batches if batch is not None]
-    return {name: np.concatenate([batch[name] for batch in known]) for name in known[0]}
+    if not known or len(known) < len(batches):
+        raise SpecError(
+            "predict() yielded nothing, or something else than an array, a tensor, a Ragged, a list, or a dict of them"
+        )
+    for number, batch in enumerate(known):
+        if lacking := sorted(batch.keys() ^ known[0].keys()):
+            raise SpecError(
+                f"predict() yielded {sorted(batch)} for batch {number} and {sorted(known[0])} for the first: "
+                f"{lacking[0]!r} is in one of them only. Yield the same columns for each batch"
+            )
+    return {name: _as_one(name, [batch[name] for batch in known]) for name in known[0]}
 
 
-def _columns(value: object) -> Columns | None:
+def _columns(value: object, name: str = "") -> Columns | None:
+    """What stands for one batch, or for all; `None`: a list of arrays or dicts, each of which stands for a batch."""
     if isinstance(value, Mapping):
-        return {str(name): _array(column) for name, column in value.items()}
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return {_SINGLE: _array(value)}
-    if isinstance(value, list) and value and not isinstance(value[0], (torch.Tensor, np.ndarray, Mapping)):
-        return {_SINGLE: np.asarray(value)}
+        found: Columns = {}
+        for key, column in value.items():
+            path = f"{name}.{key}" if name else str(key)
+            nested = _columns(column, path) if isinstance(column, Mapping) else None
+            found |= {path: _column(path, column)} if nested is None else nested
+        return found
+    is_batches = isinstance(value, list) and (not value or isinstance(value[0], (*_ARRAYS, Mapping)))
+    if isinstance(value, (*_ARRAYS, list)) and not is_batches:
+        return {_SINGLE: _column(_SINGLE, value)}
     return None
 
 
+def _column_of_arrays(batch: object) -> Columns | None:
+    """What was yielded for one batch as a list of arrays, one for each row."""
+    is_list = isinstance(batch, list) and not (batch and isinstance(batch[0], (Mapping, Ragged)))
+    return {_SINGLE: _column(_SINGLE, batch)} if is_list else None
+
+
+def _column(name: str, value: object) -> Column:
+    try:
+        if isinstance(value, Ragged):
+            return value.map(_array)
+        if not isinstance(value, (list, tuple)):
+            return np.atleast_1d(_array(value))
+        first = value[0] if value else None
+        if isinstance(first, (torch.Tensor, np.ndarray)):
+            arrays = [_array(entry) for entry in value]
+            return Ragged.of(arrays) if arrays[0].ndim else np.asarray(arrays)
+        return np.asarray(value) if isinstance(first, (bool, int, float, np.generic)) else list(value)
+    except (DataError, TypeError, ValueError) as error:
+        raise SpecError(f"predict() returned a column {name!r} that cannot be stored: {error}") from error
+
+
+def _as_one(name: str, parts: Sequence[Column]) -> Column:
+    """The column of all batches."""
+    parts = [part for part in parts if len(part)] or parts[:1]
+    if all(isinstance(part, Ragged) for part in parts):
+        try:
+            return Ragged.cat([part for part in parts if isinstance(part, Ragged)])
+        except DataError as error:
+            raise SpecError(f"predict() yielded columns {name!r} that differ: {error}") from error
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if len(arrays) == len(parts):
+        if len({array.shape[1:] for array in arrays}) > 1:
+            shapes = " and ".join(sorted({str(array.shape[1:]) for array in arrays})[:2])
+            raise SpecError(
+                f"predict() yielded columns {name!r} whose rows have the shapes {shapes}: yield a cerebro.Ragged, such "
+                "as Ragged.of(one array for each row), or pad them to one shape in all batches"
+            )
+        return np.concatenate(arrays)
+    if any(isinstance(part, Ragged) for part in parts):
+        raise SpecError(
+            f"predict() yielded columns {name!r} that are of arrays of different lengths in one batch and something "
+            "else in another: yield a cerebro.Ragged for each"
+        )
+    return [entry for part in parts for entry in (part.tolist() if isinstance(part, np.ndarray) else part)]
+
+
+_ARRAYS = (torch.Tensor, np.ndarray, Ragged)
+
+
 def _array(value: object) -> np.ndarray[Any, Any]:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    host = value.detach().cpu()
+    return (host.float() if host.dtype is torch.bfloat16 else host).numpy()  # NumPy has no bfloat16

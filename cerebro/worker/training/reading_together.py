@@ -27,6 +27,9 @@ from cerebro.worker.training.checkpoint import State, read, with_layout
 
 _T = TypeVar("_T")
 
+_load = torch.load
+"""As it is before user code is imported, as in `checkpoint`."""
+
 _LEAST_BYTES = 16 << 20
 """Of a file that is read together; to agree takes longer than to read a smaller one."""
 
@@ -102,7 +105,7 @@ def read_together(source: CheckedFile | Unchecked, group: Group, device: torch.d
         else:
             layout = _filled_unchecked(memory, source, group)
         path = f"/proc/self/fd/{memory}"
-        return with_layout(torch.load(path, map_location=device, weights_only=True, mmap=True), layout)
+        return with_layout(_load(path, map_location=device, weights_only=True, mmap=True), layout)
 
 
 def _checked(source: CheckedFile | Unchecked, group: Group) -> CheckedFile:

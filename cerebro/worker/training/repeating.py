@@ -6,6 +6,7 @@ Such a process is ``python -m cerebro.worker.training.repeating FOLDER RANK``: w
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from cerebro.contract.ways import Way
 from cerebro.data.loader import MergedLoader, PartitionLoader
 from cerebro.data.merged import Merged
 from cerebro.errors import ConflictError
+from cerebro.keras.backend import CORES
 from cerebro.runtime.ending import end_after
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.spec import SubEpochSpec
@@ -29,7 +31,9 @@ from cerebro.state import Model, Visit, position_of
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.encoding import decode
+from cerebro.usercode.fitted import restore_fitted
 from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.frameworks import takes_threads
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.savepoints import Savepoints
@@ -49,6 +53,8 @@ class _Request(Contract):
     technique: str = ""
     archive: str = ""
     misc: str = ""
+    fitted: str = ""
+    """File with what `ETLSpec.fit` returned, which was checked; empty where there is none."""
     way: Way
     hyperparams: Hyperparameters
     seed: int
@@ -70,6 +76,7 @@ class Repeat:
 
     Attributes:
         spec, code: user code, and what it was decoded from. technique: the same of a user's own technique, by its hash.
+        fitted: file with what `ETLSpec.fit` returned for the data set, if anything.
         rows: partition -> its rows. folders: where they lie.
         models: all of the run: a model that went on from another one's checkpoint is trained as that one first.
         cores: threads of units whose log does not tell how many they had.
@@ -86,6 +93,7 @@ class Repeat:
     archive: str
     cores: int
     is_single: bool
+    fitted: Path | None = None
 
     def train(self, model: Model, folder: Path) -> Trainee:
         """All its units; `folder` is empty, and for states between units of which one has a way."""
@@ -123,7 +131,13 @@ class Repeat:
         size = hyperparams["batch_size"]
         assert isinstance(size, int)
         # As many threads as the unit had: a sum that is split differently rounds differently.
-        torch.set_num_threads(visit.cores or self.cores)
+        threads = visit.cores or self.cores
+        if not takes_threads(trainee.modules, threads):
+            raise ConflictError(
+                f"unit {unit} of {model.id} was computed with {threads} threads, and TensorFlow computes with "
+                f"{os.environ[CORES]} in this process, as in the run's first unit: it rounds differently"
+            )
+        torch.set_num_threads(threads)
         seeds = [unit_seed(self.request.seed, name, visit.epoch, p) for p in visit.partitions]
         folders = [self.folders[partition] for partition in visit.partitions]
         loader = (
@@ -166,6 +180,7 @@ class Repeat:
             technique=self.technique(way.code) if way.code else "",
             archive=self.archive,
             misc=self.spec.misc_dir or "",
+            fitted="" if self.fitted is None else str(self.fitted),
             way=way,
             hyperparams=hyperparams,
             seed=self.request.seed,
@@ -210,6 +225,8 @@ def main(folder: Path, rank: int) -> None:
         sys.path.append(asked.archive)
     spec: SubEpochSpec = decode(asked.code)
     spec.misc_dir = asked.misc
+    if asked.fitted:
+        spec.fitted = restore_fitted(Path(asked.fitted).read_bytes())
     spec.initialize_worker()
     group = _joined(folder, asked.way, rank)
     try:

@@ -131,6 +131,11 @@ class Savepoints:
         if self._passes == 2 and self._write is not None and self._is_wanted():
             self._switch_off("train() passes over its data a second time, which has no savepoints")
 
+    def hand_over(self) -> None:
+        """A library loops over the batches, in whose variables nobody looks."""
+        if self._write is not None and self._is_wanted() and not self._every:
+            self._switch_off(f"train() hands its batches to a library. {_SAY}")
+
     def begin_loop(self, loader: Iterable[object]) -> None:
         """The unit's first batch of this attempt is about to be handed out by ``loader.__iter__``, a generator."""
         if self._has_begun:

@@ -5,29 +5,29 @@ The only place where models meet user code; hopping and replay both come here, w
 
 from __future__ import annotations
 
-import math
-import numbers
+import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.contract.texts import cleaned
-from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
+from cerebro.errors import DeviceError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.worker.training.base_tensors import BaseTensors, is_plain
 from cerebro.worker.training.checkpoint import LAYOUT, State, needs_named, save
+from cerebro.worker.training.frameworks import hopped
 from cerebro.worker.training.frozen import Frozen, move_to_base
+from cerebro.worker.training.metrics import Measured, checked_metrics, described
 from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
 from cerebro.worker.training.tracking import Checkpoint, changes
 
-_MAX_METRICS, _MAX_NAME = 1_000, 200
-"""Metrics that a function may return, and characters of a name: the log keeps them of every unit."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -115,7 +115,7 @@ class Trainee:
         """Around the user's `train`: nothing, unless ranks train it together."""
         yield
 
-    def agreed(self, metrics: Mapping[str, float], feed: DataLoader) -> dict[str, float]:
+    def agreed(self, metrics: Measured, feed: DataLoader) -> Measured:
         """Metrics of the unit from what `train` returned here."""
         return dict(metrics)
 
@@ -123,6 +123,24 @@ class Trainee:
 def default_device() -> torch.device:
     """The GPU of this process, or the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def require_gpu(device: torch.device) -> None:
+    """Have a process that was given a GPU not compute on the processor, unnoticed: many times slower, with other bits.
+
+    Raises:
+        DeviceError: torch can use GPUs, and sees none: it vanished, or its driver does not answer.
+    """
+    if device.type == "cuda":
+        return
+    if torch.version.cuda is None:
+        log.warning("torch was built without CUDA: the GPU that this task was given is not used")
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    raise DeviceError(
+        f"this worker registered a GPU ({visible}), but torch finds none any more (torch.cuda.is_available() is "
+        "false): it has fallen off the bus, or its driver does not answer. See nvidia-smi and the kernel's log there"
+    )
 
 
 def device_named(name: str) -> torch.device:
@@ -140,11 +158,11 @@ def create(
     """
     seed_everything(model_seed(seed, model))
     # User code keeps its promises or does not.
-    returned: object = spec.create_models(dict(hyperparams))
+    returned: object = hopped(spec).create_models(dict(hyperparams))
     modules = list(returned) if isinstance(returned, list | tuple) else []
     if not modules or not all(isinstance(module, torch.nn.Module) for module in modules):
         raise SpecError(
-            f"create_models() returned {_described(returned)}, expected a list of torch.nn.Module with "
+            f"create_models() returned {described(returned)}, expected a list of torch.nn.Module with "
             "at least one in it"
         )
     return Trainee(modules=[module.to(device) for module in modules], hyperparams=dict(hyperparams))
@@ -186,7 +204,7 @@ def train_unit(
     model: str,
     epoch: int,
     partition: int,
-) -> dict[str, float]:
+) -> Measured:
     """Train on one partition; changes `trainee` in place.
 
     Raises:
@@ -198,7 +216,7 @@ def train_unit(
     for module in trainee.modules:
         module.train()
     with trainee.running(loader, drawn):
-        returned = spec.train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+        returned = hopped(spec).train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
     metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
     trainee.checkpoint.settle()
     return trainee.agreed(metrics, loader)
@@ -206,11 +224,20 @@ def train_unit(
 
 def evaluate(
     spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
-) -> dict[str, float]:
+) -> Measured:
     """What the user's `test` returns, in evaluation mode without gradients."""
     with evaluating(trainee, seed=seed):
-        returned = spec.test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+        returned = hopped(spec).test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
     return checked_metrics(returned, "test", "evaluation")
+
+
+@contextmanager
+def predicting(
+    spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
+) -> Iterator[object]:
+    """What the user's `predict` returns, while the model is in evaluation mode: it may yield batch by batch."""
+    with evaluating(trainee, seed=seed):
+        yield hopped(spec).predict(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
 
 
 @contextmanager
@@ -221,54 +248,3 @@ def evaluating(trainee: Trainee, *, seed: int) -> Iterator[None]:
         module.eval()
     with torch.no_grad():
         yield
-
-
-def checked_metrics(returned: object, function: str, where: str) -> dict[str, float]:
-    """What user code returned, as finite numbers by name.
-
-    Raises:
-        MetricError: it is no dict of names and numbers.
-        NonFiniteMetricError: one of them is NaN or infinite.
-    """
-    if not isinstance(returned, Mapping):
-        raise MetricError(
-            f"{function}() returned {_described(returned)}, expected a dict of metric names and numbers"
-        )
-    if len(returned) > _MAX_METRICS:
-        raise MetricError(f"{function}() returned {len(returned)} metrics, expected at most {_MAX_METRICS}")
-    metrics = {
-        (named := checked_name(name, function)): _number(value, function, named)
-        for name, value in returned.items()
-    }
-    for name, value in metrics.items():
-        if not math.isfinite(value):
-            raise NonFiniteMetricError(f"{name} became {value} in {where}: the model is given up")
-    return metrics
-
-
-def checked_name(name: object, function: str) -> str:
-    """A metric's name as text that can be stored and shown.
-
-    Raises:
-        MetricError: it cannot.
-    """
-    text = str(name)
-    if not 0 < len(text) <= _MAX_NAME or not text.isprintable():
-        raise MetricError(
-            f"{function}() names a metric {cleaned(text, _MAX_NAME)!r}, expected 1 to {_MAX_NAME} characters that can "
-            "be shown"
-        )
-    return text
-
-
-def _number(value: object, function: str, name: str) -> float:
-    if isinstance(value, numbers.Real):
-        return float(value)
-    if hasattr(value, "item") and getattr(value, "numel", lambda: getattr(value, "size", 0))() == 1:
-        return float(cast(Any, value).item())
-    raise MetricError(f"{function}() returned {_described(value)} for {name!r}, expected one number")
-
-
-def _described(value: object) -> str:
-    shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")

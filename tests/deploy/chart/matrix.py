@@ -49,6 +49,30 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "egress": {"peers": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
         },
     },
+    "users": {
+        "auth": {
+            "mode": "users",
+            "oidc": {
+                "issuer": "https://login.example.org/realms/lab",
+                "audience": "cerebro",
+                "jwksUrl": "https://login.example.org:8443/keys",
+                "groups": {"researchers": {"role": "member", "projects": ["vision"]}},
+            },
+        },
+        "notebook": {"enabled": False},
+    },
+    "export": {
+        "auth": {"mode": "users"},
+        "notebook": {"enabled": False},
+        "export": {
+            "mlflow": {
+                "enabled": True,
+                "url": "http://mlflow.mlflow:5000",
+                "experiments": ["digits"],
+                "existingSecret": "our-mlflow",
+            }
+        },
+    },
     "existing": {
         "auth": {"existingSecret": "our-auth"},
         "objectStore": {
@@ -89,6 +113,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "weight": 2.5,
             "graceS": 60,
             "savepointS": 0,
+            "taskLogMiB": 0,
             "deviceMemory": "1.5GiB",
             "gangs": {"enabled": True, "port": 7191},
             "shards": {"size": "100Gi", "className": "gp3", "whenScaled": "Delete"},
@@ -96,6 +121,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         },
         "kvsApi": {"replicas": 4, "podDisruptionBudget": {"minAvailable": 3}},
         "controller": {"replicas": 2, "leaseS": 15, "openRuns": 3},
+        "brain": {"mode": "act", "mostWorkers": 12},
         "dispatcher": {"replicas": 2, "service": {"type": "NodePort", "nodePort": 30080}},
         "notebook": {"service": {"type": "LoadBalancer"}},
         "storage": {"className": "efs-sc", "podClassName": "-", "accessMode": "ReadWriteMany"},

@@ -60,8 +60,10 @@ KEPT = {"auth": {"existingSecret": "ours"}}
 CHANGES = {
     "controller: {leaseS: 20}": {"controller", "worker"},
     "controller: {openRuns: 1}": {"controller"},
+    "brain: {mode: act, mostWorkers: 8}": {"controller"},
     "worker: {graceS: 30}": {"worker"},
     "worker: {savepointS: 30}": {"worker"},
+    "worker: {taskLogMiB: 8}": {"worker"},
     "worker: {replicas: 3}": set[str](),
     "worker: {resources: {etl: {limits: {memory: 3Gi}}}}": {"worker"},
     "kvsApi: {threads: 100}": {"kvs-api"},

@@ -34,6 +34,7 @@ READERS = {
     "test/selftest": ("cerebro.client.connection", "cerebro.runtime.volumes"),
     "tensorboard/tensorboard": (),
     "redis/redis": (),
+    "export/export": ("cerebro.cli.export", "cerebro.client.connection", "cerebro.runtime.logs"),
 }
 """Container -> modules that read its environment."""
 
@@ -49,8 +50,9 @@ FOREIGN = {
     "AWS_ENDPOINT_URL": READERS_OF_OBJECTS,
     "AWS_REGION": READERS_OF_OBJECTS,
     "AWS_DEFAULT_REGION": READERS_OF_OBJECTS,
-    "MALLOC_ARENA_MAX": {"kvs-api", "controller", "dispatcher"},
-    "OMP_NUM_THREADS": {"kvs-api", "controller", "dispatcher", "worker"},
+    "MALLOC_ARENA_MAX": {"kvs-api", "controller", "dispatcher", "export"},
+    "OMP_NUM_THREADS": {"kvs-api", "controller", "dispatcher", "worker", "export"},
+    "MLFLOW_TRACKING_URI": {"export"},
     "REDIS_PASSWORD": {"redis", "kvs-api"},
     "JUPYTER_TOKEN": {"notebook"},
     "HOME": {"notebook"},
@@ -109,7 +111,11 @@ def _environment(container: Object) -> dict[str, str]:
     for entry in container["env"]:
         source: dict[str, Any] = entry.get("valueFrom", {})
         if "secretKeyRef" in source:
-            value = "s" * 43 if source["secretKeyRef"]["key"] != "url" else "redis://:s@elsewhere:6379/0"
+            key = source["secretKeyRef"]["key"]
+            # Where there are users, kvs_api is told those of the services beside the cluster's own.
+            is_services = key.endswith("-token") and entry["name"] != "CEREBRO_TOKEN"
+            value = f"{key}-".ljust(43, "s") if is_services else "s" * 43
+            value = "redis://:s@elsewhere:6379/0" if key == "url" else value
         elif "fieldRef" in source:
             value = stand_in[source["fieldRef"]["fieldPath"]]
         else:
@@ -281,3 +287,20 @@ def test_without_dns_services_are_found_by_the_kubelets_variables() -> None:
                 assert not hosts or pod["spec"]["enableServiceLinks"], name
                 found |= hosts
     assert found == {"CEREBRO_KVS_API_SERVICE_HOST", "CEREBRO_REDIS_SERVICE_HOST"}
+
+
+def test_each_service_has_its_own_token_where_there_are_users() -> None:
+    """And kvs-api alone has them all: no other container could act as another service, or as an admin."""
+    found = {
+        name: {
+            entry["valueFrom"]["secretKeyRef"]["key"]
+            for entry in container.get("env", ())
+            if entry.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == "cerebro-auth"
+        }
+        for name, container in render("users").containers()
+    }
+    own = {"controller-token", "worker-token", "dispatcher-token", "export-token"}
+    assert found["kvs-api/kvs-api"] == own | {"token", "redis-password"}
+    assert found["controller/controller"] == {"controller-token"}
+    assert found["dispatcher/dispatcher"] == {"dispatcher-token"}
+    assert found["worker/worker"] == found["worker/etl"] == {"worker-token"}

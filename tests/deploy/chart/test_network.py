@@ -284,3 +284,12 @@ def test_workers_reach_each_other_where_they_train_together(values: str, is_open
 def test_policies_can_be_left_out() -> None:
     """networkPolicy.enabled=false: none."""
     assert not render("bare").of("NetworkPolicy")
+
+
+def test_an_exporter_reaches_the_store_and_its_tracker_alone() -> None:
+    """Nobody reaches it; MLflow is wherever the peers say."""
+    rendered = render("export")
+    assert _callers(rendered, "kvs-api") == {"controller", "dispatcher", "worker", "test", "export"}
+    assert reaches(rendered, "export", "internet", 5000)
+    assert not reaches(rendered, "export", "redis", 6379)
+    assert not any(reaches(rendered, source, "export", 7076) for source in OUTSIDERS)

@@ -25,6 +25,9 @@ def quantity(text: str | int | float) -> Fraction:
     return Fraction(digits) * SUFFIXES[str(text)[len(digits) :]]
 
 
+_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+
 @pytest.mark.parametrize("values", VALUES)
 def test_every_pod_passes_the_restricted_profile(values: str) -> None:
     """Pod Security Standards, "Restricted": every rule, for every pod of the matrix, helm test included."""
@@ -344,3 +347,15 @@ def test_folders_that_belong_to_root_are_handed_over_before_anything_else() -> N
             assert security["readOnlyRootFilesystem"]
             assert not security["allowPrivilegeEscalation"]
     assert not any(name.endswith("/hand-over") for name, _ in render("defaults").containers())
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"), [({}, "false"), ({"worker": {"podAnnotations": {_EVICT: "true"}}}, "true")]
+)
+def test_autoscalers_leave_workers_alone(told: dict[str, Any], expected: str) -> None:
+    """They would interrupt units to save a node; whoever wants that says so."""
+    pods = dict(render_with(told).pods())
+    found = {name: pod["metadata"].get("annotations", {}).get(_EVICT) for name, pod in pods.items()}
+    assert {name for name, value in found.items() if value is not None} == {"worker"}
+    assert found["worker"] == expected
+    assert pods["worker"]["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"

@@ -23,7 +23,9 @@ SECRET_KEYS = {
     "our-auth": {"token", "redis-password"},
     "our-redis": {"url"},
 }
-WHOLE_SECRETS = {"our-bucket", "our-reading-bucket"}
+OF_SERVICES = {f"{name}-token" for name in ("controller", "dispatcher", "export", "worker")}
+"""Keys of the same Secret where there are users."""
+WHOLE_SECRETS = {"our-bucket", "our-reading-bucket", "our-mlflow"}
 
 
 def _find(one: Any, key: str) -> Iterator[Any]:
@@ -45,11 +47,13 @@ def _matches(selector: Object, labels: Object) -> bool:
 def test_every_secret_key_is_there(values: str) -> None:
     """Keys that pods read are those that the chart's Secret has, or that values.yaml asks of the user's."""
     rendered = render(values)
+    own = OF_SERVICES if values in ("users", "export") else set()
     for made in rendered.of("Secret"):
-        assert set(made["data"]) == SECRET_KEYS[made["metadata"]["name"]]
+        assert set(made["data"]) == SECRET_KEYS[made["metadata"]["name"]] | own
+        assert len(set(made["data"].values())) == len(made["data"])
     for name, pod in rendered.pods():
         for reference in _find(pod, "secretKeyRef"):
-            assert reference["key"] in SECRET_KEYS[reference["name"]], name
+            assert reference["key"] in SECRET_KEYS[reference["name"]] | own, name
             is_ours = reference["name"] == "cerebro-auth"
             assert rendered.has("Secret", reference["name"]) == is_ours, name
         for reference in _find(pod, "secretRef"):

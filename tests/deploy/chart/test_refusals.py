@@ -29,9 +29,19 @@ CONTRADICTIONS = {
     "notebook.ingress.enabled is true and notebook.enabled is false": (
         "notebook: {enabled: false, ingress: {enabled: true, host: n.example.org}}"
     ),
+    "export.mlflow.enabled is true and export.mlflow.url is empty": "export: {mlflow: {enabled: true}}",
     "dispatcher.ingress.host is empty": "dispatcher: {ingress: {enabled: true}}",
     "notebook.ingress.host is dispatcher.ingress.host (a.org)": (
         "{notebook: {ingress: {enabled: true, host: a.org}}, dispatcher: {ingress: {enabled: true, host: a.org}}}"
+    ),
+    "a bare header is not believed there": (
+        "{auth: {mode: users}, notebook: {enabled: false}, "
+        "dispatcher: {auth: {header: X-User, proxies: [10.0.0.1]}}}"
+    ),
+    "notebook.enabled is true and auth.mode is users": "auth: {mode: users}",
+    "set auth.mode=users": "auth: {oidc: {issuer: 'https://i', audience: c, groups: {a: {role: admin}}}}",
+    "auth.oidc.issuer is set without audience or groups": (
+        "{auth: {mode: users, oidc: {issuer: 'https://i', audience: c}}, notebook: {enabled: false}}"
     ),
     "dispatcher.auth.proxies is []": "dispatcher: {auth: {header: X-User}}",
     'dispatcher.auth.header is ""': "dispatcher: {auth: {proxies: [10.0.0.1]}}",
@@ -44,6 +54,8 @@ CONTRADICTIONS = {
 """What the chart's own check says -> values."""
 
 MISTAKES = {
+    "auth.mode": "auth: {mode: oidc}",
+    "auth.oidc.groups": "auth: {oidc: {groups: {a: {role: worker}}}}",
     "worker.replicas": "worker: {replicas: 0}",
     "worker.gpus": "worker: {gpus: -1}",
     "worker.cores": "worker: {cores: all}",

@@ -22,8 +22,9 @@ def test_only_few_routes_are_open(bench: Bench) -> None:
 def test_what_changes_anything_is_known_here(bench: Bench) -> None:
     """The whole surface that a form can reach."""
     assert changing(bench) == [
+        "/account/tokens", "/account/tokens/revoke",
         "/experiments/actions", "/experiments/digits/actions", "/experiments/digits/change",
-        "/experiments/digits/restore",
+        "/experiments/digits/restore", "/experiments/digits/stacks",
         "/sign-out", "/start", "/start/check",
     ]  # fmt: skip
 
@@ -35,6 +36,7 @@ def test_every_change_needs_the_form_token(bench: Bench) -> None:
         bench.store.calls.clear()
         answer = browser.send(path, {"action": "stop_run", "run": "fit-1", "name": "digits"})
         assert answer.status_code in (400, 403), path
+        assert not {"make_token", "revoke_token"} & set(bench.store.calls), path
         assert not {"append", "create_experiment", "put_archive", "restore"} & set(bench.store.calls), path
     assert browser.get("/experiments").status_code == 200
 

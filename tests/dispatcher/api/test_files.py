@@ -16,9 +16,9 @@ from cerebro.client.files import FetchedFiles
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.based import Layout, Range, base_namer
 from cerebro.data.durable import checksum
+from cerebro.data.safe_open import open_below
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api.files import Files
-from dispatcher.sandbox.safe_open import open_below
 from tests.dispatcher.api.gateways import BEARER, Served, served
 from tests.kvs_api.real import TOKEN
 

@@ -95,7 +95,7 @@ def test_blocking_reads_leave_room_for_pages(served: Served) -> None:
 
 
 def filled(path: str) -> str:
-    return "/api" + path.format(name="one", sha256=SHA)
+    return "/api" + path.format(name="one", sha256=SHA, token="0" * 16)
 
 
 @pytest.mark.parametrize("headers", [

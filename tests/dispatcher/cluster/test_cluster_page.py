@@ -6,6 +6,7 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import RunRequested, TaskCommitted
+from cerebro.contract.health import HealthAnswer, Incident, Quarantine, WorkerHealth
 from cerebro.contract.priority import HIGH
 from cerebro.contract.records import (
     AuditEntry,
@@ -20,6 +21,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.errors import NotFoundError
 from dispatcher.cluster.summary import summary
 from dispatcher.cluster.view import SLOTS, Told, cluster, slots
 from tests.dispatcher.fakes import Bench
@@ -334,3 +336,37 @@ def test_busy_share_counts_runs_that_have_ended() -> None:
     bench.store.statuses = [worker("worker-0")]
     page = bench.signed_in().get("/cluster").text
     assert '<span class="num quiet">25 %</span>' in page
+
+
+def test_health_and_incidents_are_shown() -> None:
+    """Who is given nothing and why, who was never looked at; and what happened, newest first, with who acted."""
+    bench = Bench()
+    bench.store.statuses = [worker("worker-0"), worker("worker-1")]
+    mark = Quarantine(reason="2 units failed: <ECC>", by="controller", time=NOW - 60)
+    incidents = (
+        Incident(time=NOW - 90, worker="worker-1", what="check passed", by="controller"),
+        Incident(
+            time=NOW - 60, worker="worker-1", what="quarantined", evidence="2 units failed: <ECC>", by="ada"
+        ),
+    )
+    bench.store.machines = HealthAnswer(
+        workers={"worker-1": WorkerHealth(quarantine=mark)}, incidents=incidents
+    )
+    page = bench.signed_in().get("/cluster").text
+    rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="worker-')[1:]]
+    assert "not checked" in rows[0]
+    assert "quarantined: 2 units failed: &lt;ECC&gt;" in rows[1]
+    assert "1 quarantined" in text_of(page)
+    told = page.split('data-key="incidents"')[1]
+    assert told.index("quarantined") < told.index("check passed")
+    assert "ada" in told
+
+
+def test_a_store_that_keeps_no_health_leaves_the_page_as_it_was() -> None:
+    """It may be of an older version, or away for the moment."""
+    bench = Bench()
+    bench.store.statuses = [worker("worker-0")]
+    bench.store.problems["workers_health"] = NotFoundError("no such route")
+    page = bench.signed_in().get("/cluster").text
+    assert "not checked" in page
+    assert 'data-key="incidents"' not in page

@@ -58,6 +58,17 @@ def test_following_tells_each_line_once(volumes: Volumes) -> None:
     assert seen == ["a", "bc", "de", "f"]
 
 
+def test_a_log_whose_middle_was_left_out_is_followed_from_its_end(volumes: Volumes) -> None:
+    """It is shorter than it was; nobody waits until it has grown again."""
+    path = write(volumes, M05, b"line\n" * 1000)
+    reader = LogReader(volumes)
+    (chunk,) = reader.newest("digits", [source()])
+    path.write_bytes(b"first\n[... left out ...]\nlast\n")
+    following = reader.since("digits", source(), chunk.end)
+    assert [line.text for line in following.lines] == ["first", "[... left out ...]", "last"]
+    assert reader.since("digits", source(), following.end).lines == ()
+
+
 def test_long_backlog_comes_in_pieces(volumes: Volumes) -> None:
     """Nothing is skipped."""
     write(volumes, M05, b"".join(b"%05d\n" % number for number in range(60_000)))

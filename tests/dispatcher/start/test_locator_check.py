@@ -19,7 +19,7 @@ from PIL import Image
 from cerebro.contract.records import Locator, Locators
 from cerebro.runtime.volumes import Volumes
 from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
-from dispatcher.start.locator_process import image_kind, size_of, text_of, without_keys
+from dispatcher.start.locator_process import findings, image_kind, size_of, text_of, without_keys
 from dispatcher.start.locator_sources import NotLookedAtError, root_of
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 
@@ -121,19 +121,38 @@ def test_name_that_is_no_text_and_many_folders_are_looked_at(data: Path) -> None
 def test_pipes_and_folders_are_no_tables(data: Path) -> None:
     """Nobody is waited for."""
     os.mkfifo(data / "pipe")
-    for name in ("pipe", "images"):
+    for name, expected in (("pipe", "expected a file"), ("images", "there is no table in the folder")):
         (finding,) = found(checker(data), f"{data}/{name}")
         assert finding.state == "wrong", name
-        assert "expected a file" in finding.message
+        assert expected in finding.message
 
 
-def test_large_table_is_not_read(data: Path) -> None:
-    """That it is there is said, and who will read it."""
-    with (data / "large.csv").open("wb") as file:
-        file.truncate(100 << 20)
+def test_several_files_are_one_table(data: Path) -> None:
+    """Named by folder or pattern; on a cluster none of them is followed out of the shared volume."""
+    (data / "parts").mkdir()
+    for number in range(3):
+        (data / "parts" / f"part-{number}.csv").write_text(f"id,file\n{number},im{number}.png\n")
+    (table,) = found(checker(data, host="0.0.0.0"), f"{data}/parts/part-*.csv")
+    assert (table.state, table.rows) == ("fine", 3)
+    (data / "parts" / "part-2.csv").unlink()
+    (data / "parts" / "part-2.csv").symlink_to(data.parent.parent / "outside.csv")
+    (data.parent.parent / "outside.csv").write_text("id,file\n7,secret\n")
+    (table,) = found(checker(data, host="0.0.0.0"), f"{data}/parts")
+    assert (table.state, table.preview) == ("unseen", ())
+
+
+def test_of_a_large_table_the_first_rows_are_read(data: Path) -> None:
+    """Columns and rows are shown, and no number of rows: nobody counted them."""
+    lines = "".join(f"{number},{'x' * 90}\n" for number in range(100_000))
+    (data / "large.csv").write_text(f"id,word\n{lines}")
     (finding,) = found(checker(data), f"{data}/large.csv")
-    assert finding.state == "unseen"
-    assert "104,857,600 bytes" in finding.message
+    assert (finding.state, finding.rows, finding.num_bytes) == (
+        "fine",
+        None,
+        9_688_898,
+    )
+    assert finding.columns == (("id", "int64"), ("word", "string"))
+    assert len(finding.preview) == 5
 
 
 def test_time_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +218,23 @@ def test_cluster_follows_no_links(data: Path, tmp_path: Path) -> None:
         assert finding.state == "unseen", path
         assert "hush" not in repr(finding)
     assert found(check, f"{data}/train.csv", f"{data}/linked")[1].state == "unseen"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["linked", "linked/", "linked/*", "linked/o*.csv", "linked/z*", "linked/own.csv", "linked/absent.csv"],
+)
+def test_cluster_lists_nothing_behind_links(data: Path, tmp_path: Path, name: str) -> None:
+    """Folders and patterns alike: neither names nor whether there are any are told."""
+    (tmp_path / "hush").mkdir()
+    (tmp_path / "hush" / "own.csv").write_text("id\n1\n")
+    (tmp_path / "hush" / "other.parquet").touch()
+    (data / "linked").symlink_to(tmp_path / "hush")
+    (finding,) = findings(Locators(train=Locator(metadata=f"{data}/{name}")), data.parent)
+    assert finding.state == "unseen"
+    assert "leads through a link" in finding.message
+    assert "own" not in finding.message.replace(name, "")
+    assert "other" not in finding.message
 
 
 def test_memory_of_a_pod_is_bounded(data: Path) -> None:

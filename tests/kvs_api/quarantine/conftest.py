@@ -13,6 +13,7 @@ from controller import plan_maker, preparation
 from controller.advisor import ChildHelper
 from controller.loop import Controller
 from controller.settings import Settings
+from tests.controller.preparations import prepared_by
 from tests.controller.test_loop import Nobody
 from tests.kvs_api.bench import worker
 from tests.kvs_api.quarantine.unreadable import NEWER, Store, Work
@@ -29,7 +30,7 @@ def store(service: Service) -> Iterator[Store]:
 @pytest.fixture
 def controlled(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
     """Plans are made in this process."""
-    monkeypatch.setattr(plan_maker, "prepare_etl", preparation.prepare_etl)
+    monkeypatch.setattr(plan_maker, "Preparation", prepared_by(preparation.prepare_etl))
     store.kvs.register(worker("a"))
 
     def work(is_so: Callable[[], object]) -> None:

@@ -131,6 +131,8 @@ class Agents:
         *,
         attempt: int = 1,
         hang_timeout_s: float = 60.0,
+        tells_idle: bool = False,
+        tells_device: bool = False,
         code: str = SHA,
         checkpoint: CheckpointRef | None = None,
         devices: tuple[int, ...] = (0,),
@@ -152,6 +154,8 @@ class Agents:
             dataset="d",
             seed=0,
             hang_timeout_s=hang_timeout_s,
+            tells_idle=tells_idle,
+            tells_device=tells_device,
             epoch=1,
             partition=partition,
             unit=0,
@@ -177,6 +181,11 @@ class Agents:
     def log(self, partition: int, attempt: int = 1) -> str:
         """What a task's process printed."""
         return (self._root / f"logs/tasks/one/fit-1.train.m00.e1.p{partition}.a{attempt}.log").read_text()
+
+    @property
+    def log_folder(self) -> Path:
+        """Where logs of tasks are."""
+        return self._root / "logs/tasks/one"
 
     def gate(self, partition: int) -> Path:
         """The file that lets a waiting task go on."""

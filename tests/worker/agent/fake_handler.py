@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import signal
@@ -29,6 +30,8 @@ LOST_PEER = (
     "[127.0.0.1]:29351. This is typically caused by a remote worker crashing. Check the logs of the remote worker"
 )
 """What gloo of torch 2.13 says."""
+
+ECC = "CUDA error: uncorrectable ECC error encountered"
 
 LARGE_BYTES = 128 << 20
 """What a task uses for a moment that is told to be `large`."""
@@ -160,6 +163,15 @@ class Handler:
             raise NonFiniteMetricError("loss became nan")
         if do == "exit":
             sys.exit(3)
+        if do == "pid":
+            print(f"process {os.getpid()}")  # noqa: T201 - user code prints
+        if do == "ecc":
+            raise RuntimeError(ECC)
+        if do == "illegal":
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if do == "aborted by ecc":
+            print(f"terminate called: {ECC}", flush=True)  # noqa: T201 - as a library's own thread does
+            os.abort()
         if do == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         if do in HOSTILE:
@@ -175,14 +187,18 @@ class Handler:
         if do == "spec":
             self._context.spec(body.code, body.misc)
             timings = Timings(start_s=self._context.work_begins())
-        if do == "leave":
-            left = subprocess.Popen(["sleep", "1000"])
+        if do in ("leave", "daemon"):
+            left = subprocess.Popen(["sleep", "1000"], start_new_session=do == "daemon")
             Path(str(body.hyperparams["file"])).write_text(str(left.pid))
         if do == "hang":
             self._context.listen()
-            signal.pause()
+            threading.Event().wait()
         if do == "wait":
             self._wait(Path(str(body.hyperparams["file"])))
+        if do in ("spin", "kernel"):
+            self._hold_up(do, Path(str(body.hyperparams["file"])))
+        if do == "prints":
+            self._print(Path(str(body.hyperparams["file"])))
         if do == "turns":
             self._take_turns(Path(str(body.hyperparams["file"])))
         if do in ("saves", "forges"):
@@ -237,6 +253,26 @@ class Handler:
             if do == "confused":
                 raise ValueError("in the middle of it") from None
             raise
+
+    def _hold_up(self, do: str, gate: Path) -> None:
+        """Come to a batch, and then to none: compute until a file exists, or wait in the kernel for a process."""
+        self._context.progress(rows=0, total_rows=5, batch=1, final=True)
+        gate.with_suffix(".begun").write_text(str(os.getpid()))
+        while do == "spin" and not gate.exists():
+            sum(range(100_000))
+        if do == "kernel" and ctypes.CDLL(None).vfork() == 0:
+            # Whoever made this process waits for its end as for a disk: no signal but SIGKILL reaches it.
+            while True:
+                signal.pause()
+
+    def _print(self, gate: Path) -> None:
+        """Print a lot until a file exists."""
+        gate.with_suffix(".begun").write_text(str(os.getpid()))
+        while not gate.exists():
+            print("many words\n" * 5000)  # noqa: T201 - user code prints
+            self._context.progress(rows=0, total_rows=5, batch=1)
+            threading.Event().wait(0.01)
+        print("the last line")  # noqa: T201
 
     def _wait(self, gate: Path, *, leaves: bool = False) -> None:
         """Show signs of life until a file exists; a batch boundary each, if it `leaves`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskCommitted
+from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import FailureKind
 from tests.kvs_api.real import TOKEN, Service
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
@@ -30,8 +30,10 @@ def test_every_end_of_user_code_is_told_and_the_next_task_runs(agents: Agents, t
     assert (kind, "exit(3)" in message) == (FailureKind.USER_ERROR, True)
     kind, message = agents.failure(agents.give(4, "crash"))
     assert (kind, "SIGKILL" in message) == (FailureKind.CRASH, True)
-    kind, message = agents.failure(agents.give(5, "hang", hang_timeout_s=0.3))
-    assert (kind, "0.3 s" in message) == (FailureKind.HANG, True)
+    hung = agents.end_of(agents.give(5, "hang", hang_timeout_s=0.3))
+    assert isinstance(hung, TaskFailed)
+    assert (hung.failure.kind, "0.3 s" in hung.failure.message) == (FailureKind.HANG, True)
+    assert "fake_handler.py" in hung.failure.traceback
     assert isinstance(agents.end_of(agents.give(6, "work")), TaskCommitted)
 
     points = agents.bench.store.live("one")
@@ -41,6 +43,7 @@ def test_every_end_of_user_code_is_told_and_the_next_task_runs(agents: Agents, t
     logs = {path.name: path.read_text() for path in (tmp_path / "logs" / "tasks" / "one").iterdir()}
     assert "boom" in logs["fit-1.train.m00.e1.p1.a1.log"]
     assert "work attempt 1" in logs["fit-1.train.m00.e1.p0.a1.log"]
+    assert logs["fit-1.train.m00.e1.p5.a1.log"].count("in handle") == 2
     assert TOKEN not in "".join(logs.values())
 
 

@@ -14,7 +14,7 @@ from cerebro.contract.texts import cleaned
 from cerebro.errors import DataError, MetricError, SpecError
 from cerebro.worker.agent.child import failure_of
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.unit import checked_metrics
+from cerebro.worker.training.metrics import checked_metrics
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=200)
 

@@ -215,9 +215,9 @@ def test_ranks_that_have_no_room_to_meet_say_which_volume_is_full(agents: Agents
 
 def test_a_rank_whose_process_cannot_be_started_may_be_for_the_way(agents: Agents, tmp_path: Path) -> None:
     """It takes more processes than one device does, so another way is tried if it never can be."""
-    process = agents.start(devices=2)
     log = volumes_in(tmp_path).logs / "worker-0.1.child.log"
     log.mkdir(parents=True)
+    process = agents.start(devices=2)
     found = [
         failure_of(agents, give(agents, 0, "work")),
         failure_of(agents, agents.give(1, "work", devices=(1,))),

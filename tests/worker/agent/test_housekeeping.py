@@ -21,6 +21,7 @@ from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.agent.task_logs import TaskLogs
 
 USAGE = WorkerUsage(cores=2, memory_bytes=7)
 
@@ -73,7 +74,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(beside: Any) -> Housekeeping:
-    return Housekeeping(beside, beside, Metrics({}), beside)
+    return Housekeeping(beside, beside, Metrics({}), beside, TaskLogs(0))
 
 
 def test_it_measures_and_makes_room() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,7 +20,8 @@ from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.group import ChildGroup
 from cerebro.worker.agent.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
-from tests.worker.agent.agents import ROOT, Agents, is_running, until
+from tests.control_groups import run_in
+from tests.worker.agent.agents import ROOT, Agents, is_running
 from tests.worker.agent.fake_handler import LARGE_BYTES, LOST_PEER
 
 LOST = Failure(kind=FailureKind.USER_ERROR, message=f"RuntimeError: {LOST_PEER}")
@@ -350,26 +350,6 @@ def hungry_child(root: Path, group: MemoryGroup) -> Failure:
     return child.reap()
 
 
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """A control group of 384 MiB without swap; needs the right to make one."""
-    membership = Path("/proc/self/cgroup").read_text().splitlines()
-    old = next((line.split(":", 2)[2] for line in membership if ":memory:" in line), None)
-    mount = Path("/sys/fs/cgroup")
-    base = mount / "memory" / old.lstrip("/") if old else mount
-    group = base / f"cerebro-test-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(384 << 20))
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        pytest.skip(f"control groups cannot be made here: {error}")
-    yield group
-    until(lambda: not (group / "cgroup.procs").read_text(), "all processes of the group end")
-    group.rmdir()
-
-
 @pytest.mark.slow
 def test_what_runs_out_of_memory_on_one_device_is_told_so_and_what_runs_beside_goes_on(
     small_group: Path, agents: Agents
@@ -394,19 +374,6 @@ def test_what_runs_out_of_memory_on_one_device_is_told_so_and_what_runs_beside_g
 def test_the_kernel_kills_the_child_and_the_agent_tells(small_group: Path, tmp_path: Path) -> None:
     """For real: the child uses up the group's memory; the process beside it lives on and names the reason."""
 
-    def enter() -> None:
-        (small_group / "cgroup.procs").write_text(str(os.getpid()))
-
-    done = subprocess.run(
-        [sys.executable, "-c", _HUNGRY, str(ROOT), str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        preexec_fn=enter,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("out_of_memory | killed by the kernel for lack of memory"), done.stdout
-    assert "0.38 GiB" in done.stdout
+    told = run_in(small_group, _HUNGRY, ROOT, tmp_path)
+    assert told.startswith("out_of_memory | killed by the kernel for lack of memory"), told
+    assert "0.38 GiB" in told

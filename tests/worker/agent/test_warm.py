@@ -64,15 +64,33 @@ def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
     assert [r.timings.start_s > 0 for r in results] == [True, False, True, False, True]
 
 
-def test_what_user_code_left_running_ends_with_its_process(agents: Agents, tmp_path: Path) -> None:
-    """When other code has its turn; until then it may be of use."""
+def test_the_first_unit_finds_the_imports_done(agents: Agents, tmp_path: Path) -> None:
+    """A worker that only trains has its process before anything is assigned."""
+    agents.start(is_fork=False, NOTES=str(tmp_path))
+    until(lambda: len(lines(tmp_path / "handler")) == 2, "the agent and a process that have imported")
+    result(agents, agents.give(0, "spec", code=agents.learn(Counted(tmp_path, "one"))))
+    assert len(lines(tmp_path / "handler")) == 2, "no other process imported anything"
+
+
+@pytest.mark.parametrize("how", ["leave", "daemon"])
+def test_what_user_code_left_running_ends_with_its_process(agents: Agents, tmp_path: Path, how: str) -> None:
+    """When other code has its turn, also if it has made a session of its own; until then it may be of use."""
     agents.start()
     other = agents.learn(Counted(tmp_path, "other"))
-    result(agents, agents.give(0, "leave"))
+    result(agents, agents.give(0, how))
     left = int(agents.gate(0).read_text())
     result(agents, agents.give(1, "work"))
     assert is_running(left)
     result(agents, agents.give(2, "spec", code=other))
+    assert not is_running(left)
+
+
+def test_a_daemon_ends_with_a_process_that_is_ended(agents: Agents) -> None:
+    """By the worker, here because the next task hangs."""
+    agents.start()
+    result(agents, agents.give(0, "daemon"))
+    left = int(agents.gate(0).read_text())
+    assert agents.failure(agents.give(1, "hang", hang_timeout_s=0.2))[0] is FailureKind.HANG
     assert not is_running(left)
 
 
@@ -128,6 +146,18 @@ class Kept:
         ]
         return self.children.take(devices, settings)
 
+    def make_ready(self, handler: str, *devices: int) -> None:
+        """Models are expected on these devices."""
+        self.children.make_ready(
+            ChildSpec(
+                handler=handler,
+                python=sys.executable,
+                archive="",
+                share=Share(devices=(device,), threads=1),
+            )
+            for device in devices
+        )
+
     def task(self, handler: str, archive: str = "", devices: tuple[int, ...] = (0,)) -> int:
         """Does one; returns the pid of its process."""
         child = self.take(handler, archive, devices)
@@ -150,6 +180,25 @@ def test_each_handler_keeps_its_process_beside_the_others(kept: Kept) -> None:
     """A fit after preprocessing, and preprocessing after that, find theirs."""
     etl, model = kept.task(ETL), kept.task(MODEL)
     assert (kept.task(ETL), kept.task(MODEL)) == (etl, model)
+
+
+def test_a_process_that_was_made_ready_does_the_first_task(kept: Kept) -> None:
+    """On its device; where there is one already, or one is busy, none is started."""
+    busy = kept.take(MODEL, devices=(1,))
+    kept.make_ready(MODEL, 0, 1)
+    assert len(kept.children._children) == 2
+    ready = kept.children._children[(0,), MODEL].pid
+    assert kept.task(MODEL) == ready
+    kept.make_ready(MODEL, 0, 1)
+    assert kept.take(MODEL).pid == ready
+    assert is_running(busy.pid)
+
+
+def test_no_process_is_made_ready_while_memory_is_short(kept: Kept) -> None:
+    """What may come does not take what runs needs."""
+    kept.use(95)
+    kept.make_ready(MODEL, 0)
+    assert not kept.children._children
 
 
 def test_another_setting_needs_another_process(kept: Kept, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,26 @@ def test_objects_are_fetched_ahead_but_not_far(tmp_path: Path, remote: _Remote) 
     assert sorted(remote.fetched) == sorted(NAMES)
     assert remote.most_at_once <= 2
     assert not (tmp_path / "cache").exists()
+
+
+def test_the_effort_for_a_row_does_not_grow_with_the_rows(
+    tmp_path: Path, remote: _Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of the objects that were fetched before is looked at again."""
+    looks = 0
+
+    def done(future: Future[None]) -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    monkeypatch.setattr(Future, "done", done)
+    rows = [{"file": name} for name in NAMES]
+    with ShardObjects(remote, rows, ["file"], tmp_path / "cache", concurrency=2) as objects:
+        for position in range(len(rows)):
+            objects.wait(position)
+    assert looks <= len(rows)
+    assert sorted(remote.fetched) == sorted(NAMES)
 
 
 def test_a_store_that_does_not_answer_ends_the_job(

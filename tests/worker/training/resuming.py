@@ -21,6 +21,7 @@ from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, restore, train_unit
@@ -113,7 +114,8 @@ class Unit:
 
         feed = InstrumentedLoader(loader, on_batch, savepoints=savepoints)
         with suppress(PreemptedError):
-            self.metrics = train_unit(self.spec, trainee, feed, {}, seed=0, model="m00", epoch=1, partition=0)
+            metrics = train_unit(self.spec, trainee, feed, {}, seed=0, model="m00", epoch=1, partition=0)
+            self.metrics = numbers_of(metrics)
             return trainee.state()
         return None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +244,39 @@ def test_a_checkpoint_can_hold_no_code(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"[Ww]eights.?only"):
         load(tmp_path, reference, CPU)
     assert not (tmp_path / "executed").exists()
+
+
+PATCHED = """
+import numpy, torch
+
+def broken(*arguments, **options):
+    raise RuntimeError("user code has replaced this")
+
+torch.save = torch.load = torch.serialization.save = torch.serialization.load = broken
+numpy.save = numpy.load = numpy.savez = json.dumps = json.loads = broken
+"""
+
+
+def test_what_user_code_replaces_writes_no_checkpoint(tmp_path: Path) -> None:
+    """A model whose code patches torch.save and others harms no other model of its process: in a process of its own
+    here, which this one is not to meet."""
+    script = f"""
+import json, sys
+from pathlib import Path
+import torch
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.training import checkpoint, reading_together
+import socket
+{PATCHED}
+state = {{"models": [{{"w": torch.arange(4.0)}}], "checkpoint": {{"step": 3}}}}
+reference = checkpoint.save(Path(sys.argv[1]), "one.pt", state)
+read = checkpoint.load(Path(sys.argv[1]), reference, "cpu")
+assert read["models"][0]["w"].tolist() == [0.0, 1.0, 2.0, 3.0], read
+assert reading_together._load is not torch.load
+ours, theirs = map(Channel, socket.socketpair())
+ours.send({{"is": "done"}})
+assert theirs.receive() == {{"is": "done"}}
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -120,7 +120,7 @@ class Worker:
         self.ends = socket.socketpair()
         context = Context(Channel(self.ends[0]), self.volumes, 1)
         self.spec = Spec()
-        context._specs[SHA, ()] = self.spec
+        context._specs[SHA, (), None] = self.spec
         self.handler = Handler(context)
         self.done: dict[tuple[str, int], CheckpointRef] = {}
         self.attempts: dict[tuple[str, int], int] = {}

@@ -13,6 +13,8 @@ import torch
 from cerebro.contract.tasks import Position
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
+from cerebro.errors import SpecError
+from cerebro.worker.training import torch_view
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from tests.data.rows import write_partition
 
@@ -145,3 +147,29 @@ def test_ids_are_those_of_the_batch_at_hand(feed: InstrumentedLoader, tmp_path: 
         assert feed.ids == seen[-2:]
     _, labels = next(iter(feed))
     assert feed.ids == [id_of[int(label)] for label in labels]
+
+
+def test_a_loader_of_torch_hands_on_the_same_batches(
+    feed: InstrumentedLoader, listener: Listener, tmp_path: Path
+) -> None:
+    """A `torch.utils.data.DataLoader` with as many batches, arranged as the library wants them, and each is told."""
+    again = PartitionLoader(MappedRows.open((tmp_path,)), batch_size=4, seed=1, device=torch.device("cpu"))
+    expected = list(again)
+    view = feed.as_torch(lambda inputs, outputs: {"labels": outputs, "inputs": inputs})
+    assert isinstance(view, torch.utils.data.DataLoader)
+    assert len(view) == len(feed) == 3
+    for batch, (inputs, outputs) in zip(view, expected, strict=True):
+        assert torch.equal(batch["inputs"], inputs)
+        assert torch.equal(batch["labels"], outputs)
+    assert [batch for _, batch, _ in listener.told] == [0, 1, 2, 3]
+    for batch in feed.as_torch():
+        assert isinstance(batch, tuple)
+
+
+def test_processes_of_a_loader_of_torch_are_refused(
+    feed: InstrumentedLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would hand out all rows."""
+    monkeypatch.setattr(torch_view, "get_worker_info", object)
+    with pytest.raises(SpecError, match="num_workers=0"):
+        next(iter(feed.as_torch()))

@@ -16,7 +16,7 @@ from cerebro.data.mapped import MappedRows
 from cerebro.errors import SpecError
 from cerebro.spec import Checkpoint, DataLoader
 from cerebro.worker.training.checkpoint import State
-from tests.worker.training.resuming import BATCHES, ROWS, Loop, Spec, template, unit
+from tests.worker.training.resuming import BATCHES, ROWS, Loop, Spec, learn, template, tracked, unit
 from tests.worker.training.test_checkpoint import assert_equal
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -199,3 +199,24 @@ def test_what_cannot_be_saved_costs_the_savepoint_alone(
     assert ["checkpoint['bad'] holds a builtins.set" in record.getMessage() for record in caplog.records] == [
         True
     ]
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_a_library_that_has_the_batches_has_no_savepoints(
+    rows: MappedRows, caplog: pytest.LogCaptureFixture, is_declared: bool
+) -> None:
+    """Its variables are not seen; unless user code says that the unit can go on without them."""
+
+    def library(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+        optimizer = tracked(network, checkpoint)
+        if is_declared:
+            dataloader.savepoint()
+        for batch in dataloader.as_torch():
+            learn(network, optimizer, batch)
+
+    with unit(rows, Loop(library)) as one:
+        assert one.attempt({2, 4}) is not None
+    assert one.taken == ([2, 4] if is_declared else [])
+    assert ["hands its batches to a library" in record.getMessage() for record in caplog.records] == (
+        [] if is_declared else [True]
+    )

@@ -17,6 +17,7 @@ from cerebro.errors import SpecError
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.worker.training import tracking
 from cerebro.worker.training.checkpoint import load, save
+from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.unit import Trainee, create, evaluating, restore, train_unit
 from tests.worker.training.handlers import learn_from
 from tests.worker.training.test_checkpoint import assert_equal
@@ -80,8 +81,10 @@ TRACKS, KEEPS = Spec(tracking_it), Spec(keeping_it, keeps=True)
 
 def unit(spec: Spec, trainee: Trainee, *, number: int = 0) -> dict[str, float]:
     """One unit of training."""
-    return train_unit(
-        spec, trainee, Rows(), trainee.hyperparams, seed=0, model="m00", epoch=1 + number, partition=0
+    return numbers_of(
+        train_unit(
+            spec, trainee, Rows(), trainee.hyperparams, seed=0, model="m00", epoch=1 + number, partition=0
+        )
     )
 
 

@@ -12,10 +12,10 @@ import torch
 
 from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
+from cerebro.worker.training.metrics import Measured, checked_metrics
 from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
 from cerebro.worker.training.unit import (
     Trainee,
-    checked_metrics,
     create,
     evaluate,
     evaluating,
@@ -44,11 +44,16 @@ class Rows:
     def __len__(self) -> int:
         return 2
 
+    is_lent = False
+
     def report(self, **values: Any) -> None:
         """Nobody listens."""
 
     def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return dict(values)
+
+    def as_torch(self, arrange: Callable[[Any, Any], Any] | None = None) -> Any:
+        raise NotImplementedError
 
     def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
         """Nobody saves."""
@@ -97,7 +102,7 @@ def made(seed: int = 0, model: str = "m00") -> Trainee:
     return create(Spec(), {"batch_size": 4}, seed=seed, model=model, device=CPU)
 
 
-def trained(trainee: Trainee, *, epoch: int = 1, partition: int = 0, seed: int = 0) -> dict[str, float]:
+def trained(trainee: Trainee, *, epoch: int = 1, partition: int = 0, seed: int = 0) -> Measured:
     return train_unit(
         Spec(), trainee, Rows(), {"batch_size": 4}, seed=seed, model="m00", epoch=epoch, partition=partition
     )

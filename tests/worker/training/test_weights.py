@@ -15,7 +15,7 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from cerebro.errors import RanksDifferError
-from cerebro.worker.training.grouped import averaged
+from cerebro.worker.training.metrics import RankMetrics, of_ranks
 from cerebro.worker.training.weights import weight, weighted
 
 
@@ -133,7 +133,8 @@ def test_tensor_backward_asks_for_the_function_that_is_replaced() -> None:
 def test_metrics_are_averaged_by_rows(found: list[tuple[float, int]]) -> None:
     """As over the units of an epoch."""
     expected = sum(value * rows for value, rows in found) / sum(rows for _, rows in found)
-    assert averaged([({"loss": value}, rows) for value, rows in found])["loss"] == pytest.approx(expected)
+    ranks = [RankMetrics({"loss": value}, rows, number) for number, (value, rows) in enumerate(found)]
+    assert of_ranks(ranks)["loss"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -146,4 +147,4 @@ def test_metrics_are_averaged_by_rows(found: list[tuple[float, int]]) -> None:
 def test_metrics_that_only_some_ranks_return_are_refused(metrics: list[Any], told: str) -> None:
     """With the name, the ranks and their values."""
     with pytest.raises(RanksDifferError, match=told):
-        averaged([(one, 5) for one in metrics])
+        of_ranks([RankMetrics(one, 5, number) for number, one in enumerate(metrics)])

@@ -12,20 +12,22 @@ import torch
 from cerebro import figures
 from cerebro.commands.planning import plan_evaluation
 from cerebro.contract.events import RunRequested, RunStarted
-from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.records import TELLS_RATIOS, ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
-from cerebro.contract.tasks import CheckpointRef, EvaluateTask, TaskResult
+from cerebro.contract.tasks import KINDS, CheckpointRef, EvaluateTask, TaskResult
 from cerebro.data.loader import PartitionLoader
+from cerebro.errors import MetricError
 from cerebro.figures import Measured
 from cerebro.runtime.volumes import Volumes
-from cerebro.spec import DataLoader
+from cerebro.spec import DataLoader, Metrics, Ratio
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, evaluate
 from controller import tasks
 from model_hopper.handler import Handler
-from tests.state.stories import DATASET, Story
+from tests.state.stories import DATASET, Story, joined
 from tests.worker.training.handlers import ROWS, Linear, handler_of, volumes_in, write_split
 
 BATCH = 8
@@ -41,7 +43,7 @@ class Ranking(Linear):
         checkpoint: MutableMapping[str, Any],
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
-    ) -> dict[str, float]:
+    ) -> Metrics:
         batches = [(models[0](inputs)[:, 0], labels) for inputs, labels in dataloader]
         scores, labels = (torch.cat(column) for column in zip(*batches, strict=True))
         guesses = scores > scores.median()
@@ -50,6 +52,7 @@ class Ranking(Linear):
         return {
             "auc": above.double().mean().item(),
             "f1": 2 * hits / (int(guesses.sum()) + int((labels == 1).sum())),
+            "precision": Ratio(((scores > 0) & (labels == 1)).sum(), (scores > 0).sum()),
             "loss": sum(float(s.sum()) for s, _ in batches) / dataloader.num_rows,
         }
 
@@ -66,9 +69,16 @@ def handler(tmp_path: Path) -> Iterator[Handler]:
         yield made
 
 
-def run_test(handler: Handler, saved: CheckpointRef, sizes: Mapping[int, int], split: str) -> list[Measured]:
+def run_test(
+    handler: Handler,
+    saved: CheckpointRef,
+    sizes: Mapping[int, int],
+    split: str,
+    kinds: tuple[str, ...] = (*KINDS, TELLS_RATIOS),
+) -> list[Measured]:
     """What the platform does from the request to the table, with one worker's handler doing all tasks."""
-    story = Story(workers=len(sizes))
+    story = Story(workers=0)
+    story.tell(*(joined(number).model_copy(update={"kinds": kinds}) for number in range(len(sizes))))
     story.etl(workers=len(sizes), splits={"train": 10, "test": 10})
     story.state.datasets[DATASET].rows.update({(split, p): rows for p, rows in sizes.items()})
     story.fit(epochs=1, partitions=1, hyperparams={"m00": {"batch_size": BATCH}})
@@ -97,7 +107,8 @@ def save(volumes: Volumes, trainee: Trainee) -> CheckpointRef:
 def in_one_process(trainee: Trainee, folders: Sequence[Path]) -> dict[str, float]:
     loader = PartitionLoader(folders, batch_size=BATCH, seed=None)
     seed = unit_seed(0, "m00", 1, -1)
-    return evaluate(Ranking(), trainee, InstrumentedLoader(loader), {"batch_size": BATCH}, seed=seed)
+    feed = InstrumentedLoader(loader)
+    return numbers_of(evaluate(Ranking(), trainee, feed, {"batch_size": BATCH}, seed=seed))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
@@ -118,7 +129,8 @@ def test_metrics_are_those_of_the_whole_split_in_one_process(
 def test_training_data_is_tested_in_parts_and_that_is_told(
     tmp_path: Path, trainee: Trainee, handler: Handler
 ) -> None:
-    """It lies on the workers' own volumes: the AUC is a mean over parts, not that of the whole, and is marked."""
+    """It lies on the workers' own volumes: the AUC is a mean over parts, not that of the whole, and is marked. A ratio
+    is that of the whole."""
     alone, cluster = volumes_in(tmp_path / "alone"), volumes_in(tmp_path / "cluster")
     write_split(alone, "train", 1)
     expected = in_one_process(trainee, [alone.partition(DATASET, "train", 0)])
@@ -127,4 +139,18 @@ def test_training_data_is_tested_in_parts_and_that_is_told(
     assert found.metrics["auc"] != pytest.approx(expected["auc"], abs=1e-4)
     assert found.metrics["loss"] == pytest.approx(expected["loss"])
     assert found.parts == 3
+    assert found.metrics["precision"] == expected["precision"]
     assert "means over 3 parts" in figures.averaged([found])
+    assert "(of auc, f1, loss; the others are of all rows)" in figures.averaged([found])
+
+
+def test_a_controller_from_before_ratios_is_given_none(
+    tmp_path: Path, trainee: Trainee, handler: Handler
+) -> None:
+    """It could not read them, and would take means: said, with what to do."""
+    cluster = volumes_in(tmp_path / "cluster")
+    sizes = write_split(cluster, "train", 3)
+    with pytest.raises(
+        MetricError, match=r"'precision' of model m00 .* does not know: start the run again when"
+    ):
+        run_test(handler, save(cluster, trainee), sizes, "train", kinds=("etl", "train", "test"))

@@ -1,4 +1,8 @@
-{{/* The cluster's token and Redis' password. */}}
+{{/* The cluster's token, those of services where there are users, and Redis' password. */}}
+
+{{- define "cerebro.auth.serviceKeys" -}}
+controller-token dispatcher-token export-token worker-token
+{{- end -}}
 
 {{- define "cerebro.auth.name" -}}
 {{- .Values.auth.existingSecret | default (printf "%s-auth" (include "cerebro.fullname" .)) -}}
@@ -9,11 +13,12 @@
 {{- randBytes 32 | replace "+" "-" | replace "/" "_" | trimAll "=" | b64enc -}}
 {{- end -}}
 
-{{/* The Secret's data as YAML: what it holds in the cluster stays, the rest is made. Of: (dict "data" DATA), the data of
-     the Secret as it is, or nothing. */}}
+{{/* The Secret's data as YAML: what it holds in the cluster stays, the rest is made. Of: (dict "data" DATA "users" true), the
+     data of the Secret as it is, or nothing, and whether services have tokens of their own. */}}
 {{- define "cerebro.auth.data" -}}
 {{- $data := .data | default dict -}}
-{{- range list "redis-password" "token" }}
+{{- $own := ternary (splitList " " (include "cerebro.auth.serviceKeys" .)) list (.users | default false) -}}
+{{- range concat (list "redis-password" "token") $own | sortAlpha }}
 {{ . }}: {{ index $data . | default (include "cerebro.auth.random" $) | quote }}
 {{- end }}
 {{- end -}}
@@ -21,12 +26,13 @@
 {{/* The same data for all templates of one rendering: made once, remembered beside the release's facts. Not in the values:
      those are stored with the release. */}}
 {{- define "cerebro.auth.once" -}}
-{{- if not (hasKey .Release "AuthData") -}}
+{{- $made := printf "AuthData-%s" .Values.auth.mode -}}
+{{- if not (hasKey .Release $made) -}}
 {{- $name := include "cerebro.auth.name" . -}}
 {{- $found := lookup "v1" "Secret" .Release.Namespace $name | default dict -}}
-{{- $_ := set .Release "AuthData" (include "cerebro.auth.data" (dict "data" $found.data)) -}}
+{{- $_ := set .Release $made (include "cerebro.auth.data" (dict "data" $found.data "users" (eq .Values.auth.mode "users"))) -}}
 {{- end -}}
-{{- .Release.AuthData -}}
+{{- index .Release $made -}}
 {{- end -}}
 
 {{/* Pod annotations that change when a Secret does, so that what uses it is started again. Of a Secret that is not ours

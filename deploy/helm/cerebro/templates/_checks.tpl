@@ -90,6 +90,9 @@ kvsApi.threads is {{ $kvs.threads }}, and worker.replicas={{ .Values.worker.repl
 {{- end -}}
 
 {{- define "cerebro.checks.pages" -}}
+{{- if and .Values.export.mlflow.enabled (not .Values.export.mlflow.url) }}
+export.mlflow.enabled is true and export.mlflow.url is empty: set the address of the tracking server, such as http://mlflow.mlflow:5000
+{{- end }}
 {{- range $name := list "tensorboard" "notebook" }}
 {{- if and (index $.Values.dispatcher.links $name) (not (index $.Values $name).enabled) }}
 dispatcher.links.{{ $name }} is set and {{ $name }}.enabled is false: the page would link what is not there; set {{ $name }}.enabled=true, or leave the link out
@@ -112,6 +115,19 @@ dispatcher.links.{{ $name }} is set and {{ $name }}.enabled is false: the page w
 {{- $auth := .Values.dispatcher.auth }}
 {{- if ne (empty $auth.header) (empty $auth.proxies) }}
 dispatcher.auth.header is {{ $auth.header | quote }} and dispatcher.auth.proxies is {{ $auth.proxies | toJson }}: a header is believed of the proxies that are named; set both, or none
+{{- end }}
+{{- if and (eq .Values.auth.mode "users") $auth.header }}
+dispatcher.auth.header is {{ $auth.header | quote }} and auth.mode is users: a bare header is not believed there; have the proxy hand on the ID token, and set auth.oidc
+{{- end }}
+{{- $oidc := .Values.auth.oidc }}
+{{- if and $oidc.issuer (ne .Values.auth.mode "users") }}
+auth.oidc.issuer is {{ $oidc.issuer | quote }} and auth.mode is {{ .Values.auth.mode }}: set auth.mode=users
+{{- end }}
+{{- if and $oidc.issuer (or (not $oidc.audience) (not $oidc.groups)) }}
+auth.oidc.issuer is set without audience or groups: name the client's id at the provider, and what at least one group is
+{{- end }}
+{{- if and (eq .Values.auth.mode "users") .Values.notebook.enabled }}
+notebook.enabled is true and auth.mode is users: everybody would act with one token there; set notebook.enabled=false, and give each user's notebook a token of theirs
 {{- end }}
 {{- $own := .Values.dispatcher.objectStore }}
 {{- if and (or $own.existingSecret $own.serviceAccountAnnotations) (not $own.enabled) }}
@@ -156,6 +172,9 @@ notebook.ingress.host is dispatcher.ingress.host ({{ (first $hosts).host }}): bo
 {{- if dig "nodes" 0 (include "cerebro.storage.cluster" . | fromJson) }}
 {{- $redis := .Values.redis.external }}
 {{- $authKeys := ternary (list "token") (list "token" "redis-password") $redis.enabled }}
+{{- if eq .Values.auth.mode "users" }}
+{{- $authKeys = concat $authKeys (splitList " " (include "cerebro.auth.serviceKeys" .)) }}
+{{- end }}
 {{- range $it := list
       (dict "field" "auth.existingSecret" "name" .Values.auth.existingSecret "keys" $authKeys)
       (dict "field" "redis.external.existingSecret" "name" $redis.existingSecret "keys" (list $redis.key))

@@ -32,19 +32,44 @@ $({{ $name | upper | replace "-" "_" }}_SERVICE_HOST)
 http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
 {{- end -}}
 
-{{- define "cerebro.env.token" -}}
-- name: CEREBRO_TOKEN
+{{/* A key of the Secret with tokens. Of: (dict "root" $ "name" "CEREBRO_TOKEN" "key" "token"). */}}
+{{- define "cerebro.env.secret" -}}
+- name: {{ .name }}
   valueFrom:
     secretKeyRef:
-      name: {{ include "cerebro.auth.name" . }}
-      key: token
+      name: {{ include "cerebro.auth.name" .root }}
+      key: {{ .key }}
 {{- end -}}
 
-{{/* Of everyone who talks to kvs-api. */}}
+{{- define "cerebro.env.token" -}}
+{{- include "cerebro.env.secret" (dict "root" . "name" "CEREBRO_TOKEN" "key" "token") -}}
+{{- end -}}
+
+{{/* Of everyone who talks to kvs-api; where there are users, services have tokens of their own.
+     Of: (dict "root" $ "role" "worker"), or no role: with the token of the cluster. */}}
 {{- define "cerebro.env.client" -}}
+{{- $key := ternary (printf "%s-token" .role) "token" (and (eq .root.Values.auth.mode "users") (ne .role "")) -}}
 - name: CEREBRO_SERVER
-  value: {{ include "cerebro.server" . }}
-{{ include "cerebro.env.token" . }}
+  value: {{ include "cerebro.server" .root }}
+{{ include "cerebro.env.secret" (dict "root" .root "name" "CEREBRO_TOKEN" "key" $key) }}
+{{- end -}}
+
+{{/* Whose ID tokens the page believes. */}}
+{{- define "cerebro.env.oidc" -}}
+{{- $oidc := .Values.auth.oidc -}}
+{{- if $oidc.issuer }}
+{{- range $name, $value := dict "ISSUER" $oidc.issuer "AUDIENCE" $oidc.audience "JWKS_URL" $oidc.jwksUrl "HEADER" $oidc.header "NAME_CLAIM" $oidc.nameClaim "GROUPS_CLAIM" $oidc.groupsClaim "GROUPS" (toJson $oidc.groups) }}
+- name: CEREBRO_OIDC_{{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "cerebro.env.authMode" -}}
+{{- if eq .Values.auth.mode "users" }}
+- name: CEREBRO_AUTH_MODE
+  value: users
+{{- end }}
 {{- end -}}
 
 {{/* Threads that mostly wait: more arenas or computing threads would cost memory and bring nothing. */}}

@@ -70,6 +70,22 @@ spec:
   {{- end }}
 {{- end -}}
 
+{{/* From the page to the keys of the identity provider. */}}
+{{- define "cerebro.policy.oidc" -}}
+{{- $place := urlParse (.Values.auth.oidc.jwksUrl | default .Values.auth.oidc.issuer) -}}
+{{- $usual := ternary 80 443 (eq $place.scheme "http") -}}
+- ports:
+    - port: {{ regexFind ":[0-9]+$" $place.host | trimPrefix ":" | default $usual }}
+  to:
+  {{- with .Values.networkPolicy.egress.oidc }}
+    {{- toYaml . | nindent 4 }}
+  {{- else }}
+    - ipBlock:
+        cidr: 0.0.0.0/0
+        except: [10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16]
+  {{- end }}
+{{- end -}}
+
 {{/* From Prometheus to a component's metrics ports, if it is to read them. Of: (dict "root" $ "component" "worker"). */}}
 {{- define "cerebro.policy.metrics" -}}
 {{- if .root.Values.monitoring.serviceMonitor.enabled }}

@@ -37,7 +37,7 @@
      worker of its own; both hold what lies on the pod's volume. */}}
 {{- define "cerebro.worker.env" -}}
 {{- $worker := .root.Values.worker -}}
-{{ include "cerebro.env.client" .root }}
+{{ include "cerebro.env.client" (dict "root" .root "role" "worker") }}
 {{- include "cerebro.env.objectStore" .root }}
 - name: CEREBRO_POD
   valueFrom:
@@ -92,6 +92,8 @@
 - name: CEREBRO_SAVEPOINT_S
   value: {{ $worker.savepointS | quote }}
 {{- end }}
+- name: CEREBRO_TASK_LOG_MIB
+  value: {{ $worker.taskLogMiB | quote }}
 {{- if and $worker.gangs.enabled (ne .container "etl") }}
 - name: CEREBRO_ADDRESS
   valueFrom:

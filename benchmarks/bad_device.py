@@ -1,0 +1,130 @@
+"""A broken GPU, and a mistake in user code that looks like one, simulated by the live core: 16 models, 4 workers in
+pods, 2 epochs, units of 5 minutes with log-normal noise of sigma 0.1.
+
+The broken one: every unit of one worker raises the driver's text within a second. Without quarantine each model visits
+it, raises there and is given up. The mistake: every unit of every model raises it, on every worker.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+from benchmarks.figure import Figure
+from cerebro.contract.events import RunStarted, TaskFailed
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.state import ModelState
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import DATASET, Scenario
+
+MODELS, WORKERS, EPOCHS = 16, 4, 2
+UNIT_S, SIGMA = 300.0, 0.1
+SEEDS = 5
+BAD = "worker-1"
+ECC = Failure(
+    kind=FailureKind.DEVICE, message="AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+)
+ILLEGAL = Failure(
+    kind=FailureKind.USER_ERROR,
+    message="AcceleratorError: CUDA error: an illegal memory access was encountered",
+    may_be_device=True,
+)
+PLAIN = Failure(kind=FailureKind.USER_ERROR, message="KeyError: 'label'")
+
+
+def benchmark() -> list[Figure]:
+    """The broken GPU; the mistake."""
+    return [*_broken(), _mistake()]
+
+
+def _broken() -> list[Figure]:
+    given_up = most_failures = 0
+    without, longer, is_left = [], [], True
+    for seed in range(SEEDS):
+        simulation = _simulation(seed, broken=True)
+        run = simulation.run().runs["fit-1"]
+        given_up += sum(model.state is not ModelState.FINISHED for model in run.models.values())
+        failures = [event for event in simulation.log if isinstance(event, TaskFailed)]
+        most_failures = max(most_failures, sum(each.worker == BAD for each in failures))
+        is_left &= BAD in simulation.store.workers_health().quarantined()
+        made = {e.worker for e in simulation.log if e.type == "TaskCommitted" and "/etl/" in e.task}
+        is_left &= bool(made - {f"{BAD}-etl"})
+        healthy = _simulation(seed, broken=False)
+        without.append(healthy.run().runs["fit-1"].ended)
+        longer.append(run.ended / without[-1])
+    return [
+        Figure(
+            what=f"bad device: models given up, of {MODELS}, where every unit of one of {WORKERS} workers raises "
+            '"uncorrectable ECC"',
+            measured=f"{given_up} in {SEEDS} runs; its partition "
+            + ("is made elsewhere" if is_left else "is NOT made elsewhere"),
+            ratio=float(given_up + (not is_left)),
+            bar=0,
+            sense="at most",
+            unit="models",
+            notes=(f"{sum(longer) / SEEDS:.2f} x the time of {WORKERS} healthy workers",),
+        ),
+        Figure(
+            what="bad device: failures before its worker is quarantined",
+            measured=f"at most {most_failures} in {SEEDS} runs",
+            ratio=float(most_failures),
+            bar=2,
+            sense="at most",
+            unit="failures",
+        ),
+    ]
+
+
+def _mistake() -> Figure:
+    """Against the same mistake told by an error that no device raises."""
+    extra, later, is_quarantined = 0, 0.0, False
+    for seed in range(SEEDS):
+        plain, looks_alike = (_simulation(seed, mistake=failure) for failure in (PLAIN, ILLEGAL))
+        ends = [each.run().runs["fit-1"].ended for each in (plain, looks_alike)]
+        counts = [sum(isinstance(e, TaskFailed) for e in each.log) for each in (plain, looks_alike)]
+        extra, later = max(extra, counts[1] - counts[0]), max(later, ends[1] - ends[0])
+        is_quarantined |= bool(looks_alike.store.workers_health().quarantined())
+    return Figure(
+        what='bad device: attempts more for a mistake in all models that raises "illegal memory access"',
+        measured=f"at most {extra} in {SEEDS} runs, told {later:.1f} s later; "
+        + ("a worker was QUARANTINED" if is_quarantined else "no worker is quarantined"),
+        ratio=float(extra + 100 * is_quarantined),
+        bar=1,
+        sense="at most",
+        unit="attempts",
+    )
+
+
+def _simulation(seed: int, *, broken: bool = False, mistake: Failure | None = None) -> Simulation:
+    def fails(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        if not isinstance(body, TrainTask):
+            return None
+        return ECC if broken and worker == BAD else mistake
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        if fails(body, 1, worker):
+            return 1.0
+        named = f"{seed}/{body.key}/{worker}"
+        return UNIT_S * random.Random(zlib.crc32(named.encode())).lognormvariate(0.0, SIGMA)
+
+    request = FitRequest(
+        code="0" * 64,
+        models=tuple({"batch_size": 1} for _ in range(MODELS)),
+        epochs=EPOCHS,
+        metric="loss",
+        mode="min",
+        seed=seed,
+    )
+    plan = FitPlan(
+        dataset=DATASET,
+        models={f"m{number:02}": {"batch_size": 1} for number in range(MODELS)},
+        partitions=dict.fromkeys(range(WORKERS), 1000),
+    )
+    scenario = Scenario(
+        holdings={f"worker-{number}": [number] for number in range(WORKERS)},
+        has_pods=True,
+        unit_time=unit_time,
+        outcome=fails,
+    )
+    return Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))

@@ -1,0 +1,166 @@
+"""Keras models: rows per second of the worker's handler, against Keras' own `fit` on the same rows.
+
+Ours are units as a worker does them: a new model, its state read from a checkpoint, one pass over the partition's
+shards, the next checkpoint. `fit` has one model, the same rows in memory, and as many epochs. So a unit makes and
+traces its model anew, and `fit` does so once. In turns, in one process for each backend, with one thread.
+
+``python -m benchmarks.keras BACKEND`` prints what one backend did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figure import Figure
+from cerebro import KerasSubEpochSpec
+from cerebro.contract.tasks import CheckpointRef, TrainTask
+from cerebro.keras.backend import BACKENDS, CORES
+
+BAR = 0.9
+ROWS, FEATURES, CLASSES, BATCH = 24_000, 784, 10, 64
+HIDDEN = (1024, 512)
+UNITS, ROUNDS = 3, 3
+_CODE, _DATASET = "0" * 64, "benchmark"
+
+
+class Perceptron(KerasSubEpochSpec):
+    """MLP 784-1024-512-10 with Adam."""
+
+    def __init__(self, backend: str) -> None:
+        self.keras_backend = backend
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> Any:
+        """Compiled."""
+        import keras
+
+        hidden = [keras.layers.Dense(width, "relu") for width in HIDDEN]
+        last = keras.layers.Dense(CLASSES, "softmax")
+        network = keras.Sequential([keras.Input((FEATURES,)), *hidden, last])
+        network.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return network
+
+
+def benchmark() -> list[Figure]:
+    """A line of the table for each backend."""
+    return [_figure(backend) for backend in BACKENDS]
+
+
+def _figure(backend: str) -> Figure:
+    environment = {**os.environ, "KERAS_BACKEND": backend, CORES: "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.keras", backend]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Figure(
+        what=f"Keras over {backend}: rows/s of the handler's units, against plain `fit` on the same rows",
+        measured=f"{found['ours']:,.0f} rows/s, fit {found['fit']:,.0f} rows/s",
+        ratio=found["ratio"],
+        bar=BAR,
+        sense="at least",
+        notes=(
+            f"{backend}: {UNITS} units of {ROWS:,} rows each time, of which making, loading, tracing and saving a "
+            f"model took {found['fixed']:.2f} s a unit",
+        ),
+    )
+
+
+def measure(backend: str) -> dict[str, float]:
+    """Rows per second of both, and the ratio of the paired runs."""
+    import torch
+
+    torch.set_num_threads(1)
+    drawn = np.random.default_rng(0)
+    rows = drawn.random((ROWS, FEATURES), np.float32)
+    labels = drawn.integers(0, CLASSES, ROWS)
+    ours: list[float] = []
+    fit: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
+        units = _units(backend, Path(name), rows, labels)
+        spec = Perceptron(backend)
+
+        def plain() -> None:
+            spec.create_models({}).fit(rows, labels, batch_size=BATCH, epochs=UNITS, verbose=0)
+
+        units(1), spec.create_models({}).fit(rows[:BATCH], labels[:BATCH], verbose=0)
+        for number in range(ROUNDS):
+            runs: list[tuple[list[float], Callable[[], None]]] = [(ours, lambda: units(UNITS)), (fit, plain)]
+            for seconds, run in runs if number % 2 == 0 else reversed(runs):
+                began = time.perf_counter()
+                run()
+                seconds.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        units(UNITS, few=True)
+        fixed = (time.perf_counter() - began) / UNITS
+    total = ROWS * UNITS
+    return {
+        "ours": total / statistics.median(ours),
+        "fit": total / statistics.median(fit),
+        "ratio": statistics.median(theirs / mine for mine, theirs in zip(ours, fit, strict=True)),
+        "fixed": fixed,
+    }
+
+
+def _units(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[..., None]:
+    """What does so many units after one another; of `few`, each of two batches."""
+    from cerebro.data.manifests import Source
+    from cerebro.data.shards import write_rows
+    from cerebro.runtime.volumes import Volumes
+    from cerebro.usercode.encoding import encode
+    from cerebro.worker.agent.channel import Channel
+    from cerebro.worker.agent.context import Context
+    from model_hopper.handler import Handler
+
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
+    source = Source(fingerprint=_DATASET, metadata="none")
+    pairs = list(zip(rows, labels.tolist(), strict=True))
+    write_rows(volumes.partition(_DATASET, "train", 0), pairs, source)
+    write_rows(volumes.partition(_DATASET, "train", 1), pairs[: 2 * BATCH - 1], source)
+    agent, child = socket.socketpair()
+    context = Context(Channel(child), volumes, cores=1)
+    context.learn({_CODE: encode(Perceptron(backend)).encoded})
+    handler = Handler(context)
+
+    def run(number: int, *, few: bool = False) -> None:
+        checkpoint: CheckpointRef | None = None
+        for unit in range(number):
+            task = TrainTask(
+                key=f"fit-1/train/m00/e{unit + 1}/p0",
+                experiment="benchmark",
+                run="fit-1",
+                model="m00",
+                hyperparams={"batch_size": BATCH},
+                code=_CODE,
+                dataset=_DATASET,
+                seed=0,
+                hang_timeout_s=60,
+                epoch=unit + 1,
+                partition=int(few),
+                unit=unit,
+                checkpoint=checkpoint,
+            )
+            checkpoint = handler.handle(task, 1).checkpoint
+            agent.recv(1 << 20)  # what the handler said, or there is no room one day
+
+    return run
+
+
+def main() -> None:
+    """Print what one backend did."""
+    print(json.dumps(measure(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Copies for stragglers: what one of eight workers that is four times slower costs, in simulation.
+
+16 models, 2 epochs, units of five minutes, partitions that take a minute to be made; the controller's own core decides,
+in virtual time, in pods whose ETL containers are idle while the others train. Each seed draws other unit times; with a
+slow worker and without it they are the same.
+"""
+
+from __future__ import annotations
+
+import statistics
+from random import Random
+from typing import NamedTuple
+
+from benchmarks.figure import Figure
+from cerebro.contract.events import RunStarted, TaskCommitted
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.tasks import EtlTask, TaskBody, TrainTask
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import DATASET, Scenario
+
+WORKERS, MODELS, EPOCHS, SEEDS = 8, 16, 2, 6
+ETL_S, UNIT_S, SLOWER = 60.0, 300.0, 4.0
+
+
+class Outcome(NamedTuple):
+    """Of one run."""
+
+    makespan_s: float
+    copies: int
+
+
+def simulated(slower: float, seed: int, sigma: float) -> Outcome:
+    """One run; the last worker takes so many times as long."""
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        if isinstance(body, EtlTask):
+            return ETL_S
+        assert isinstance(body, TrainTask)
+        noise = Random(f"{seed} {body.model} {body.epoch} {body.partition}").lognormvariate(0, sigma)
+        return UNIT_S * noise * (slower if worker == f"worker-{WORKERS - 1}" else 1.0)
+
+    models: dict[str, Hyperparameters] = {f"m{number:02}": {"batch_size": 1} for number in range(MODELS)}
+    request = FitRequest(
+        code="0" * 64, models=tuple(models.values()), epochs=EPOCHS, metric="loss", mode="min", seed=seed
+    )
+    plan = FitPlan(dataset=DATASET, models=models, partitions=dict.fromkeys(range(WORKERS), 10_000))
+    holdings = {f"worker-{number}": [number] for number in range(WORKERS)}
+    scenario = Scenario(holdings=holdings, unit_time=unit_time, has_pods=True, lease_s=60.0)
+    simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))
+    simulation.run()
+    committed = (event for event in simulation.log if isinstance(event, TaskCommitted))
+    return Outcome(simulation.now - ETL_S, sum(event.task.startswith("fit-1/etl") for event in committed))
+
+
+def benchmark() -> list[Figure]:
+    """What the slow worker costs at two levels of noise, and that equal workers get hardly any copies."""
+    found = []
+    calm_copies = 0
+    for sigma in (0.1, 0.3):
+        pairs = [(simulated(SLOWER, seed, sigma), simulated(1.0, seed, sigma)) for seed in range(SEEDS)]
+        ratios = [slow.makespan_s / calm.makespan_s for slow, calm in pairs]
+        calm_copies += sum(calm.copies for _, calm in pairs)
+        copies = statistics.fmean(slow.copies for slow, _ in pairs)
+        hours = statistics.fmean(slow.makespan_s for slow, _ in pairs) / 3600
+        found.append(
+            Figure(
+                what=f"one of {WORKERS} workers 4 times slower, {MODELS} models x {EPOCHS} epochs, unit times of "
+                f"sigma {sigma:g}: makespan over that without it, mean of {SEEDS}",
+                measured=f"{hours:.2f} h, {copies:.1f} copies, the worst {max(ratios):.2f}",
+                ratio=statistics.fmean(ratios),
+                bar=1.45,
+                sense="at most",
+            )
+        )
+    return [
+        *found,
+        Figure(
+            what="the same without a slow worker: copies made, per run",
+            measured=f"{calm_copies} in {2 * SEEDS} runs",
+            ratio=calm_copies / (2 * SEEDS),
+            bar=0.25,
+            sense="at most",
+        ),
+    ]

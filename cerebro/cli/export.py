@@ -1,0 +1,117 @@
+"""``cerebro export mlflow EXPERIMENT``: results in another tracker. Nothing of the cluster is changed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cerebro.cli.scale import cluster_client
+from cerebro.errors import ClusterError
+
+if TYPE_CHECKING:
+    from cerebro.client.files import Files
+    from cerebro.exports.following import Export, Follower
+    from cerebro.exports.projection import Projection
+
+
+def register(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add it to the subcommands of ``cerebro``.
+
+    Args:
+        common: parser of the options that all commands on a local cluster have.
+    """
+    export = commands.add_parser("export", help="show results in another tracker, such as MLflow or W&B")
+    trackers = export.add_subparsers(required=True, metavar="TRACKER")
+
+    def tracker(name: str, about: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = trackers.add_parser(name, parents=[common], help=about)
+        parser.add_argument("experiment", metavar="EXPERIMENT", nargs="*")
+        parser.add_argument("--all", action="store_true", help="all experiments that there are")
+        parser.add_argument(
+            "--follow", action="store_true", help="go on as units are committed, until Ctrl-C"
+        )
+        return parser
+
+    mlflow = tracker("mlflow", "as runs of an MLflow tracking server")
+    mlflow.add_argument("--url", metavar="URL", help="of the server (default: $MLFLOW_TRACKING_URI)")
+    mlflow.add_argument(
+        "--checkpoints", action="store_true", help="also the checkpoints of models that have ended"
+    )
+    mlflow.set_defaults(run=_mlflow)
+    wandb = tracker("wandb", "as runs of Weights & Biases; needs its package")
+    wandb.add_argument("--project", default="", metavar="P", help="there (default: the experiment's name)")
+    wandb.add_argument("--entity", default="", metavar="E", help="whose it is (default: yours)")
+    wandb.set_defaults(run=_wandb)
+
+
+def _mlflow(options: argparse.Namespace) -> int:
+    from cerebro.exports.mlflow_export import MlflowExport
+    from cerebro.exports.mlflow_server import MlflowServer
+
+    url = options.url or os.environ.get("MLFLOW_TRACKING_URI", "")
+    server = MlflowServer(url, os.environ)
+    files = _files(options) if options.checkpoints else None
+    checkpoint = files.whole if files else None
+    return _export(options, lambda projection: MlflowExport(server, projection, checkpoint), server.address)
+
+
+def _wandb(options: argparse.Namespace) -> int:
+    from cerebro.exports.wandb_export import WandbExport
+
+    def export(projection: Projection) -> Export:
+        return WandbExport(projection, project=options.project, entity=options.entity)
+
+    return _export(options, export, "W&B")
+
+
+def _files(options: argparse.Namespace) -> Files:
+    from cerebro.client.connection import connect
+    from cerebro.local import cluster
+
+    if options.home or not os.environ.get("CEREBRO_SERVER"):
+        cluster.join(options.home)  # says so where none runs: a look starts no cluster
+    return connect(home=options.home).files
+
+
+def _export(options: argparse.Namespace, export: Callable[[Projection], Export], where: str) -> int:
+    from cerebro.exports.following import Followed, Follower
+    from cerebro.runtime import logs
+
+    if bool(options.experiment) == options.all:
+        raise ClusterError("name the experiments to export, or give --all instead of names")
+    kvs = cluster_client(options.home)
+    if options.follow:
+        logs.set_up("export", os.environ)
+        for name in options.experiment:
+            kvs.experiment(name)  # says so, if there is none
+        follower = Follower(kvs, export, options.experiment)
+        if bind := os.environ.get("CEREBRO_HEALTH_BIND", ""):
+            _answer_probes(bind, follower)
+        follower.run()
+        return 0
+    names = options.experiment or [summary.experiment.name for summary in kvs.experiments()]
+    for name in names:
+        followed = Followed(kvs, kvs.experiment(name), export)
+        followed.catch_up()
+        sys.stdout.write(
+            f"{name}: {followed.sent} new values of events up to {followed.seq} are at {where}.\n"
+        )
+    return 0
+
+
+_HUNG_S = 900.0
+"""Longer than the longest honest look: a request is tried for two minutes, and a look at a large grid has many."""
+
+
+def _answer_probes(bind: str, follower: Follower) -> None:
+    from cerebro.runtime import health
+
+    def check() -> str:
+        still_s = time.monotonic() - follower.turned
+        return f"nothing was looked at for {still_s:.0f} s" if still_s > _HUNG_S else ""
+
+    health.serve(bind, ready=check, live=check)

@@ -1,0 +1,110 @@
+"""``cerebro recommend``: what workers should request of memory and processors."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from cerebro.cli.scale import cluster_client
+from cerebro.errors import NotFoundError, UnreadableError
+
+if TYPE_CHECKING:
+    from cerebro.client.recommendation import Recommendation, Role, Seen
+    from cerebro.runtime.kvs import KvsClient
+
+_EXPERIMENTS, _EVENTS = 10, 20_000
+"""Newest experiments, and events of each, from which the peaks of units are read: what is older says less."""
+
+
+def register(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add it to the subcommands of ``cerebro``.
+
+    Args:
+        common: parser of the options that all commands on a local cluster have.
+    """
+    parser = commands.add_parser(
+        "recommend",
+        parents=[common],
+        help="memory and processors that workers should request, by what they have used",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from cerebro.client.recommendation import recommend
+
+    kvs = cluster_client(options.home)
+    seen = _seen(kvs)
+    if not seen:
+        print("no worker is there whose use could be looked at: see `cerebro status`")
+        return 1
+    for role, found in recommend(seen, _peaks(kvs)).items():
+        for line in lines(role, found):
+            print(line)
+    return 0
+
+
+def _seen(kvs: KvsClient) -> list[Seen]:
+    from cerebro.client.recommendation import Seen
+
+    found = []
+    for status in kvs.workers():
+        try:
+            samples = kvs.usage(status.record.worker)
+        except NotFoundError:
+            continue  # it has told nothing yet
+        found.append(Seen(record=status.record, samples=samples))
+    return found
+
+
+def _peaks(kvs: KvsClient) -> list[int]:
+    from cerebro.contract.events import TaskCommitted
+    from cerebro.state import TaskKey
+
+    found = []
+    for summary in kvs.experiments()[:_EXPERIMENTS]:
+        after = max(0, summary.last_seq - _EVENTS)
+        # What cannot be read, or is deleted meanwhile, says nothing.
+        with suppress(UnreadableError, NotFoundError):
+            while events := kvs.events(summary.experiment.name, after):
+                after = events[-1].seq
+                found += [
+                    event.result.peak_bytes
+                    for event in events
+                    if isinstance(event, TaskCommitted)
+                    and event.result.peak_bytes
+                    and TaskKey.parse(event.task).kind == "train"
+                ]
+    return found
+
+
+def lines(role: Role, found: Recommendation | None) -> list[str]:
+    """A recommendation for people, and for the chart's values."""
+    from cerebro.client.recommendation import LEAST_ATTEMPTS
+
+    what = "containers that train" if role == "worker" else "containers that preprocess"
+    if found is None:
+        return [f"{what}: too little was measured, less than {LEAST_ATTEMPTS} units or samples at work"]
+    now = "no limit" if found.limit_now is None else f"a limit of {_size(found.limit_now)}"
+    told = [
+        f"{what}: at most {_size(found.most_bytes)} of memory were used, and there is {now} "
+        f"({found.attempts} units, {found.samples} samples at work)"
+    ]
+    if found.is_near:
+        return [*told, "  what there is fits"]
+    cores = "" if found.cores is None else f"cpu: {found.cores:g}, "
+    return [
+        *told,
+        f"  worker: {{resources: {{{role}: {{requests: {{{cores}memory: {_quantity(found.request_bytes)}}}, "
+        f"limits: {{memory: {_quantity(found.limit_bytes)}}}}}}}}}",
+    ]
+
+
+def _size(number: int) -> str:
+    return f"{number / 2**30:.2f} GiB"
+
+
+def _quantity(number: int) -> str:
+    """As Kubernetes writes it."""
+    return f"{number >> 20}Mi"

@@ -1,0 +1,70 @@
+"""``cerebro stacks EXPERIMENT MODEL``: where the process is that trains a model now. It goes on."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from cerebro.cli.experiment_commands import read
+from cerebro.cli.scale import cluster_client
+from cerebro.errors import ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from cerebro.state import ExperimentState
+
+
+def register(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add it to the subcommands of ``cerebro``.
+
+    Args:
+        common: parser of the options that all commands on a local cluster have.
+    """
+    parser = commands.add_parser(
+        "stacks", parents=[common], help="show where the process is that trains a model now"
+    )
+    parser.add_argument("experiment", metavar="EXPERIMENT")
+    parser.add_argument("model", metavar="MODEL", help="such as m03")
+    parser.add_argument(
+        "--run", metavar="R", dest="of_run", help="such as fit-1 (default: all runs that are open)"
+    )
+    parser.set_defaults(run=_stacks)
+
+
+def _stacks(options: argparse.Namespace) -> int:
+    from cerebro.runtime.asked_stacks import stacks_of
+
+    kvs, name = cluster_client(options.home), options.experiment
+    state, problem = read(kvs, name)
+    if problem is not None:
+        raise problem
+    for task in running(state, options.model, options.of_run or ""):
+        asked, text = stacks_of(kvs, name, task)
+        print(f"{task}, attempt {asked.attempt} on {asked.worker}:\n{text}")
+    return 0
+
+
+def running(state: ExperimentState, model: str, run: str = "") -> list[str]:
+    """The tasks of a model that run now, of all runs or of one.
+
+    Raises:
+        NotFoundError: there is no such run or model.
+        ConflictError: none of its tasks runs.
+    """
+    from cerebro.state import TaskState, wording
+
+    if run and run not in state.runs:
+        raise NotFoundError(f"{state.name} has no run {run!r}; it has {', '.join(state.runs) or 'none'}")
+    runs = [each for each in state.runs.values() if run in ("", each.id)]
+    having = [each for each in runs if model in each.models]
+    if not having:
+        known = [name for each in reversed(runs) for name in each.models][:5]
+        raise NotFoundError(
+            f"no model {model!r} in {run or state.name}; there are {', '.join(known) or 'none yet'}"
+        )
+    open_tasks = [task for each in runs for task in each.open.values() if task.key.model == model]
+    found = [str(task.key) for task in open_tasks if task.state is TaskState.RUNNING]
+    if not found:
+        newest = having[-1]
+        told = wording.model(newest.models[model], newest)
+        raise ConflictError(f"{model} of {newest.id} runs nowhere now: it is {told}")
+    return found

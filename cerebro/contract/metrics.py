@@ -1,0 +1,98 @@
+"""Metrics of parts put together: of units to those of an epoch, of partitions to those of a split. Pure.
+
+The one place that says how: a ratio by adding both terms, a number as a mean weighted by rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cerebro.spec import Ratio
+
+
+class Terms(NamedTuple):
+    """A metric that is a ratio, as logs and tasks have it."""
+
+    numerator: float
+    denominator: float
+
+
+class Part(NamedTuple):
+    """Metrics of some rows.
+
+    Attributes:
+        metrics: numbers by name, those of ratios included.
+        ratios: of those of them that are.
+    """
+
+    metrics: Mapping[str, float]
+    ratios: Mapping[str, Terms]
+    rows: int
+
+    @property
+    def kinds(self) -> dict[str, bool]:
+        """Name -> whether it is a ratio."""
+        return {name: name in self.ratios for name in self.metrics}
+
+
+def merged(parts: Sequence[Part], *, of_no_rows: float = math.nan) -> dict[str, float]:
+    """Metrics of all parts together, by name. One part's are its own, to the bit; means of no rows are `of_no_rows`.
+
+    What cannot be put together is left out: names that a part lacks, or that only some have as a ratio (`mixed`).
+    """
+    if not parts:
+        return {}
+    names = [name for name in sorted(parts[0].metrics) if all(name in part.metrics for part in parts)]
+    if len(parts) == 1 and parts[0].rows:
+        return {name: parts[0].metrics[name] for name in names}
+    rows = sum(part.rows for part in parts)
+    found = {}
+    for name in names:
+        ratios = [part.ratios[name] for part in parts if name in part.ratios]
+        if len(ratios) == len(parts):
+            found[name] = total(ratios).value
+        elif not ratios:
+            found[name] = sum(part.metrics[name] * part.rows for part in parts) / rows if rows else of_no_rows
+    return found
+
+
+MOST = 1e300
+"""The largest term that a worker lets pass: sums of as many as there ever are stay finite."""
+
+
+def total(ratios: Sequence[tuple[float, float]]) -> Ratio:
+    """Both terms added up; rounded once, so that the order does not matter. It never raises, whatever a log has.
+
+    If a sum is beyond all floats, as of terms above `MOST`, both are smaller by the same power of two: the quotient is
+    that of all. If a term is infinite or NaN, so is the numerator.
+    """
+    try:
+        return _added(ratios)
+    except OverflowError:
+        by = -len(ratios).bit_length()
+        return _added([(math.ldexp(above, by), math.ldexp(below, by)) for above, below in ratios])
+
+
+def _added(ratios: Sequence[tuple[float, float]]) -> Ratio:
+    numerators, denominators = zip(*ratios, strict=True) if ratios else ((), ())
+    if not all(map(math.isfinite, (*numerators, *denominators))):
+        return Ratio(math.nan, 1.0)
+    return Ratio(math.fsum(numerators), math.fsum(denominators))
+
+
+def mixed(here: Mapping[str, bool], there: Mapping[str, bool]) -> str | None:
+    """The first metric that two parts have as a ratio and as a number, so that it cannot be put together.
+
+    Args:
+        here, there: of each part, name -> whether it is a ratio.
+    """
+    return min((name for name in here.keys() & there.keys() if here[name] != there[name]), default=None)
+
+
+ADVICE = (
+    "return it always as a number or always as cerebro.Ratio(numerator, denominator); where there is nothing to count, "
+    "that is cerebro.Ratio(0, 0)"
+)
+"""What to do about a metric that is mixed or missing."""

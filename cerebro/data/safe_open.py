@@ -1,0 +1,56 @@
+"""Files of volumes that user code writes to, opened without trusting what it left there."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
+"""What is no plain file below a folder; other errors are the volume's."""
+
+
+def open_below(root: Path, path: str) -> io.BufferedReader:
+    """Open a plain file below `root`, following no link on the way.
+
+    Raises:
+        OSError: ENOENT and the like for whatever is not such a file, or climbs.
+    """
+    folder, _, name = path.rpartition("/")
+    inside = open_folder_below(root, folder)
+    try:
+        _require_name(name, path)
+        # Not blocking: a pipe that user code has left there would keep the thread for ever.
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=inside)
+    finally:
+        os.close(inside)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "no plain file", path)
+    return os.fdopen(descriptor, "rb")
+
+
+def open_folder_below(root: Path, path: str) -> int:
+    """A descriptor of a folder below `root` (empty: of `root` itself), following no link on the way.
+
+    Raises:
+        OSError: ENOENT and the like for whatever is not such a folder, or climbs.
+    """
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in path.split("/") if path else ():
+            _require_name(part, path)
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+def _require_name(part: str, path: str) -> None:
+    if part in ("", ".", "..") or "\0" in part:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -1,0 +1,230 @@
+"""A table of any size, read as record batches of one schema: what `pyarrow.dataset` does, in bounded memory.
+
+Arrow's own readers of a file are used instead: its data sets decode a whole row group of a Parquet file at once, and
+tell the types of a CSV file from its first megabyte alone (docs/decisions/0053-tables-larger-than-memory.md).
+What the rows mean is not known here, except that one column is ``id``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from cerebro.data.objects.folder import FolderStore
+from cerebro.data.table_files import TableFile, TableFiles
+from cerebro.errors import MetadataError
+
+BATCH_BYTES = 8 << 20
+"""Of a record batch, about."""
+_FIRST_ROWS, _MOST_ROWS = 64, 1 << 14
+"""Of a batch: of the first one of a row group, by which the others are sized, and of any."""
+_TOO_LARGE = 2
+"""Times as large as it should be a batch makes the next ones smaller."""
+_COLUMN_BUFFER_BYTES = 1 << 18
+_SHOWN = 5
+SAMPLE_BYTES = 8 << 20
+"""Of the first rows of text, from which types are told; of tables that are looked at as a whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows that lie one after the other in a file.
+
+    Attributes:
+        first: number of the first one in its file, counted from 1.
+    """
+
+    file: TableFile
+    first: int
+    batch: pa.RecordBatch
+
+
+class TableStream(Protocol):
+    """Rows of table files on this machine. Owned by one thread; may be read again.
+
+    Attributes:
+        schema: of all batches. Whether it is of use is not checked.
+        num_bytes: about as many as all rows take in memory.
+        num_rows: `None` where all would have to be read to know.
+    """
+
+    schema: pa.Schema
+    num_bytes: int
+    num_rows: int | None
+
+    def rows(self) -> Generator[Rows, None, None]:
+        """All rows, file by file, which have to be on this machine.
+
+        Raises:
+            LocatorError: a file cannot be read.
+            MetadataError: a file is no such table, has other columns than the first one, or a value is of another
+                type than the column.
+        """
+
+    def first(self, most: int) -> pa.Table:
+        """The first rows, at least so many if there are; all of a table of a few megabytes. Raises as `rows` does."""
+
+
+def open_tables(files: TableFiles, types: Mapping[str, str]) -> TableStream:
+    """The rows of files.
+
+    Raises:
+        LocatorError: a file cannot be read.
+        MetadataError: a file is no such table, or has other columns than the first one; or types are given of columns
+            that are not there, or of Parquet.
+    """
+    if files.format == "Parquet":
+        if types:
+            raise MetadataError(
+                f"{files.uri} is Parquet, which has types of its own: leave `types` out of the locator"
+            )
+        return ParquetStream(files)
+    from cerebro.data.text_stream import TextStream
+
+    return TextStream(files, types)
+
+
+def require_same_columns(first: TableFile, names: list[str], other: TableFile, found: list[str]) -> None:
+    """Raise MetadataError unless two files have the same columns, in whatever order."""
+    if set(names) == set(found) and len(found) == len(names):
+        return
+    lacks, more = [n for n in names if n not in found], [n for n in found if n not in names]
+    told = [
+        f"{verb} {', '.join(map(repr, each[:_SHOWN]))}"
+        for verb, each in (("lacks", lacks), ("has", more))
+        if each
+    ]
+    raise MetadataError(
+        f"{other} has other columns than {first}: it {' and '.join(told) or 'has one of them twice'}. Files of one "
+        "table need the same columns"
+    )
+
+
+class ParquetStream:
+    """See `TableStream`. A row group may be larger than memory: a part of its pages is decoded at a time."""
+
+    def __init__(self, files: TableFiles) -> None:
+        self._files = files.files
+        schemas: list[pa.Schema] = []
+        rows = self.num_bytes = 0
+        for file in self._files:
+            with self._opened(file) as opened:
+                schemas.append(opened.schema_arrow)
+                rows += opened.metadata.num_rows
+                self.num_bytes += _decoded_bytes(opened)
+            require_same_columns(self._files[0], schemas[0].names, file, schemas[-1].names)
+        self.num_rows: int | None = rows
+        self.schema = plain(self._unified(schemas))
+
+    def rows(self) -> Generator[Rows, None, None]:
+        """See `TableStream`."""
+        for file in self._files:
+            first = 1
+            try:
+                with self._opened(file) as opened:
+                    for group in range(opened.num_row_groups):
+                        for batch in _batches(opened, group):
+                            yield Rows(file=file, first=first, batch=self._cast(file, batch))
+                            first += batch.num_rows
+            except (pa.ArrowException, OSError) as error:
+                raise MetadataError(
+                    f"{file} cannot be read as Parquet after row {first - 1:,}: {error}"
+                ) from error
+
+    def first(self, most: int) -> pa.Table:
+        """See `TableStream`."""
+        most = max(most, (self.num_rows or 0) if self.num_bytes <= SAMPLE_BYTES else 0)
+        found: list[pa.RecordBatch] = []
+        with closing(self.rows()) as rows:
+            while sum(batch.num_rows for batch in found) < most and (part := next(rows, None)):
+                found.append(part.batch)
+        return pa.Table.from_batches(found, self.schema)
+
+    @contextmanager
+    def _opened(self, file: TableFile) -> Iterator[pyarrow.parquet.ParquetFile]:
+        try:
+            source = local_or_open(file)
+            opened = pyarrow.parquet.ParquetFile(source, buffer_size=_COLUMN_BUFFER_BYTES, pre_buffer=False)
+        except (pa.ArrowException, OSError) as error:
+            raise MetadataError(f"{file} cannot be read as Parquet: {error}") from error
+        try:
+            yield opened
+        finally:
+            opened.close(force=True)
+
+    def _unified(self, schemas: list[pa.Schema]) -> pa.Schema:
+        found = schemas[0]
+        for file, schema in zip(self._files[1:], schemas[1:], strict=True):
+            try:
+                found = pa.unify_schemas([found, schema], promote_options="permissive")
+            except pa.ArrowException as error:
+                raise MetadataError(f"{file} has other types than {self._files[0]}: {error}") from error
+        return found
+
+    def _cast(self, file: TableFile, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(self.schema):
+            return batch
+        columns = []
+        for field in self.schema:
+            column = batch.column(batch.schema.get_field_index(field.name))
+            try:
+                columns.append(column.cast(field.type))
+            except pa.ArrowException as error:
+                raise MetadataError(
+                    f"{file}, column {field.name!r}, is {column.type}, and {field.type} in other files: {error}"
+                ) from error
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """With values in place of dictionaries of them, whose words would have to be known before the first row; and with
+    texts and bytes in place of views of them, of which Arrow cannot take rows."""
+    for position, field in enumerate(schema):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if pa.types.is_string_view(kind):
+            kind = pa.large_string()
+        elif pa.types.is_binary_view(kind):
+            kind = pa.large_binary()
+        schema = schema.set(position, field.with_type(kind))
+    return schema
+
+
+def _batches(file: pyarrow.parquet.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
+    """Of a row group, of about `BATCH_BYTES` each as they are in memory, which the file does not tell: a page may name
+    a long text by a number, again and again. Where rows get longer the group is read anew in smaller batches, and what
+    was given out is left out."""
+    total, done, size = file.metadata.row_group(group).num_rows, 0, _FIRST_ROWS
+    while done < total:
+        at, wanted = 0, size
+        for batch in file.iter_batches(batch_size=size, row_groups=[group]):
+            fresh = batch.slice(max(0, done - at))
+            at += batch.num_rows
+            if not fresh.num_rows:
+                continue
+            yield fresh
+            done += fresh.num_rows
+            wanted = max(1, min(_MOST_ROWS, BATCH_BYTES * fresh.num_rows // max(1, fresh.nbytes)))
+            if wanted < size // _TOO_LARGE or done == _FIRST_ROWS < wanted:
+                break
+        size = wanted
+
+
+def local_or_open(file: TableFile) -> Path | BinaryIO:
+    """What Arrow reads a file from; LocatorError unless it is there and can be read.
+
+    From a path Arrow reads without Python. Only of a plain folder may it be used: other stores may not want that.
+    """
+    file.store.head(file.name, 1)
+    return file.path if type(file.store) is FolderStore else file.store.open(file.name)
+
+
+def _decoded_bytes(file: pyarrow.parquet.ParquetFile) -> int:
+    """Pages that are not compressed any more; a column with few different words takes several times as much."""
+    metadata = file.metadata
+    return sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))

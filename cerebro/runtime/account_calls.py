@@ -1,0 +1,60 @@
+"""Calls to kvs_api about who one is, where there are users: `cerebro.runtime.kvs.KvsClient` has them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from cerebro.contract import api
+from cerebro.contract.identity import ACTS_FOR, MadeToken, Principal, TokenRecord, TokenRequest
+from cerebro.contract.quotas import Quota, Usage
+from cerebro.runtime.transport import Transport
+
+
+class AccountCalls(Transport):
+    """Who the caller is, its tokens. All raise `NotFoundError` where there are no users."""
+
+    def whoami(self, *, acts_for: str = "", token: str = "") -> Principal:
+        """Who the caller is.
+
+        Args:
+            acts_for: the dispatcher's: who it is for whom it asks.
+            token: another token than the client's own: whose it is.
+
+        Raises:
+            UnauthorizedError: the token has ended.
+        """
+        headers = {ACTS_FOR: acts_for} if acts_for else {}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return Principal.model_validate_json(self.send("GET", "/v1/whoami", None, 0.0, headers))
+
+    def tokens(self, *, acts_for: str = "") -> tuple[TokenRecord, ...]:
+        """The caller's tokens, newest first; an admin's: all."""
+        headers = {ACTS_FOR: acts_for} if acts_for else {}
+        content = self.send("GET", "/v1/tokens", None, 0.0, headers)
+        return api.TokensAnswer.model_validate_json(content).tokens
+
+    def make_token(self, request: TokenRequest) -> MadeToken:
+        """Make a token; the answer alone has it. Sent twice it makes two, of which one is never shown.
+
+        Raises:
+            ForbiddenError: it would do more than the caller may.
+            ConflictError: its owner has too many.
+        """
+        return self.call("POST", "/v1/tokens", MadeToken, request)
+
+    def revoke_token(self, token: str) -> None:
+        """Revoke a token, by its id, and all that were made with it; `NotFoundError` if one has no such token."""
+        self.send("DELETE", f"/v1/tokens/{quote(token, safe='')}", None, 0.0)
+
+    def quotas(self) -> tuple[Usage, ...]:
+        """Quotas of projects, and what they use."""
+        return self.call("GET", "/v1/quotas", api.QuotasAnswer).usages
+
+    def set_quota(self, project: str, quota: Quota) -> None:
+        """An admin's: what a project may have, or `DEFAULT` for all that have none of their own."""
+        self.call("PUT", f"/v1/quotas/{quote(project, safe='')}", Quota, quota)
+
+    def note_audit(self, what: str) -> None:
+        """The dispatcher's: note what the one for whom it asks did there."""
+        self.send("POST", "/v1/audit", api.AuditRequest(what=what).model_dump_json().encode(), 0.0)

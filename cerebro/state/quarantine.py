@@ -1,0 +1,249 @@
+"""Which workers can be spared: the limits of quarantine, for people and for the controller's rule; and what the store
+keeps of a worker's health. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from cerebro.contract.health import (
+    CONTROLLER,
+    CheckRequest,
+    CheckResult,
+    HealthAnswer,
+    Incident,
+    IncidentRequest,
+    Quarantine,
+    QuarantineWorkerRequest,
+    ReleaseRequest,
+    WorkerCheck,
+    WorkerHealth,
+)
+from cerebro.contract.records import CHECKS_NODE, WorkerStatus
+from cerebro.errors import ConflictError, NotFoundError
+
+MOST = 0.5
+"""Share of the workers that train which may be quarantined."""
+SLOW = 1.5
+"""Times as long as the median of workers with the same devices: that is told of a worker, and has no other effect."""
+CHECK_S = 75.0
+"""So long a check may take with all that belongs to it; one that has told nothing by then is not waited for."""
+
+
+def refusal(worker: str, statuses: Sequence[WorkerStatus], health: Mapping[str, WorkerHealth]) -> str:
+    """Why a worker cannot be quarantined now; empty if it can.
+
+    Args:
+        statuses: all that are registered.
+        health: of those of which something is known.
+    """
+    out = {name for name, each in health.items() if each.is_quarantined} | {worker}
+    here = [status for status in statuses if not status.is_lost]
+    there = [status for status in here if status.record.worker not in out]
+    record = next((status.record for status in statuses if status.record.worker == worker), None)
+    if record is None or "train" not in record.kinds:
+        return _last_maker(worker, there)
+    trainers = [status.record.worker for status in statuses if "train" in status.record.kinds]
+    left = [status.record.worker for status in there if "train" in status.record.kinds]
+    if not left:
+        return f"{worker} is the last worker that trains: whatever runs would wait for it"
+    if why := _unmakable(worker, statuses, there):
+        return why
+    quarantined = sorted(name for name in trainers if name in out)
+    if len(quarantined) > MOST * len(trainers):
+        return (
+            f"{', '.join(quarantined)} would be {len(quarantined)} of {len(trainers)} workers, more than half: the "
+            "cluster is the cause, not a worker"
+        )
+    return ""
+
+
+def _last_maker(worker: str, there: Sequence[WorkerStatus]) -> str:
+    if any("etl" in status.record.kinds for status in there):
+        return ""
+    return f"{worker} is the last worker that preprocesses: nobody could make partitions any more"
+
+
+def _unmakable(worker: str, statuses: Sequence[WorkerStatus], there: Sequence[WorkerStatus]) -> str:
+    """Why what a worker holds could not be had elsewhere; empty if it could, or is there already."""
+    held = _held(status for status in statuses if status.record.worker == worker)
+    trainers = [status for status in there if "train" in status.record.kinds]
+    lonely = sorted(held - _held(trainers))
+    volumes = {_volume(status) for status in trainers}
+    if not lonely or any("etl" in s.record.kinds and _volume(s) in volumes for s in there):
+        return ""
+    named = ", ".join(f"{partition} of {dataset}" for dataset, partition in lonely[:3])
+    return (
+        f"nobody else could make what {worker} alone holds (partition {named}): no other worker preprocesses onto a "
+        "volume that is trained on"
+    )
+
+
+def _held(statuses: Iterable[WorkerStatus]) -> set[tuple[str, int]]:
+    return {(each.dataset, each.partition) for status in statuses for each in status.record.holdings}
+
+
+def _volume(status: WorkerStatus) -> str:
+    return status.record.volume or status.record.worker
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def health_words(status: WorkerStatus, health: HealthAnswer) -> str:
+    """What people are to know of a worker's machine, in the same words everywhere; empty: nothing."""
+    name = status.record.worker
+    known, factor = health.of(name), slow(health).get(name)
+    if known.quarantine is not None and known.is_quarantined:
+        who = "" if known.quarantine.by == CONTROLLER else f" (by {known.quarantine.by or 'somebody'})"
+        told = f"quarantined{who}: {known.quarantine.reason}"
+        return f"{told}. {cordon}" if (cordon := cordon_line(status)) else told
+    check = known.check
+    if check is not None and check.result is not None and check.result.verdict:
+        return f"its check failed: {check.result.verdict}"
+    return f"slow: {factor:.1f} times as long as the median of its kind" if factor is not None else ""
+
+
+def cordon_line(status: WorkerStatus) -> str:
+    """How a person keeps other pods off the node of a worker, which Cerebro may not do; empty outside of pods."""
+    record = status.record
+    return f"If its node is broken: kubectl cordon {record.host}" if record.pod and record.host else ""
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """What is known of a worker from now on, and what people are told; nothing is told of what was so before."""
+
+    health: WorkerHealth
+    incident: Incident | None = None
+
+
+def quarantined(
+    worker: str,
+    request: QuarantineWorkerRequest,
+    statuses: Sequence[WorkerStatus],
+    health: HealthAnswer,
+    now: float,
+) -> Change:
+    """Give a worker nothing more. A person's word replaces the rule's.
+
+    Raises:
+        NotFoundError: nobody of that name is registered.
+        ConflictError: it cannot be spared.
+    """
+    status, known = found(worker, statuses), health.of(worker)
+    if known.quarantine is not None and known.is_quarantined:
+        is_repeated = (known.quarantine.reason, known.quarantine.by) == (request.reason, request.by)
+        if request.term is not None or is_repeated:
+            return Change(known)
+    elif why := refusal(worker, statuses, health.workers):
+        raise ConflictError(f"{worker} cannot be quarantined: {why}")
+    by = CONTROLLER if request.term is not None else request.by
+    mark = Quarantine(reason=request.reason, by=by, time=now, host=status.record.host)
+    incident = Incident(
+        time=now,
+        worker=worker,
+        what="quarantined",
+        evidence=request.reason,
+        action="it is given nothing; what it holds is made elsewhere when it is needed",
+        by=by,
+    )
+    return Change(known.model_copy(update={"quarantine": mark}), incident)
+
+
+def released(
+    worker: str, request: ReleaseRequest, statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
+) -> Change:
+    """Give a worker tasks again. What was seen of it until now counts no more.
+
+    Raises:
+        NotFoundError: nobody of that name is registered.
+        ConflictError: it is not quarantined.
+    """
+    status, known = found(worker, statuses), health.of(worker)
+    if known.quarantine is None or not known.is_quarantined:
+        raise ConflictError(f"{worker} is not quarantined: there is nothing to release")
+    by, host = CONTROLLER if request.term is not None else request.by, status.record.host
+    mark = Quarantine(is_on=False, reason=known.quarantine.reason, by=by, time=now, host=host)
+    incident = Incident(
+        time=now,
+        worker=worker,
+        what="released",
+        evidence=f"was quarantined: {known.quarantine.reason}",
+        action="it is given tasks again" + (f", now on {host}" if host != known.quarantine.host else ""),
+        by=by,
+    )
+    return Change(known.model_copy(update={"quarantine": mark}), incident)
+
+
+def check_asked(
+    worker: str, request: CheckRequest, statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
+) -> Change:
+    """Have a worker check its machine.
+
+    Raises:
+        NotFoundError: nobody of that name is registered.
+        ConflictError: it is of a version that cannot.
+    """
+    status = found(worker, statuses)
+    if CHECKS_NODE not in status.record.kinds:
+        raise ConflictError(f"{worker} is of a version that cannot check its machine: upgrade it")
+    known, by = health.of(worker), CONTROLLER if request.term is not None else request.by
+    if known.check is not None and known.check.ended is None and now - known.check.asked < CHECK_S:
+        return Change(known)  # one is under way
+    check = WorkerCheck(asked=now, reason=request.reason, by=by)
+    return Change(known.model_copy(update={"check": check}))
+
+
+def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: float) -> Change:
+    """What a worker has found. Told by another incarnation, or unasked, it is kept all the same: it is newer."""
+    known = health.of(worker)
+    check = known.check or WorkerCheck(asked=now, reason="unasked", by=worker)
+    if check.result == result:
+        return Change(known)  # told twice
+    told = check.model_copy(update={"ended": now, "result": result})
+    verdict = result.verdict
+    incident = Incident(
+        time=now,
+        worker=worker,
+        what="check failed" if verdict else "check passed",
+        evidence=verdict or f"{len(result.probes)} probes in {result.seconds:.1f} s on {result.device}",
+        action=f"checked because {check.reason}",
+        by=check.by,
+    )
+    return Change(known.model_copy(update={"check": told}), incident)
+
+
+def told(request: IncidentRequest, health: HealthAnswer, now: float) -> Incident | None:
+    """An incident as it is kept; `None`: the newest of the worker says the same."""
+    newest = next((each for each in reversed(health.incidents) if each.worker == request.worker), None)
+    if newest is not None and (newest.what, newest.evidence) == (request.what, request.evidence):
+        return None
+    return Incident(time=now, by=CONTROLLER, **request.model_dump(exclude={"term"}))
+
+
+def slow(health: HealthAnswer) -> dict[str, float]:
+    """Workers that computed slower at their check than others with the same devices: how many times as long they take,
+    against the median."""
+    rates: dict[str, dict[str, float]] = {}
+    for name, each in health.workers.items():
+        result = each.check.result if each.check is not None else None
+        if result is not None and result.rate:
+            rates.setdefault(result.device, {})[name] = result.rate
+    found: dict[str, float] = {}
+    for alike in rates.values():
+        median = statistics.median(alike.values())
+        found |= {name: median / rate for name, rate in alike.items() if median / rate > SLOW}
+    return found
+
+
+def found(worker: str, statuses: Sequence[WorkerStatus]) -> WorkerStatus:
+    """A registered worker; `NotFoundError` if there is none of that name."""
+    for status in statuses:
+        if status.record.worker == worker:
+            return status
+    there = ", ".join(status.record.worker for status in statuses) or "none"
+    raise NotFoundError(f"no worker {worker!r} is registered; there is: {there}")

@@ -1,0 +1,196 @@
+"""Objects of classes of the user's that are named in a text: ``model:Training``, or with literal arguments
+``model:Training(depth=3)``.
+
+A call of a name that is known, with literal arguments, is what it would be in Python; nothing else is evaluated. A name
+can be encoded as a spec is, without its module: workers, who have the code archive, import it.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import difflib
+import hashlib
+import importlib
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cerebro.contract.records import CodeRecord
+from cerebro.errors import CerebroError, ExperimentFileError, SpecError
+from cerebro.runtime.tracebacks import text_of
+
+
+class WordError(ValueError):
+    """What is written cannot be read, or a call not be made; the message says why."""
+
+
+_NAMED = re.compile(r"\s*([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_]\w*)\s*(\(.*\))?\s*", re.DOTALL)
+
+
+# --- calls with literal arguments ----------------------------------------------------------------
+
+
+def made(text: str, words: Mapping[str, Callable[..., Any]]) -> Any:
+    """What a call comes to, whose arguments are literals or such calls.
+
+    Raises:
+        WordError: it cannot be read, calls what is not among the words, or raised.
+    """
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError as problem:
+        raise WordError(f"{text}: {problem.msg}") from problem
+    return _value(tree, words)
+
+
+def _value(node: ast.expr, words: Mapping[str, Callable[..., Any]]) -> Any:
+    if not isinstance(node, ast.Call):
+        if isinstance(node, ast.List | ast.Tuple):
+            return [_value(each, words) for each in node.elts]
+        if isinstance(node, ast.Dict) and None not in node.keys:
+            keys = [_value(key, words) for key in node.keys if key is not None]
+            return dict(zip(keys, (_value(each, words) for each in node.values), strict=True))
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            raise WordError(f"{ast.unparse(node)}: expected a number, a text in quotes, or a list") from None
+    name = ast.unparse(node.func)
+    if name not in words:
+        raise WordError(f"{ast.unparse(node)}: {unknown(name, words)}")
+    if any(isinstance(each, ast.Starred) for each in node.args) or any(
+        not each.arg for each in node.keywords
+    ):
+        raise WordError(f"{ast.unparse(node)}: give the arguments one by one")
+    positional = [_value(each, words) for each in node.args]
+    named = {str(each.arg): _value(each.value, words) for each in node.keywords}
+    try:
+        return words[name](*positional, **named)
+    except (CerebroError, TypeError) as problem:
+        raise WordError(f"{ast.unparse(node)}: {problem}") from problem
+
+
+def unknown(name: str, words: Mapping[str, object]) -> str:
+    """What to write in place of a name that is not among the words."""
+    close = close_to(name, words)
+    return f"did you mean {close}?" if close else f"there are {', '.join(sorted(words))}"
+
+
+def close_to(name: str, words: Mapping[str, object]) -> str:
+    """The word that is meant by a name, probably; empty if there is none."""
+    lower = {each.lower(): each for each in words}
+    found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.7)
+    return lower[found[0]] if found else ""
+
+
+# --- objects of the user's classes ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """An object of a class of the user's, as a file names it: ``module:Class``, or ``module:Class(3)``."""
+
+    text: str
+    module: str
+    name: str
+    call: str
+
+    @classmethod
+    def parse(cls, text: str) -> Named:
+        """Read, not yet imported.
+
+        Raises:
+            WordError: it is not of this form, or the arguments cannot be read.
+        """
+        found = _NAMED.fullmatch(text)
+        if found is None:
+            raise WordError(f"{text!r}: expected module:Class, such as train:Training, or with arguments")
+        named = cls(text=text.strip(), module=found[1], name=found[2], call=f"{found[2]}{found[3] or '()'}")
+        made(named.call, {named.name: lambda *_, **__: None})
+        return named
+
+    def loaded(self, folders: Sequence[Path]) -> Any:
+        """The object; its module is imported from one of the folders, else from where Python finds it. Runs user code.
+
+        Raises:
+            ExperimentFileError: there is no such module or class, or it raised: with its traceback.
+        """
+        try:
+            with _first_on_path(folders):
+                found = getattr(importlib.import_module(self.module), self.name)
+        except ModuleNotFoundError as problem:
+            if problem.name == self.module.partition(".")[0]:
+                places = " or ".join(map(str, folders)) or "the code archive"
+                raise ExperimentFileError(
+                    f"{self.text}: there is no module {self.module!r} in {places}, and none is installed"
+                ) from problem
+            raise ExperimentFileError(
+                f"{self.text}: its module needs {problem.name!r}, which is not installed"
+            ) from problem
+        except (Exception, SystemExit) as problem:
+            raise ExperimentFileError(
+                f"{self.text} cannot be imported\n{text_of(problem).rstrip()}"
+            ) from problem
+        try:
+            return made(self.call, {self.name: found})
+        except WordError as problem:
+            raise ExperimentFileError(f"{self.text}: {problem}") from problem
+        except (Exception, SystemExit) as problem:
+            raise ExperimentFileError(f"{self.text} cannot be made\n{text_of(problem).rstrip()}") from problem
+
+
+def encoded(named: Named, archive: str, *, author: str = "") -> CodeRecord:
+    """The name in place of the object: `encoding.decode` imports its module, which is in the code archive or installed.
+
+    Args:
+        archive: SHA-256 of the code archive, empty without one: what the object does is in there.
+    """
+    content = base64.b64encode(pickle.dumps(_Reference(named.text, archive), protocol=5)).decode()
+    return CodeRecord(
+        sha256=hashlib.sha256(content.encode()).hexdigest(),
+        fingerprint=hashlib.sha256(f"{archive} {named.text}".encode()).hexdigest(),
+        class_name=named.name,
+        source=f"# {named.text}\n# Named by an experiment file: module {named.module} of the code archive.",
+        encoded=content,
+        author=author,
+    )
+
+
+def restored(text: str, archive: str) -> Any:
+    """The object of that name. Runs user code.
+
+    Raises:
+        SpecError: there is no such module or class, or it raised: with its traceback.
+    """
+    try:
+        # The archive's own modules first: at the end of the path, installed ones of the same name would be found.
+        given = os.environ.get("CEREBRO_ARCHIVE")
+        return Named.parse(text).loaded([Path(given)] if given else [])
+    except (ExperimentFileError, WordError) as problem:
+        raise SpecError(str(problem)) from problem
+
+
+class _Reference:
+    """Pickled as a call of `restored`."""
+
+    def __init__(self, text: str, archive: str) -> None:
+        self._arguments = text, archive
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
+        return restored, self._arguments
+
+
+@contextmanager
+def _first_on_path(folders: Sequence[Path]) -> Iterator[None]:
+    before = sys.path[:]
+    sys.path[:0] = map(str, folders)
+    try:
+        yield
+    finally:
+        sys.path[:] = before

@@ -1,0 +1,91 @@
+"""What processes do at this moment, as the kernel tells it: they compute, or wait, some where nothing reaches them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Seen(NamedTuple):
+    """One process.
+
+    Attributes:
+        spent_s: processor time, with that of its processes that have ended.
+        is_runnable: whether one of its threads runs or waits for a processor.
+        is_in_kernel: whether its first thread waits in the kernel where no signal reaches it, as for a disk.
+    """
+
+    pid: int
+    spent_s: float
+    is_runnable: bool
+    is_in_kernel: bool
+
+
+class _Stat(NamedTuple):
+    pid: int
+    state: str
+    parent: int
+    group: int
+    spent_s: float
+
+
+def seen(roots: Collection[int], *, proc: Path = Path("/proc")) -> list[Seen]:
+    """The processes of these groups, and all below them, whatever group they have made of their own.
+
+    Args:
+        roots: process groups, each named by its first process.
+        proc: tests give another one.
+    """
+    known = {stat.pid: stat for stat in _stats(proc)}
+    members = {stat.pid for stat in known.values() if stat.group in roots or stat.pid in roots}
+    below: dict[int, list[int]] = {}
+    for stat in known.values():
+        below.setdefault(stat.parent, []).append(stat.pid)
+    left = list(members)
+    while left:
+        new = [pid for pid in below.get(left.pop(), []) if pid not in members]
+        members.update(new)
+        left += new
+    return [_looked_at(known[pid], proc) for pid in sorted(members)]
+
+
+def waits_in(pid: int, *, proc: Path = Path("/proc")) -> str:
+    """Name of the kernel's function in which a process waits; empty if that is not told."""
+    with suppress(OSError):
+        name = (proc / str(pid) / "wchan").read_text().strip()
+        return "" if name == "0" else name
+    return ""
+
+
+def _looked_at(stat: _Stat, proc: Path) -> Seen:
+    is_runnable = stat.state == "R" or "R" in _thread_states(proc / str(stat.pid) / "task")
+    return Seen(stat.pid, stat.spent_s, is_runnable, stat.state == "D")
+
+
+def _thread_states(tasks: Path) -> set[str]:
+    found = set()
+    with suppress(OSError):
+        for thread in tasks.iterdir():
+            with suppress(OSError, ValueError, IndexError):  # it has ended
+                found.add(_parsed((thread / "stat").read_bytes()).state)
+    return found
+
+
+def _stats(proc: Path) -> Iterable[_Stat]:
+    for process in proc.iterdir():
+        if process.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):  # it has ended
+                yield _parsed((process / "stat").read_bytes())
+
+
+def _parsed(content: bytes) -> _Stat:
+    """proc_pid_stat(5): the name, in parentheses, may hold anything."""
+    start, _, rest = content.decode(errors="replace").rpartition(")")
+    fields = rest.split()
+    spent = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return _Stat(int(start.split()[0]), fields[0], int(fields[1]), int(fields[2]), spent * _TICK_S)

@@ -1,0 +1,95 @@
+"""Keeps the logs of attempts within bounds: of one that grows too long the beginning and the end stay.
+
+User code writes into its log itself, and is never held up: what is too much is taken out beside it, every few seconds.
+So a log may be longer than its limit for a moment. What is printed while the middle is taken out may be left out with
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_PIECE = 1 << 20
+_MOST_ROUNDS = 100
+"""Times that what was printed meanwhile is copied; one that prints faster than that loses some of it."""
+
+
+class TaskLogs:
+    """Those of a worker. `begin` may be called by any thread, `keep_short` by one.
+
+    Args:
+        limit_bytes: of one log; 0: there is none.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._watched: dict[Path, int] = {}
+        """Log -> how often it has been looked at since its attempt was last seen to run."""
+
+    def begin(self, paths: Iterable[Path]) -> None:
+        """An attempt writes into these from now on."""
+        with self._lock:
+            self._watched |= dict.fromkeys(paths, 0)
+
+    def end(self, paths: Iterable[Path]) -> None:
+        """It has ended: they are looked at once more."""
+        with self._lock:
+            self._watched |= {path: 1 for path in paths if path in self._watched}
+
+    def keep_short(self) -> None:
+        """Look at all of them."""
+        with self._lock:
+            found = dict(self._watched)
+        for path in found:
+            with suppress(FileNotFoundError):
+                if self._limit_bytes and (left_out := shorten(path, self._limit_bytes)):
+                    log.info("%s: %d bytes of its middle left out", path.name, left_out)
+        with self._lock:
+            for path in (path for path, has_ended in found.items() if has_ended):
+                self._watched.pop(path, None)
+
+
+def shorten(path: Path, limit_bytes: int) -> int:
+    """Leave the middle of a log out if it is longer than that; returns how many bytes went. Half of the limit stays: a
+    quarter from the beginning, as much from the end, and a line between them that says so.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    kept = limit_bytes // 4
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size <= limit_bytes:
+            return 0
+        head = _line_end(descriptor, kept)
+        tail = _line_end(descriptor, size - kept)
+        mark = f"[... {tail - head:,} bytes are left out here: a log keeps {limit_bytes:,} at most ...]\n".encode()
+        # In what is left out there is room for what stays, so nothing is lost if this process ends in between.
+        end = head + os.pwrite(descriptor, mark, head)
+        read = tail
+        for _ in range(_MOST_ROUNDS):
+            while piece := os.pread(descriptor, _PIECE, read):
+                os.pwrite(descriptor, piece, end)
+                read, end = read + len(piece), end + len(piece)
+            if os.fstat(descriptor).st_size == read:
+                break
+        # Whoever writes appends: it goes on behind this.
+        os.ftruncate(descriptor, end)
+        return tail - head
+    finally:
+        os.close(descriptor)
+
+
+def _line_end(descriptor: int, offset: int) -> int:
+    """Behind the first line's end at `offset` or near it; `offset` where none is near."""
+    found = os.pread(descriptor, 1 << 12, offset).find(b"\n")
+    return offset + found + 1

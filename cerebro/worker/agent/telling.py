@@ -1,0 +1,55 @@
+"""Answers where the process of a task is, when somebody asks: the process goes on.
+
+In a thread of its own, since a process may take a second to answer and the inbox must not wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Iterable
+from typing import Protocol
+
+from cerebro.contract import api
+from cerebro.contract.tasks import InboxItem
+from cerebro.errors import CerebroError
+from cerebro.runtime.kvs import KvsClient
+
+log = logging.getLogger(__name__)
+
+_MOST_WAITING = 16
+"""Questions that wait; of more, askers are not answered, and ask again."""
+_ENDED = "the attempt has ended meanwhile"
+
+
+class _Slot(Protocol):
+    def stacks(self, item: InboxItem) -> str | None:
+        """Of the attempt that `item` names; `None`: this slot does not run it."""
+
+
+class StacksTeller:
+    """`run` is the thread's; `ask` may be called by any."""
+
+    def __init__(self, kvs: KvsClient, worker: str) -> None:
+        self._kvs, self._worker = kvs, worker
+        self._asked: queue.Queue[tuple[InboxItem, tuple[_Slot, ...]]] = queue.Queue(_MOST_WAITING)
+
+    def ask(self, item: InboxItem, slots: Iterable[_Slot]) -> None:
+        """A question about an attempt has come."""
+        try:
+            self._asked.put_nowait((item, tuple(slots)))
+        except queue.Full:
+            log.warning("%s: too many ask at once where processes are", item.task)
+
+    def run(self) -> None:
+        """Answer for ever."""
+        while True:
+            item, slots = self._asked.get()
+            try:
+                found = (text for slot in slots if (text := slot.stacks(item)) is not None)
+                report = api.StacksReport(
+                    experiment=item.experiment, question=item.stacks, text=next(found, _ENDED)
+                )
+                self._kvs.tell_stacks(self._worker, report)
+            except (CerebroError, OSError) as error:
+                log.warning("where %s is could not be told: %s", item.task, error)

@@ -1,0 +1,197 @@
+"""What user code returns as metrics: checked, put together over ranks, and made into what a task's result has."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from cerebro.contract.metrics import ADVICE, MOST, Terms, mixed, total
+from cerebro.contract.texts import cleaned
+from cerebro.errors import MetricError, NonFiniteMetricError, RanksDifferError
+from cerebro.spec import Ratio
+
+_MAX_METRICS, _MAX_NAME = 1_000, 200
+"""Metrics that a function may return, and characters of a name: the log keeps them of every unit."""
+
+Measured = dict[str, float | Ratio]
+"""Metrics by name: finite floats, and ratios of such whose denominators are not negative."""
+
+
+def checked_metrics(returned: object, function: str, where: str) -> Measured:
+    """What user code returned.
+
+    Raises:
+        MetricError: it is no dict of names and numbers, or a ratio is of no numbers.
+        NonFiniteMetricError: one of them is NaN or infinite.
+    """
+    if not isinstance(returned, Mapping):
+        raise MetricError(
+            f"{function}() returned {described(returned)}, expected a dict of metric names and numbers"
+        )
+    if len(returned) > _MAX_METRICS:
+        raise MetricError(f"{function}() returned {len(returned)} metrics, expected at most {_MAX_METRICS}")
+    metrics = {
+        (named := checked_name(name, function)): _checked(value, function, named)
+        for name, value in returned.items()
+    }
+    for name, value in metrics.items():
+        for each in (
+            (value.numerator, value.denominator, value.value) if isinstance(value, Ratio) else (value,)
+        ):
+            if not math.isfinite(each):
+                of = f", as {value.numerator} / {value.denominator}," if isinstance(value, Ratio) else ""
+                raise NonFiniteMetricError(f"{name} became {each}{of} in {where}: the model is given up")
+    return metrics
+
+
+def checked_name(name: object, function: str) -> str:
+    """A metric's name as text that can be stored and shown.
+
+    Raises:
+        MetricError: it cannot.
+    """
+    text = str(name)
+    if not 0 < len(text) <= _MAX_NAME or not text.isprintable():
+        raise MetricError(
+            f"{function}() names a metric {cleaned(text, _MAX_NAME)!r}, expected 1 to {_MAX_NAME} characters that can "
+            "be shown"
+        )
+    return text
+
+
+class RankMetrics(NamedTuple):
+    """What a rank returned.
+
+    Attributes:
+        rows: of the unit that are the rank's.
+        share: which of the group's shares of the rows it read; ranks of one share have read the same rows.
+    """
+
+    metrics: Measured
+    rows: int
+    share: int
+
+
+def of_ranks(found: Sequence[RankMetrics]) -> Measured:
+    """Of all ranks together: the mean of each number by their rows, and each ratio over all shares.
+
+    Raises:
+        RanksDifferError: the ranks do not name the same ones, or not of the same kind.
+    """
+    kinds = [kinds_of(rank.metrics) for rank in found]
+    for number, other in enumerate(kinds):
+        for name in sorted(name for name in {*kinds[0], *other} if kinds[0].get(name) != other.get(name)):
+            values = [f"rank {n} {one.metrics[name]!r}" for n, one in enumerate(found) if name in one.metrics]
+            lacking = number if name not in other else 0 if name not in kinds[0] else None
+            where = "on some ranks only" if lacking is not None else "as a ratio on some ranks only"
+            told = "" if lacking is None else f", nothing on rank {lacking}"
+            raise RanksDifferError(
+                f"train() returned {name!r} {where} ({', '.join(values)}{told}): return the same metrics on each"
+            )
+    shares = {rank.share: rank.metrics for rank in reversed(found)}
+    rows = sum(rank.rows for rank in found)
+    return {
+        name: total([terms_of(metrics[name]) for metrics in shares.values()])
+        if is_ratio
+        else sum(cast(float, rank.metrics[name]) * rank.rows for rank in found) / rows
+        for name, is_ratio in kinds[0].items()
+    }
+
+
+def numbers_of(metrics: Measured) -> dict[str, float]:
+    """Each metric as a number."""
+    return {name: each.value if isinstance(each, Ratio) else each for name, each in metrics.items()}
+
+
+def ratios_of(metrics: Measured) -> dict[str, Terms]:
+    """Those that are ratios."""
+    return {name: terms_of(each) for name, each in metrics.items() if isinstance(each, Ratio)}
+
+
+def kinds_of(metrics: Measured) -> dict[str, bool]:
+    """Name -> whether it is a ratio."""
+    return {name: isinstance(each, Ratio) for name, each in metrics.items()}
+
+
+def terms_of(metric: float | Ratio) -> Terms:
+    """Both terms of a ratio."""
+    assert isinstance(metric, Ratio)
+    return Terms(metric.numerator, metric.denominator)
+
+
+def require_mergeable(
+    metrics: Measured, merges: Mapping[str, bool] | None, needs: Sequence[str], model: str, where: str
+) -> None:
+    """Raise MetricError unless a unit's metrics can be put together with those of its epoch's other units. What only
+    some of them have is left out of the epoch, and is no error.
+
+    Args:
+        merges: of the units before it, name -> whether it is a ratio; `None`: a controller or worker of an earlier
+            version takes part, which knows no ratios.
+        needs: names that must not be left out.
+    """
+    kinds = kinds_of(metrics)
+    if merges is None:
+        require_no_ratios(metrics, model)
+    elif (name := mixed(kinds, merges)) is not None:
+        here, there = ("a ratio", "a number") if kinds[name] else ("a number", "a ratio")
+        raise MetricError(
+            f"metric {name!r} of model {model} is {here} in {where} and was {there} before in this epoch, which cannot "
+            f"be put together: {ADVICE}"
+        )
+    for name in needs:
+        if name not in metrics:
+            told = ", ".join(sorted(metrics)) or "nothing"
+            raise MetricError(
+                f"metric {name!r} of model {model} is missing in {where}, where train() returned: {told}. It ranks "
+                f"models or a stop rule reads it, so all partitions must have it: {ADVICE}"
+            )
+
+
+def require_no_ratios(metrics: Measured, model: str) -> None:
+    """Raise MetricError if a metric is a ratio, because a program of an earlier version would not know it."""
+    for name in ratios_of(metrics):
+        raise MetricError(
+            f"metric {name!r} of model {model} is a cerebro.Ratio, which a controller or worker of an earlier version "
+            "does not know: start the run again when all of the cluster is of this version"
+        )
+
+
+def described(value: object) -> str:
+    """What user code returned, for people."""
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
+
+
+def _checked(value: object, function: str, name: str) -> float | Ratio:
+    if not isinstance(value, Ratio):
+        return _number(value, function, name)
+    ratio = Ratio(
+        _number(value.numerator, function, f"the numerator of {name}"),
+        _number(value.denominator, function, f"the denominator of {name}"),
+    )
+    if ratio.denominator < 0 or (ratio.denominator == 0 and ratio.numerator != 0):
+        raise MetricError(
+            f"{function}() returned {ratio.numerator} / {ratio.denominator} for {name!r}, expected a denominator above "
+            "0, or 0 / 0 where there is nothing to count"
+        )
+    for term in (ratio.numerator, ratio.denominator):
+        if math.isfinite(term) and abs(term) > MOST:
+            raise MetricError(
+                f"{function}() returned {ratio.numerator} / {ratio.denominator} for {name!r}, expected terms up to "
+                f"{MOST:g}, because those of all units are added up: divide both by the same number"
+            )
+    return ratio
+
+
+def _number(value: object, function: str, name: str) -> float:
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if hasattr(value, "item") and getattr(value, "numel", lambda: getattr(value, "size", 0))() == 1:
+        return float(cast(Any, value).item())
+    raise MetricError(
+        f"{function}() returned {described(value)} for {name!r}, expected one number or cerebro.Ratio(numerator, "
+        "denominator)"
+    )

@@ -1,0 +1,85 @@
+"""What is left of a fit run and who is there, as a question to `controller.brain.forecast`. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.state import ExperimentState, Run
+from cerebro.state.goals import worker_hours
+from controller.advisor.planner_query import ready
+from controller.brain.forecast import Outlook
+from controller.copies import paces
+from controller.fit_dispatch import FitDispatch
+from controller.replication import making_s
+
+MAX_UNITS = 20_000
+"""Beyond so many units in an epoch a question takes too long to write down."""
+
+_PRIOR_H = 20.0
+"""Mean worker-hours between two losses of a worker, before there was one; it counts as one loss."""
+
+
+def outlook(state: ExperimentState, run: Run, fit: FitDispatch, now: float, join_s: float) -> Outlook | None:
+    """What is left; `None` while it is not known, or too much.
+
+    Args:
+        join_s: until a worker that is asked for is there.
+    """
+    told = fit.dispatch_state
+    there = trainers(state)
+    units = len(fit.models) * len(fit.partitions)
+    is_known = fit.times.estimates.observations >= min(len(fit.models), 2 * len(there))
+    if not there or not is_known or fit.gang_size > 1 or not run.has_known_end or units > MAX_UNITS:
+        return None
+    chosen = [fit.worker(name) for name in there]
+    index = {worker: number for number, worker in enumerate(chosen)}
+    models_ready, gpus_ready = ready(fit)
+    pace = paces(fit)
+    left, ahead = [], []
+    for model, mask in enumerate(told.open):
+        running = told.running.get(model)
+        taken = sum(1 << member.partition for member in running.members) if running else 0
+        left.append(mask & ~taken)
+        ahead.append(told.epochs[model] - told.epoch[model] if mask else 0)
+    if not any(left) and not any(ahead):
+        return None
+    times = (tuple(None if row[w] == NEVER else row[w] for w in chosen) for row in told.time)
+    return Outlook(
+        seconds=tuple(times),
+        fixed=tuple(tuple(row[w] for w in chosen) for row in told.fixed),
+        gpus=tuple(told.gpus[w] for w in chosen),
+        pace=tuple(pace[w] for w in chosen),
+        sizes=told.sizes,
+        holders=tuple(
+            tuple(index[w] for w in told.holders(p) if w in index) for p in range(len(fit.partitions))
+        ),
+        left=tuple(left),
+        ahead=tuple(ahead),
+        model_ready=tuple(models_ready.get(m, 0.0) for m in range(len(fit.models))),
+        gpu_ready=tuple(gpus_ready[w] for w in chosen),
+        order=tuple(range(len(there))),
+        sigma=fit.times.estimates.sigma,
+        made_s=making_s(state, run),
+        join_s=join_s,
+        losses_per_s=_losses_per_s(state, run, now),
+    )
+
+
+def trainers(state: ExperimentState) -> list[str]:
+    """Workers that train and are there, in the order in which they are kept: a cluster manager ends those with the
+    highest numbers."""
+    names = [w.name for w in state.workers.values() if w.is_alive and w.trains]
+    return sorted(names, key=lambda name: (number_of(name), name))
+
+
+def number_of(name: str) -> int:
+    """The number at the end of a worker's name, which says when it is taken away."""
+    found = re.search(r"(\d+)$", name)
+    return int(found[1]) if found else 0
+
+
+def _losses_per_s(state: ExperimentState, run: Run, now: float) -> float:
+    changes = (c for c in state.worker_changes if not c.is_there and c.time >= run.started)
+    lost = sum(c.worker in state.workers and state.workers[c.worker].trains for c in changes)
+    return (1 + lost) / (3600 * (_PRIOR_H + worker_hours(state, run, now)))

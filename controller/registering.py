@@ -1,0 +1,171 @@
+"""Copies the files of versions of registered models, so that they outlive their experiments.
+
+Level-triggered: a version whose copying has not come to its end is found in the store, whoever began it. What is copied
+is written aside, checked against the checksum that the log has, and renamed; two controllers that copy the same write
+the same bytes, and the store takes the first one's word. So no leadership is needed, and a copy that fails removes only
+what it wrote aside: what has its name may be another controller's, and of a version that is ready.
+
+Runs in a thread of its own, because a checkpoint may have gigabytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from io import BufferedReader
+from pathlib import Path
+
+from cerebro.contract.registry import ModelVersion, VersionOutcome
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.based import BasedFile, UnreadableLayoutError, joined
+from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, fill
+from cerebro.data.safe_open import ABSENT, open_below
+from cerebro.errors import CerebroError, RetryableError, StorageFullError, VolumeError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""Between two looks for versions that are to be copied."""
+
+
+class Registering:
+    """Copies in the background."""
+
+    def __init__(self, kvs: KvsClient, volumes: Volumes) -> None:
+        self._kvs, self._volumes = kvs, volumes
+        self.stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin, first with what an earlier life of the process has left."""
+        threading.Thread(target=self._run, name="registering", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self.stop.is_set():
+            try:
+                self.look()
+            except CerebroError as error:
+                log.warning("registered models wait: %s", error)
+            except Exception:
+                log.exception("registered models wait")
+            self.stop.wait(_LOOK_S)
+
+    def look(self) -> None:
+        """Copy what is to be copied now.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        for model in self._kvs.registry(copying=True):
+            for version in model.versions:
+                if version.state == "copying" and self._is_still_copying(version):
+                    self._settle(version)
+
+    def _is_still_copying(self, version: ModelVersion) -> bool:
+        """Copying those before it may have taken long, and another controller may have settled it meanwhile."""
+        left = (found for model in self._kvs.registry(copying=True) for found in model.versions)
+        return any((found.name, found.version) == (version.name, version.version) for found in left)
+
+    def _settle(self, version: ModelVersion) -> None:
+        try:
+            outcome = self.copy(version)
+        except RetryableError as error:
+            log.warning("version %d of %s waits: %s", version.version, version.name, error)
+            return
+        settled = self._kvs.settle_version(version.name, outcome)
+        log.info("version %d of %s is %s", version.version, version.name, settled.state)
+
+    def copy(self, version: ModelVersion) -> VersionOutcome:
+        """Copy its files; what became of them.
+
+        Raises:
+            VolumeError: a volume does not answer; to be tried again.
+        """
+        made: list[CheckpointRef] = []
+        source, volumes = version.source, self._volumes
+        files = [(source.checkpoint, volumes.checkpoints, "model.pt")]
+        if source.fitted is not None:
+            reference = CheckpointRef.model_validate(source.fitted.model_dump())
+            files.append((reference, volumes.shared, "fitted.pickle"))
+        for reference, root, file in files:
+            name = volumes.registered(version.name, version.version, file)
+            problem = _copied(root, reference, volumes.checkpoint(name))
+            if problem:
+                return VersionOutcome(version=version.version, error=problem)
+            made.append(reference.model_copy(update={"name": name}))
+        checkpoint, *fitted = made
+        return VersionOutcome(
+            version=version.version, checkpoint=checkpoint, fitted=fitted[0] if fitted else None
+        )
+
+
+class _DamagedError(Exception):
+    """What was copied is not what was saved."""
+
+
+def _copied(root: Path, reference: CheckpointRef, to: Path) -> str:
+    """Why a file cannot be copied; empty: its copy is there, and is what was saved."""
+    again = "register the model once more after it was trained again, or bring the file back from a backup"
+    try:
+        source = _whole(root, reference.name)
+    except UnreadableLayoutError:
+        return f"{reference.name} is damaged: {again}"
+    except OSError as error:
+        if error.errno in ABSENT:
+            return f"{reference.name} is gone: {again}"
+        raise _away(root, error) from error
+    copy: DurableFile | None = None
+    try:
+        with source:
+            copy = DurableFile(to)
+            _pour(source, copy.write, root)
+        copy.commit(named=lambda written: _checked(written, reference, to.name))
+    except _DamagedError as damaged:
+        return f"{reference.name} has {damaged}: it was damaged after it was written. To go on, {again}"
+    except StorageFullError as error:
+        return f"there is no room for its {reference.size:,} bytes: {error}. Make room, and register it once more"
+    finally:
+        if copy is not None:
+            copy.discard()
+    return ""
+
+
+def _checked(written: Written, reference: CheckpointRef, name: str) -> str:
+    """The name for a copy that is good; asked for before the rename, so that a damaged one never has it."""
+    if (written.checksum, written.num_bytes) != (reference.checksum, reference.size):
+        raise _DamagedError(
+            f"checksum {written.checksum} over {written.num_bytes:,} bytes, expected {reference.checksum} over "
+            f"{reference.size:,}"
+        )
+    return name
+
+
+def _whole(root: Path, name: str) -> BufferedReader | BasedFile:
+    """A file as a whole, also if it has a base. User code writes to these volumes: no link is followed.
+
+    Raises:
+        OSError: it cannot be had.
+    """
+    folder = name.rpartition("/")[0]
+    own = open_below(root, name)
+    return joined(own, lambda base: open_below(root, f"{folder}/{base}")) or own
+
+
+def _pour(source: BufferedReader | BasedFile, write: Callable[[memoryview], int], root: Path) -> None:
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    while True:
+        try:
+            block = fill(source, buffer)
+        except OSError as error:
+            raise _away(root, error) from error
+        if not block:
+            return
+        write(block)
+
+
+def _away(root: Path, error: OSError) -> VolumeError:
+    return VolumeError(
+        f"{root} does not let a file be read ({error.strerror}): look whether the volume is well"
+    )

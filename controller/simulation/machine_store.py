@@ -1,0 +1,86 @@
+"""The store in memory, its part on workers' machines: checks, quarantine, incidents."""
+
+from __future__ import annotations
+
+from cerebro.contract.health import (
+    CheckRequest,
+    CheckResult,
+    HealthAnswer,
+    Incident,
+    IncidentRequest,
+    QuarantineWorkerRequest,
+    ReleaseRequest,
+    WorkerHealth,
+)
+from cerebro.contract.tasks import InboxItem
+from cerebro.errors import ConflictError
+from cerebro.state import quarantine
+from cerebro.state.quarantine import Change
+from controller.simulation.worker_store import VirtualWorkerStore
+
+
+class VirtualMachineStore(VirtualWorkerStore):
+    """The methods of `cerebro.runtime.machine_calls.MachineCalls`, with the same meaning."""
+
+    def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
+        """Forget a worker, and what is known of its machine."""
+        super().remove_worker(worker, incarnation)
+        left = {name: each for name, each in self._health.workers.items() if name != worker}
+        self._health = self._health.model_copy(update={"workers": left})
+
+    def workers_health(self) -> HealthAnswer:
+        """All that is known."""
+        return self._health
+
+    def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
+        """Give a worker nothing more."""
+        self._require_term(request.term)
+        return self._keep_health(
+            worker,
+            quarantine.quarantined(worker, request, self.workers(), self._health, self._now()),
+        )
+
+    def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
+        """Give a worker tasks again."""
+        self._require_term(request.term)
+        change = quarantine.released(worker, request, self.workers(), self._health, self._now())
+        return self._keep_health(worker, change)
+
+    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+        """Have a worker check its machine."""
+        self._require_term(request.term)
+        before = self._health.of(worker)
+        change = quarantine.check_asked(worker, request, self.workers(), self._health, self._now())
+        if change.health != before:
+            inbox = self._workers[worker].inbox
+            inbox.append(
+                InboxItem(seq=len(inbox) + 1, experiment="", task="", attempt=0, check=request.reason)
+            )
+        return self._keep_health(worker, change)
+
+    def tell_check(self, worker: str, result: CheckResult) -> None:
+        """What a worker found."""
+        quarantine.found(worker, self.workers())
+        self._keep_health(worker, quarantine.check_told(worker, result, self._health, self._now()))
+
+    def tell_incident(self, request: IncidentRequest) -> None:
+        """Something that people are to know."""
+        self._require_term(request.term)
+        self._tell(quarantine.told(request, self._health, self._now()))
+
+    def _require_term(self, term: int | None) -> None:
+        if term is not None and term != self._leader.term:
+            raise ConflictError(f"leadership term {term} has ended")
+
+    def _keep_health(self, worker: str, change: Change) -> WorkerHealth:
+        if change.health != self._health.of(worker):
+            workers = {**self._health.workers, worker: change.health}
+            self._health = self._health.model_copy(update={"workers": workers})
+            self._notifications += 1
+        self._tell(change.incident)
+        return change.health
+
+    def _tell(self, incident: Incident | None) -> None:
+        if incident is not None:
+            incidents = (*self._health.incidents, incident)[-200:]
+            self._health = self._health.model_copy(update={"incidents": incidents})

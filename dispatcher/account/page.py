@@ -1,0 +1,109 @@
+"""The page Account: who one is and what one may, and tokens for programs: made, shown once, revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from flask import Blueprint, abort, g, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from pydantic import ValidationError
+
+from cerebro.contract.identity import (
+    DEFAULT_DAYS,
+    MAX_DAYS,
+    RANK,
+    SCOPES,
+    MadeToken,
+    Principal,
+    Scope,
+    TokenRequest,
+)
+from cerebro.errors import BadRequestError, found_in
+from dispatcher.access.rights import principal
+from dispatcher.services import Services
+from dispatcher.tabs.tabs import Tabs
+
+_SHOWN = (Scope.READ, Scope.CREATE, Scope.STEER, Scope.TOKENS, Scope.CLUSTER, Scope.ADMINISTER)
+"""Scopes that a token may be narrowed to."""
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the routes."""
+    services = tabs.services
+
+    @pages.get("/account")
+    def account() -> ResponseReturnValue:
+        return _page(services, _somebody())
+
+    @pages.post("/account/tokens")
+    def make_token() -> ResponseReturnValue:
+        who = _somebody()
+        try:
+            made = services.reader.ask(
+                partial(services.store.make_token, _asked(request.form, request.form.getlist("scope"))),
+                is_command=True,
+            )
+        except BadRequestError as error:
+            return _page(services, who, problem=str(error)), 400
+        return _page(services, who, made=made)
+
+    @pages.post("/account/tokens/revoke")
+    def revoke_token() -> ResponseReturnValue:
+        _somebody()
+        identity = request.form.get("token", "")[:100]
+        services.reader.ask(partial(services.store.revoke_token, identity), is_command=True)
+        return redirect(url_for("pages.account"), 303)
+
+
+def _somebody() -> Principal:
+    """Who asks; there is no such page where there are no users."""
+    who = principal()
+    if who is None:
+        abort(404)
+    return who
+
+
+def _asked(form: Mapping[str, str], scopes: list[str]) -> TokenRequest:
+    """The token that a form asks for.
+
+    Raises:
+        BadRequestError: a field makes no sense; names it.
+    """
+    fields: dict[str, object] = {"label": form.get("label", "").strip(), "days": form.get("days", "").strip()}
+    if name := form.get("name", "").strip():
+        fields["name"] = name
+    if role := form.get("role", ""):
+        fields["role"] = role
+    if "projects" in form and (name or form["projects"].strip()):
+        fields["projects"] = [each.strip() for each in form["projects"].split(",") if each.strip()]
+    if scopes:
+        fields["scopes"] = scopes
+    try:
+        return TokenRequest.model_validate(fields)
+    except ValidationError as cause:
+        raise BadRequestError(found_in(cause.errors())) from cause
+
+
+def _page(services: Services, who: Principal, *, made: MadeToken | None = None, problem: str = "") -> str:
+    is_admin = who.may(Scope.ADMINISTER)
+    tokens = (
+        services.reader.ask(partial(services.store.tokens, acts_for=g.acts_for))
+        if who.may(Scope.TOKENS)
+        else ()
+    )
+    return render_template(
+        "account/account.html",
+        who=who,
+        scopes=[scope for scope in _SHOWN if who.may(scope)],
+        roles=RANK if is_admin else RANK[: RANK.index(who.role) + 1],
+        role_scopes=SCOPES,
+        tokens=tokens,
+        usages=services.reader.ask(services.store.quotas),
+        made=made,
+        problem=problem,
+        is_admin=is_admin,
+        may_make=who.may(Scope.TOKENS),
+        default_days=DEFAULT_DAYS,
+        max_days=MAX_DAYS,
+    )

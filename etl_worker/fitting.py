@@ -1,0 +1,74 @@
+"""The handler of the tasks that fit: the user's `ETLSpec.fit` on all training rows. Runs in a worker's child process.
+
+User code runs in this process, and no other one is forked from it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+from cerebro.contract.tasks import FittingTask, TaskBody, TaskResult, Timings
+from cerebro.errors import SpecError
+from cerebro.state import TaskKey
+from cerebro.usercode.checks import NO_TRAINING_ROWS, check_etl_spec, fits
+from cerebro.usercode.fitted import pack_fitted, write_fitted
+from cerebro.worker.agent.context import Context
+from cerebro.worker.preprocessing.fitting import FitPass
+
+
+class Handler:
+    """Fits; see `cerebro.worker.agent.context.Handler`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._volumes = context, context.volumes
+
+    def preload(self, body: TaskBody) -> None:
+        """Nothing is worth it."""
+
+    def rest(self) -> None:
+        """Nothing is kept."""
+
+    def handle(self, body: TaskBody, attempt: int) -> TaskResult:
+        """Call `fit`, and store what it returns. The file is named by the attempt: the log says which one counts."""
+        if not isinstance(body, FittingTask):
+            raise SpecError(f"etl_worker.fitting does no task of kind {body.kind}")
+        spec = self._context.spec_factory(body.code, body.locators.misc)()
+        timings = Timings(start_s=self._context.work_begins())
+        if not fits(spec):  # nobody could tell before
+            return TaskResult(timings=timings)
+        check_etl_spec(spec, "run_etl")
+        if body.locators.train is None:
+            raise SpecError(NO_TRAINING_ROWS)
+        began = time.monotonic()
+
+        def on_rows(rows: int, total: int) -> None:
+            self._context.listen()
+            self._context.progress(rows=rows, total_rows=total)
+            if rows < total:
+                self._context.raise_if_ending()
+
+        run, scratch = TaskKey.parse(body.key).run, self._volumes.downloads(body.dataset, "fitting")
+        fitting = FitPass(
+            spec,
+            [self._volumes.metadata(body.dataset, "train", number) for number in body.partitions],
+            objects_uri=body.locators.train.objects,
+            scratch=scratch,
+            seed_key=f"{body.dataset}/fit",
+            on_rows=on_rows,
+        )
+        try:
+            content = pack_fitted(fitting.fit())
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        self._context.raise_if_ended()
+        compute_s, saving = time.monotonic() - began, time.monotonic()
+        path = self._volumes.fitted(body.dataset, run, attempt)
+        reference = write_fitted(path, content, self._volumes.shared)
+        took = {"compute_s": compute_s, "save_s": time.monotonic() - saving}
+        return TaskResult(
+            rows=fitting.rows,
+            cores=self._context.cores,
+            fitted=reference,
+            timings=timings.model_copy(update=took),
+        )

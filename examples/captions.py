@@ -1,0 +1,275 @@
+"""What `coco.py` learns from: COCO's files, read or written; the vocabulary of captions; how alike captions are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from PIL import Image, ImageDraw
+
+from cerebro.errors import LocatorError
+
+PAD, START, END, UNKNOWN = range(4)
+SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
+VOCABULARY = "vocabulary.txt"
+SPLITS = {
+    "train": ("captions_train2017.json", "train2017"),
+    "valid": ("captions_val2017.json", "val2017"),
+    "predict": ("image_info_test2017.json", "test2017"),
+}
+"""The file with a split's images, and their folder; the last one may be missing."""
+
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+
+
+def words_of(caption: str) -> list[str]:
+    """The words of a caption in small letters, without punctuation, as COCO's own scores count them, nearly."""
+    return _WORD.findall(caption.lower())
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words that have a number: their places, behind those of `SPECIAL`."""
+
+    words: Sequence[str]
+
+    @classmethod
+    def of(cls, captions: Iterable[str], at_least: int) -> Vocabulary:
+        """The words that occur at least so many times, the most frequent ones first."""
+        counts = Counter(word for caption in captions for word in words_of(caption))
+        known = sorted((-count, word) for word, count in counts.items() if count >= at_least)
+        return cls((*SPECIAL, *(word for _, word in known)))
+
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """A file with a word in each line."""
+        return cls(path.read_text().splitlines())
+
+    def numbers(self) -> dict[str, int]:
+        """Of each word."""
+        return {word: number for number, word in enumerate(self.words)}
+
+    def text(self, tokens: Iterable[int]) -> str:
+        """Words up to the end, with spaces between them."""
+        kept = itertools.takewhile(lambda token: token != END, tokens)
+        return " ".join(self.words[token] for token in kept)
+
+
+def tokens_of(captions: Iterable[str], numbers: Mapping[str, int]) -> Any:
+    """Captions one after another, each from `START` to `END`: int32 of shape (tokens,)."""
+    found = (
+        [START, *(numbers.get(word, UNKNOWN) for word in words_of(caption)), END] for caption in captions
+    )
+    return np.fromiter(itertools.chain.from_iterable(found), np.int32)
+
+
+def bleu4(said: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Corpus BLEU of up to four words in a row (Papineni et al., 2002), from 0 to 1.
+
+    Not smoothed, and each caption is compared with all of its references, as COCO's own evaluation does. Words must be
+    separated by spaces already.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    most = max(map(len, references))
+    # An empty reference is none at all.
+    streams = [[given[n] if n < len(given) else "" for given in references] for n in range(most)]
+    score = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(list(said), streams)
+    return float(score.score) / 100
+
+
+# --- COCO's files --------------------------------------------------------------------------------
+
+
+def read_split(path: Path) -> list[dict[str, Any]]:
+    """Images with their captions: ``id``, ``image`` and ``captions``, a list that is empty in a file without any.
+
+    Raises:
+        LocatorError: the file is missing or is none of COCO's, or a caption is of an image that it does not list.
+    """
+    try:
+        content = json.loads(path.read_text())
+        rows = {
+            image["id"]: {"id": image["id"], "image": image["file_name"], "captions": []}
+            for image in content["images"]
+        }
+        for caption in content.get("annotations", ()):
+            if caption["image_id"] not in rows:
+                raise LocatorError(
+                    f"{path}: caption {caption['id']} is of image {caption['image_id']}, which it does not list: "
+                    "remove the caption or add the image"
+                )
+            rows[caption["image_id"]]["captions"].append(caption["caption"])
+    except FileNotFoundError as cause:
+        raise LocatorError(
+            f"there is no file {path}: give --data the folder with COCO's folders annotations, train2017 and val2017"
+        ) from cause
+    except (ValueError, KeyError, TypeError) as cause:
+        raise LocatorError(
+            f"{path} is none of COCO's files of captions ({type(cause).__name__}: {cause}): expected JSON with a list "
+            "'images' (id, file_name) and a list 'annotations' (id, image_id, caption)"
+        ) from cause
+    return list(rows.values())
+
+
+def lay_out(data: Path, folder: Path, *, at_least: int) -> dict[str, Any]:
+    """Write a table for each split, with a row for each image, and the vocabulary of the captions to train on.
+
+    Prints how many words have no number.
+
+    Args:
+        data: with COCO's folders ``annotations``, ``train2017``, ``val2017``, and perhaps ``test2017``.
+        folder: for the tables and the vocabulary.
+        at_least: a word needs to occur so many times.
+
+    Returns:
+        Dataset locators.
+
+    Raises:
+        LocatorError: as `read_split`; or an image to train or test on has no caption.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    located: dict[str, Any] = {"misc": [str(folder / VOCABULARY)]}
+    numbers: dict[str, int] = {}
+    for split, (name, images) in SPLITS.items():
+        path = data / "annotations" / name
+        if split == "predict" and not path.exists():
+            continue
+        rows = read_split(path)
+        if split != "predict":
+            _require_captions(path, rows)
+            captions = [caption for row in rows for caption in row["captions"]]
+            if split == "train":
+                vocabulary = Vocabulary.of(captions, at_least)
+                numbers = vocabulary.numbers()
+                write_if_changed(folder / VOCABULARY, "\n".join(vocabulary.words).encode())
+                print(f"{len(numbers):,} tokens: words that occur {at_least} times or more, and {SPECIAL}")
+            tokens = tokens_of(captions, numbers)
+            words, unknown = int((tokens > END).sum()), int((tokens == UNKNOWN).sum())
+            print(
+                f"{split}: {len(rows):,} images, {len(captions):,} captions; {unknown:,} of {words:,} words are not "
+                f"in the vocabulary ({unknown / max(1, words):.2%}) and become {SPECIAL[UNKNOWN]}"
+            )
+        table = pa.Table.from_pylist(rows)
+        pa.parquet.write_table(
+            table.drop_columns("captions") if split == "predict" else table, folder / f"{split}.parquet"
+        )
+        located[split] = {"metadata": str(folder / f"{split}.parquet"), "objects": str(data / images)}
+    return located
+
+
+def _require_captions(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    without = [row["id"] for row in rows if not row["captions"]]
+    if without:
+        raise LocatorError(
+            f"{path}: {len(without)} of {len(rows)} images have no caption, such as image {without[0]}: add captions "
+            "or remove these images"
+        )
+
+
+def write_if_changed(path: Path, content: bytes) -> None:
+    """Leave a file that has this content already as it is: with a new one, all would be preprocessed again."""
+    if not path.exists() or path.read_bytes() != content:
+        path.write_bytes(content)
+
+
+# --- files like COCO's ---------------------------------------------------------------------------
+
+COLOURS = {
+    "red": (220, 40, 40),
+    "green": (40, 180, 60),
+    "blue": (40, 70, 220),
+    "yellow": (230, 210, 50),
+    "black": (25, 25, 25),
+    "white": (240, 240, 240),
+}
+SHAPES = ("circle", "square", "triangle")
+SAYINGS = (
+    "A {size} {shape_colour} {shape} on a {ground} ground.",
+    "There is a {shape_colour} {shape}.",
+    "A {shape} that is {size} and {shape_colour}, in front of something {ground}.",
+    "Somebody painted a {size} {shape} {shape_colour}",
+    "A {ground} picture with one {shape_colour} {shape} in it.",
+)
+
+
+def synthesize(data: Path, rows: int, side: int, *, seed: int = 0) -> None:
+    """Write COCO's folders and files: painted shapes, with five captions each; some have a word that is never repeated.
+
+    Args:
+        rows: images to train on; a tenth as many are to validate on.
+        side: pixels of the shorter side of an image, at least.
+    """
+    (data / "annotations").mkdir(parents=True, exist_ok=True)
+    first = 1
+    for number, (split, (name, images)) in enumerate(SPLITS.items()):
+        count = {"train": rows, "valid": max(1, rows // 10)}.get(split, max(1, rows // 50))
+        generator = np.random.default_rng([seed, number])
+        (data / images).mkdir(exist_ok=True)
+        scenes = [_Scene.drawn(generator, side) for _ in range(count)]
+        listed = [{"id": first + n, "file_name": f"{first + n:012d}.jpg"} for n in range(count)]
+        said = [
+            (image["id"], caption)
+            for image, scene in zip(listed, scenes, strict=True)
+            for caption in scene.said
+        ]
+        annotations = [
+            {"id": 10 * first + n, "image_id": image, "caption": caption}
+            for n, (image, caption) in enumerate(said)
+        ]
+        content = {"images": listed} | ({} if split == "predict" else {"annotations": annotations})
+        (data / "annotations" / name).write_text(json.dumps(content))
+        paths = [data / images / str(image["file_name"]) for image in listed]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in pool.map(_Scene.paint, scenes, paths):
+                pass
+        first += count
+
+
+@dataclass(frozen=True)
+class _Scene:
+    size: tuple[int, int]
+    corner: tuple[int, int]
+    diameter: int
+    shape: str
+    shape_colour: str
+    ground: str
+    said: Sequence[str]
+
+    @classmethod
+    def drawn(cls, generator: np.random.Generator, side: int) -> _Scene:
+        width, height = (int(each) for each in generator.integers(side, side + side // 4, 2))
+        is_large = bool(generator.integers(2))
+        diameter = 4 * side // 5 if is_large else 2 * side // 5
+        across, down = (int(generator.integers(0, room - diameter)) for room in (width, height))
+        shape = str(generator.choice(SHAPES))
+        shape_colour, ground = (str(each) for each in generator.choice(list(COLOURS), 2, replace=False))
+        told = {"size": "large" if is_large else "small", "shape": shape, "shape_colour": shape_colour}
+        said = [saying.format(**told, ground=ground) for saying in SAYINGS]
+        if generator.random() < 0.1:
+            said[0] += f" Seen by {generator.integers(2**32):x}q."
+        return cls((width, height), (across, down), diameter, shape, shape_colour, ground, said)
+
+    def paint(self, path: Path) -> None:
+        image = Image.new("RGB", self.size, COLOURS[self.ground])
+        (left, top), draw = self.corner, ImageDraw.Draw(image)
+        right, bottom = left + self.diameter, top + self.diameter
+        fill = COLOURS[self.shape_colour]
+        if self.shape == "circle":
+            draw.ellipse((left, top, right, bottom), fill)
+        elif self.shape == "square":
+            draw.rectangle((left, top, right, bottom), fill)
+        else:
+            draw.polygon([((left + right) // 2, top), (left, bottom), (right, bottom)], fill)
+        image.save(path, "JPEG")

@@ -1,0 +1,375 @@
+"""COCO's captions: a CNN that is given looks at an image, an LSTM says what it sees; 8 configurations, BLEU-4.
+
+The workload of Sridhara (2023, section 5.2), after Vinyals et al. (CVPR 2015). Nothing is downloaded: painted shapes
+are written, with captions, as COCO ships images and captions. ``--data FOLDER`` takes the real files instead,
+``--encoder FILE`` published weights of ResNet50. ``--small`` is for a laptop. docs/workloads.md tells what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cerebro import ETLSpec, Experiment, Hints, Ragged, Ratio, SubEpochSpec, data_folder, ragged
+from cerebro.errors import CerebroError, LocatorError
+
+if __package__:
+    from examples import captions, vision
+else:  # run as a script: its own folder is on Python's path
+    import captions  # type: ignore[import-not-found, no-redef]
+    import vision  # type: ignore[import-not-found, no-redef]
+
+ENCODER = "encoder.pt"
+LONGEST = 20
+"""Words of a caption that is made up, at most. One in a hundred of COCO's is longer."""
+CALIBRATION = 64
+"""Images that set what an encoder takes for mean and variance where it has no published weights."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the data and the networks.
+
+    Attributes:
+        rows: images to write and train on; a tenth as many are to validate on.
+        side: pixels of the square that is stored of an image.
+        crop: pixels of the square that the encoder sees.
+        width: of the encoder, as a share of the published one.
+        at_least: times that a word has to occur to be in the vocabulary.
+    """
+
+    rows: int
+    side: int
+    crop: int
+    width: float
+    at_least: int
+    epochs: int
+    space: dict[str, list[float | int]]
+
+
+PAPER = Size(
+    rows=20_000,
+    side=256,
+    crop=224,
+    width=1.0,
+    at_least=5,
+    epochs=8,
+    # 26 images with five captions each: the 128 captions of the thesis's batches, nearly.
+    space={"lr": [1e-2, 1e-3], "embed": [256, 512], "hidden": [256, 512], "batch_size": [26]},
+)
+SMALL = Size(
+    rows=500,
+    side=40,
+    crop=32,
+    width=0.5,
+    at_least=3,
+    epochs=3,
+    space={"lr": [1e-2], "embed": [64], "hidden": [64, 128], "batch_size": [10]},
+)
+
+
+class CocoETL(ETLSpec):
+    """An image becomes a square of bytes; its captions, however many and long, their tokens."""
+
+    def __init__(self, side: int) -> None:
+        self.is_feature_download = ["image"]
+        self.side = side
+
+    def initialize_worker(self) -> None:
+        """Read the vocabulary, which is a miscellaneous file."""
+        self.numbers = captions.Vocabulary.read(Path(self.misc_dir) / captions.VOCABULARY).numbers()
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
+        """Input: uint8 of shape (3, side, side). Output: tokens of all captions, one after another, and the captions'
+        words as they are, for BLEU: a word without a number is right in no prediction."""
+        pixels = vision.read_image(object_dir, "image", row["image"], self.side)
+        if mode == "predict":
+            return pixels, None
+        text = "\n".join(" ".join(captions.words_of(caption)) for caption in row["captions"])
+        return pixels, {
+            "tokens": ragged(captions.tokens_of(row["captions"], self.numbers)),
+            "text": ragged(np.frombuffer(text.encode(), np.uint8)),
+        }
+
+
+class Decoder(nn.Module):
+    """An LSTM that is shown the image, then each word, and says the next one (Vinyals et al., section 3.1)."""
+
+    def __init__(self, features: int, words: int, embed: int, hidden: int) -> None:
+        super().__init__()
+        self.image = nn.Linear(features, embed)
+        self.word = nn.Embedding(words, embed, padding_idx=captions.PAD)
+        self.lstm = nn.LSTM(embed, hidden, batch_first=True)
+        self.next = nn.Linear(hidden, words)
+
+    def forward(self, features: Tensor, images: Tensor, tokens: Tensor) -> Tensor:
+        """Scores of the word after each token.
+
+        Args:
+            features: shape (images, features).
+            images: which of them each caption is of, shape (captions,).
+            tokens: shape (captions, length).
+
+        Returns:
+            Shape (captions, length, words).
+        """
+        shown = torch.cat([self.image(features)[images, None], self.word(tokens)], dim=1)
+        scores: Tensor = self.next(self.lstm(shown)[0][:, 1:])
+        return scores
+
+    def say(self, features: Tensor) -> Tensor:
+        """The likeliest word, over and over, until all captions have come to their end: shape (images, words)."""
+        _, state = self.lstm(self.image(features)[:, None])
+        token = torch.full((len(features), 1), captions.START, device=features.device)
+        said = [token[:, :0]]
+        while len(said) <= LONGEST and not all_ended(said):
+            out, state = self.lstm(self.word(token), state)
+            token = self.next(out).argmax(2)
+            said.append(token)
+        return torch.cat(said, 1)
+
+
+def all_ended(said: list[Tensor]) -> bool:
+    """Whether each row has said its end."""
+    return bool((torch.cat(said, 1) == captions.END).any(1).all())
+
+
+def one_by_one(tokens: Ragged) -> tuple[Tensor, Tensor]:
+    """The captions of all images, each by itself.
+
+    Args:
+        tokens: of each image's captions, one caption after another.
+
+    Returns:
+        Tokens of shape (captions, length), padded; and the image of each caption.
+    """
+    begins = (tokens.values == captions.START).nonzero().flatten()
+    images = torch.searchsorted(tokens.offsets, begins, right=True) - 1
+    ends = begins.new_tensor([len(tokens.values)])
+    return Ragged(tokens.values, torch.cat([begins, ends])).padded(captions.PAD).long(), images
+
+
+class CocoTraining(SubEpochSpec):
+    """Adam on the decoder; the encoder stays as it is."""
+
+    def __init__(self, crop: int, width: float) -> None:
+        self.crop, self.width = crop, width
+
+    def initialize_worker(self) -> None:
+        """Read the vocabulary and the encoder's weights, which are miscellaneous files."""
+        self.vocabulary = captions.Vocabulary.read(Path(self.misc_dir) / captions.VOCABULARY)
+        self.weights = torch.load(Path(self.misc_dir) / ENCODER)
+
+    def create_models(self, hyperparams: Any) -> list[nn.Module]:
+        """An encoder that needs no gradients, and a decoder."""
+        encoder = make_encoder(self.width)
+        encoder.load_state_dict(self.weights)
+        features = len(self.weights["1.running_mean"])
+        decoder = Decoder(features, len(self.vocabulary.words), hyperparams["embed"], hyperparams["hidden"])
+        return [encoder.requires_grad_(False), decoder]
+
+    def hints(self, models: Any, hyperparams: Any) -> Hints:
+        """The loss is a mean over tokens."""
+        return Hints(terms=lambda images, outputs: int((outputs["tokens"].values != captions.START).sum()))
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
+        """One pass over the partition: all captions of an image at once, so that the encoder looks at it once."""
+        encoder, decoder = models
+        encoder.eval()  # or it would learn means and variances
+        optimizer = torch.optim.Adam(decoder.parameters(), lr=hyperparams["lr"])
+        checkpoint.track(optimizer=optimizer)
+        total = dataloader.progress({"loss": 0.0, "tokens": 0})
+        for images, outputs in dataloader:
+            parts = vision.augmented(vision.normalized(images), self.crop, least=0.8)
+            loss, tokens = _loss(decoder, encoder(parts), outputs["tokens"])
+            optimizer.zero_grad()
+            (loss / tokens).backward()  # type: ignore[no-untyped-call]  # torch has no types here
+            optimizer.step()
+            total["loss"] += loss.item()
+            total["tokens"] += tokens
+            dataloader.report(loss=loss / tokens)
+        return {"loss": Ratio(total["loss"], total["tokens"])}
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
+        """Loss of a token, perplexity, and BLEU-4 of captions that are made up, against all that people wrote."""
+        encoder, decoder = models
+        total, tokens = 0.0, 0
+        said: list[str] = []
+        references: list[list[str]] = []
+        for images, outputs in dataloader:
+            features = encoder(vision.middle(vision.normalized(images), self.crop))
+            loss, count = _loss(decoder, features, outputs["tokens"])
+            total, tokens = total + float(loss), tokens + count
+            said += self._texts(decoder.say(features))
+            references += [bytes(text.tolist()).decode().split("\n") for text in outputs["text"]]
+        return {
+            "loss": Ratio(total, tokens),
+            "perplexity": math.exp(total / tokens),
+            "bleu4": captions.bleu4(said, references),
+        }
+
+    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Iterator[Any]:
+        """A caption for each image, batch by batch."""
+        encoder, decoder = models
+        for images, _ in dataloader:
+            features = encoder(vision.middle(vision.normalized(images), self.crop))
+            yield {"caption": self._texts(decoder.say(features))}
+
+    def _texts(self, said: Tensor) -> list[str]:
+        return [self.vocabulary.text(row) for row in said.tolist()]
+
+
+def _loss(decoder: nn.Module, features: Tensor, tokens: Ragged) -> tuple[Tensor, int]:
+    """Of all words after the first, and of ends, together; and how many there are."""
+    each, images = one_by_one(tokens)
+    scores = decoder(features, images, each[:, :-1])
+    following = each[:, 1:]
+    loss = functional.cross_entropy(
+        scores.flatten(0, 1), following.flatten(), ignore_index=captions.PAD, reduction="sum"
+    )
+    return loss, len(tokens.values) - len(each)
+
+
+# --- the encoder ---------------------------------------------------------------------------------
+
+
+def make_encoder(width: float) -> nn.Sequential:
+    """ResNet50 without its last layer; then each feature has mean 0 and variance 1."""
+    network = vision.ResNet50(0, width)
+    return nn.Sequential(network, nn.BatchNorm1d(network.features, affine=False))
+
+
+def write_encoder(path: Path, given: Path | None, size: Size, images: Path) -> None:
+    """Write the encoder's weights: published ones of ResNet50, or such as are drawn, always the same.
+
+    What features have for mean and variance is taken from the first images. Networks that were drawn tell colours and
+    shapes apart to some degree, if means and variances between their layers are taken from images, too.
+
+    Raises:
+        LocatorError: the file that was given has other weights.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        encoder = make_encoder(size.width)
+        network, features = encoder
+        for name, module in encoder.named_modules():
+            if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
+                module.momentum = None  # the mean of all, not of the latest
+            if name.endswith("bn3"):
+                nn.init.constant_(
+                    module.weight, 0.1
+                )  # most of the image goes by the shortcuts, and is not lost
+        if given is not None:
+            network.load_state_dict(_published(given, network.state_dict()))
+        seen = list(itertools.islice(_readable(images, size.crop), CALIBRATION))
+        if not seen:
+            raise LocatorError(
+                f"{images} has no image that can be read: put COCO's images of that name there"
+            )
+        features.train()(network.train(given is None)(vision.normalized(torch.stack(seen))))
+    buffer = io.BytesIO()
+    torch.save(encoder.state_dict(), buffer)
+    captions.write_if_changed(path, buffer.getvalue())
+
+
+def _readable(images: Path, side: int) -> Iterator[Tensor]:
+    """Images of a folder, in the order of their names; preprocessing tells of those that are damaged."""
+    for path in sorted(images.iterdir()):
+        with suppress(OSError, ValueError):
+            yield torch.from_numpy(vision.read_image(str(images), "image", path.name, side))
+
+
+def _published(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A file's weights in place of a network's own, without the last layer's.
+
+    Raises:
+        LocatorError: they are not those of ResNet50.
+    """
+    expected = {name: tuple(each.shape) for name, each in own.items()}
+    try:
+        weights: dict[str, Tensor] = torch.load(path, map_location="cpu")
+        kept = {name: each for name, each in weights.items() if not name.startswith("fc.")}
+        found = {name: tuple(each.shape) for name, each in kept.items()}
+    except Exception as cause:  # torch and pickle raise anything of files that are something else
+        raise LocatorError(
+            f"{path} cannot be read as weights ({type(cause).__name__}: {cause}): {_EXPECTED}"
+        ) from cause
+    unlike = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
+    if unlike:
+        raise LocatorError(
+            f"{path} has other weights than ResNet50, such as {unlike[0]!r} of shape {found.get(unlike[0])}, expected "
+            f"{expected.get(unlike[0])}: {_EXPECTED}"
+        )
+    return kept
+
+
+_EXPECTED = "give a state_dict of ResNet50 with torchvision's names, such as 'layer1.0.conv1.weight'"
+
+
+def main() -> int:
+    """Run on the cluster that this process is in, or on the local one, started if need be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--small", action="store_true", help="fewer and smaller images and networks, for a laptop"
+    )
+    parser.add_argument("--rows", type=int, help="another number of images to write and train on")
+    parser.add_argument(
+        "--data", type=Path, help="folder with COCO's own folders annotations, train2017 and val2017"
+    )
+    parser.add_argument("--encoder", type=Path, help="a file with published weights of ResNet50")
+    parser.add_argument(
+        "--max-failed",
+        type=float,
+        default=0.01,
+        help="share of images that may be missing or damaged (default: %(default)s)",
+    )
+    parser.add_argument("--name", default="coco", help="name of the experiment")
+    arguments = parser.parse_args()
+    size = SMALL if arguments.small else PAPER
+    size = replace(size, rows=arguments.rows or size.rows)
+    if arguments.encoder is not None:
+        size = replace(size, width=1.0)
+    began = time.monotonic()
+    try:
+        folder = data_folder(f"examples/{arguments.name}")
+        data = arguments.data or folder / f"{size.rows}-images-{size.side}"
+        if arguments.data is None:
+            captions.synthesize(data, size.rows, size.side)
+        located = captions.lay_out(data, folder, at_least=size.at_least)
+        write_encoder(folder / ENCODER, arguments.encoder, size, data / "train2017")
+        located["misc"].append(str(folder / ENCODER))
+        experiment = Experiment(arguments.name, locators=located)
+        etl = experiment.run_etl(CocoETL(size.side), seed=1, max_failed=arguments.max_failed)
+        vision.say_preprocessed(etl)
+        training = CocoTraining(size.crop, size.width)
+        result = experiment.run_fit(
+            training, size.space, epochs=size.epochs, metric="bleu4", mode="max", seed=1
+        )
+        test = experiment.run_test(split="valid")
+        predictions = experiment.run_predict() if "predict" in etl.kept else None
+    except (CerebroError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"\n{result.leaderboard().to_string()}\n\n{test.to_string()}\n")
+    if predictions is not None:
+        print(f"{len(predictions)} images without captions, such as:\n{predictions.head(3).to_string()}\n")
+    print(f"done in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

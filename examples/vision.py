@@ -1,0 +1,191 @@
+"""What the examples with images share: files read, parts of images drawn, and networks, which torch alone lacks."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor, nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from cerebro.client.results import EtlResult
+
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's red, green and blue values, from 0 to 1."""
+
+
+def read_image(folder: str, column: str, name: str, side: int) -> Any:
+    """An image, cropped to a square and resized: uint8 of shape (3, side, side).
+
+    Raises:
+        FileNotFoundError, ValueError: the file is missing, or is no image; they name the column.
+    """
+    try:
+        with Image.open(f"{folder}/{name}") as image:
+            image.draft("RGB", (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
+            square = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BILINEAR)
+    except FileNotFoundError as cause:
+        raise FileNotFoundError(
+            f"column {column!r} names {name}, which is not in {folder}: put the file there or remove the row"
+        ) from cause
+    except (
+        OSError,
+        SyntaxError,
+        Image.DecompressionBombError,
+    ) as cause:  # what Pillow raises of damaged files
+        raise ValueError(
+            f"column {column!r} names {name}, which cannot be read as an image ({cause}): replace the file or remove "
+            "the row"
+        ) from cause
+    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+
+
+def say_preprocessed(etl: EtlResult) -> None:
+    """Print how many rows there are, and the first of those that were left out."""
+    print(f"preprocessed {sum(etl.kept.values()):,} rows in {etl.seconds:.1f} s")
+    if any(etl.failed.values()):
+        left_out = etl.failed_rows()
+        print(f"{len(left_out)} rows were left out, such as {left_out['id'][0]!r}: {left_out['error'][0]}")
+
+
+def normalized(images: Tensor) -> Tensor:
+    """Bytes as numbers of mean 0 and deviation 1, about, channel by channel."""
+    mean, deviation = (images.new_tensor(v, dtype=torch.float32).view(3, 1, 1) for v in (MEAN, DEVIATION))
+    return (images.float() / 255 - mean) / deviation
+
+
+def augmented(images: Tensor, crop: int, least: float = 0.35) -> Tensor:
+    """A part of each image, drawn anew at each call, as `crop` x `crop` pixels; every other one is mirrored.
+
+    The part has sides of 3:4 to 4:3. Numbers are drawn on the host, from torch's
+    generator: it is seeded for each unit, so that a unit that is done again sees the same parts, on whatever device.
+
+    Args:
+        images: float of shape (batch, 3, height, width).
+        least: of the image's area that a part has, as a share.
+
+    Returns:
+        Of shape (batch, 3, crop, crop).
+    """
+    area, ratio, across, down, mirror = torch.rand(5, len(images))
+    area = least + (1 - least) * area
+    ratio = torch.exp((2 * ratio - 1) * math.log(4 / 3))
+    wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+    # Where in the image each pixel of the part comes from: from -1 to 1 in both directions.
+    moved = torch.zeros(len(images), 2, 3)
+    moved[:, 0, 0] = torch.where(mirror < 0.5, -wide, wide)
+    moved[:, 0, 2] = (2 * across - 1) * (1 - wide)
+    moved[:, 1, 1] = high
+    moved[:, 1, 2] = (2 * down - 1) * (1 - high)
+    shape = [len(images), images.shape[1], crop, crop]
+    grid = functional.affine_grid(moved.to(images.device), shape, align_corners=False)
+    return functional.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+
+
+def middle(images: Tensor, crop: int) -> Tensor:
+    """The square of `crop` x `crop` pixels in the middle."""
+    top, left = ((side - crop) // 2 for side in images.shape[2:])
+    return images[:, :, top : top + crop, left : left + crop]
+
+
+# --- networks ------------------------------------------------------------------------------------
+
+
+def vgg16(classes: int, crop: int, width: float = 1.0) -> nn.Module:
+    """VGG16 (Simonyan and Zisserman, 2015, table 1, column D) for images of `crop` x `crop` pixels.
+
+    At 112 pixels a last map of 4 x 4 is left, because odd sizes are rounded up: this is the size that the paper prints.
+    """
+    layers: list[nn.Module] = []
+    channels = 3
+    for convolutions, published in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
+        for _ in range(convolutions):
+            out = _scaled(published, width)
+            layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU(inplace=True)]
+            channels = out
+        layers.append(nn.MaxPool2d(2, ceil_mode=True))
+    hidden = _scaled(4096, width)
+    layers += [
+        nn.Flatten(),
+        *(nn.Linear(channels * math.ceil(crop / 32) ** 2, hidden), nn.ReLU(inplace=True), nn.Dropout()),
+        *(nn.Linear(hidden, hidden), nn.ReLU(inplace=True), nn.Dropout()),
+        nn.Linear(hidden, classes),
+    ]
+    return _initialized(nn.Sequential(*layers))
+
+
+class Bottleneck(nn.Module):
+    """Three convolutions beside a shortcut (He et al., 2016, figure 5, right); the middle one has the stride."""
+
+    def __init__(self, channels: int, middle: int, stride: int) -> None:
+        super().__init__()
+        out = 4 * middle
+        self.conv1 = nn.Conv2d(channels, middle, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(middle)
+        self.conv2 = nn.Conv2d(middle, middle, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(middle)
+        self.conv3 = nn.Conv2d(middle, out, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out)
+        self.downsample = None
+        if stride != 1 or channels != out:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Shape (batch, channels, height, width), in and out."""
+        shortcut = images if self.downsample is None else self.downsample(images)
+        hidden = functional.relu(self.bn1(self.conv1(images)))
+        hidden = functional.relu(self.bn2(self.conv2(hidden)))
+        return functional.relu(self.bn3(self.conv3(hidden)) + shortcut)
+
+
+class ResNet50(nn.Module):
+    """He et al., 2016, table 1. Parameters have the names that published weights of it have.
+
+    Args:
+        classes: of the last layer; 0: there is none, and features come out.
+    """
+
+    def __init__(self, classes: int, width: float = 1.0) -> None:
+        super().__init__()
+        channels = _scaled(64, width)
+        self.conv1 = nn.Conv2d(3, channels, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        for number, (blocks, published) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), 1):
+            middle = _scaled(published, width)
+            stage: list[nn.Module] = []
+            for block in range(blocks):
+                stage.append(Bottleneck(channels, middle, 2 if number > 1 and block == 0 else 1))
+                channels = 4 * middle
+            self.add_module(f"layer{number}", nn.Sequential(*stage))
+        self.features = channels
+        self.fc = nn.Linear(channels, classes) if classes else nn.Identity()
+        _initialized(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images of shape (batch, 3, height, width) become (batch, classes or features)."""
+        hidden = functional.relu(self.bn1(self.conv1(images)))
+        hidden = functional.max_pool2d(hidden, 3, 2, padding=1)
+        for number in range(1, 5):
+            hidden = self.get_submodule(f"layer{number}")(hidden)
+        found: Tensor = self.fc(hidden.mean((2, 3)))
+        return found
+
+
+def _scaled(published: int, width: float) -> int:
+    return max(1, round(published * width))
+
+
+def _initialized(network: nn.Module) -> nn.Module:
+    """Weights that keep the variance through rectifiers (He et al., 2015): 16 layers learn nothing by smaller ones."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return network

@@ -1,0 +1,96 @@
+"""Who the caller is, its tokens, and what it may do to an experiment. Rules are in `cerebro.contract.identity`."""
+
+from __future__ import annotations
+
+from flask import Response, g
+
+from cerebro import errors
+from cerebro.contract import api
+from cerebro.contract.identity import Principal, Scope, TokenRequest
+from cerebro.contract.quotas import Quota
+from cerebro.contract.records import ExperimentRecord
+from kvs_api.answering import answer, body, checked_name
+from kvs_api.store import Store
+
+_NO_USERS = "this cluster has no users: whoever has its token may do anything (auth.mode: token)"
+
+
+def caller() -> Principal | None:
+    """Who asks; `None` where there are no users."""
+    found: Principal | None = g.get("principal")
+    return found
+
+
+class AccountViews:
+    """The answers about callers themselves."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def whoami(self) -> Response:
+        """Who asks."""
+        return answer(_known())
+
+    def tokens(self) -> Response:
+        """The caller's tokens."""
+        return answer(api.TokensAnswer(tokens=self._store.tokens(_known())))
+
+    def make_token(self) -> Response:
+        """Make a token."""
+        asked = body(TokenRequest)
+        return answer(self._store.make_token(asked, _known()))
+
+    def revoke_token(self, token: str) -> Response:
+        """Revoke a token."""
+        self._store.revoke_token(token, _known())
+        return Response(status=204)
+
+    def quotas(self) -> Response:
+        """Quotas, and what is used."""
+        return answer(api.QuotasAnswer(usages=self._store.usages()))
+
+    def set_quota(self, name: str) -> Response:
+        """What a project may have from now on."""
+        quota, who = body(Quota), _known()
+        self._store.set_quota(checked_name(name), quota)
+        told = ", ".join(f"{field} {value}" for field, value in quota.model_dump(exclude_none=True).items())
+        self._store.note(who.name, f"set the quota of {name}: {told or 'none'}")
+        return answer(quota)
+
+    def note_audit(self) -> Response:
+        """Note what somebody did at the dispatcher."""
+        asked, who = body(api.AuditRequest), caller()
+        self._store.note(who.name if who is not None else "", asked.what)
+        return Response(status=204)
+
+    def _note(self, what: str) -> None:
+        """Put what somebody did into the audit list, where there is somebody."""
+        if (who := caller()) is not None:
+            self._store.note(who.name, what)
+
+    def _to_steer(self, name: str) -> ExperimentRecord | None:
+        """The record of an experiment that the caller may steer; `None` where that makes no difference.
+
+        Raises:
+            ForbiddenError: it may not.
+            NotFoundError: there is no such experiment.
+        """
+        who = caller()
+        if who is None:
+            return None
+        try:
+            record = self._store.experiment(name)
+        except errors.UnreadableError:
+            if who.may(Scope.ADMINISTER):
+                return None  # that it can be deleted
+            raise
+        if not who.is_in(record):
+            raise errors.ForbiddenError(who.is_out_of(record))
+        return record
+
+
+def _known() -> Principal:
+    who = caller()
+    if who is None:
+        raise errors.NotFoundError(_NO_USERS)
+    return who

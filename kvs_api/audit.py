@@ -1,0 +1,43 @@
+"""What was done that no experiment's log can tell: who signed in, tokens, sizes, deletions, downloads.
+
+Bounded, and each entry is a line of the service's own log as well, which is kept elsewhere for as long as one likes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from cerebro.contract.records import AuditEntry
+from cerebro.contract.texts import cleaned
+from kvs_api import keys
+from kvs_api.database import PAGE, Database, text, translated
+
+_log = logging.getLogger(__name__)
+
+MAX_WHAT = 2000
+"""Characters of an entry."""
+KEPT = 100_000
+"""Entries; the oldest go."""
+
+
+class AuditStore(Database):
+    """The audit list."""
+
+    def note(self, by: str, what: str) -> None:
+        """Add an entry, in one line whatever people have named things."""
+        what = " ".join(cleaned(what, MAX_WHAT).split())
+        with translated():
+            seconds, micros = self._redis.time()
+            entry: Any = {"t": seconds * 1000 + micros // 1000, "b": by, "w": what}
+            self._redis.xadd(keys.AUDIT, entry, maxlen=KEPT, approximate=True)
+        _log.info("audit by=%s what=%s", by, what)
+
+    def audit(self, last: int = PAGE) -> tuple[AuditEntry, ...]:
+        """The newest entries, oldest first."""
+        with translated():
+            found: Any = self._redis.xrevrange(keys.AUDIT, count=max(1, min(last, KEPT)))
+        return tuple(
+            AuditEntry(time=int(fields[b"t"]) / 1000, by=text(fields[b"b"]), what=text(fields[b"w"]))
+            for _, fields in reversed(found)
+        )

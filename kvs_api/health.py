@@ -1,0 +1,143 @@
+"""The store's part on workers' machines: checks, quarantine and incidents. What follows from what is decided in
+`cerebro.state.quarantine`; it is written if nothing of it has changed meanwhile, and decided anew otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from cerebro import errors
+from cerebro.contract.health import (
+    CheckRequest,
+    CheckResult,
+    HealthAnswer,
+    Incident,
+    IncidentRequest,
+    QuarantineWorkerRequest,
+    ReleaseRequest,
+    WorkerHealth,
+)
+from cerebro.contract.records import WorkerStatus
+from cerebro.state import quarantine
+from cerebro.state.quarantine import Change
+from kvs_api import keys
+from kvs_api.database import text, translated
+from kvs_api.quarantine import QuarantineStore, stale
+
+_TRIES = 20
+
+
+class HealthStore(QuarantineStore):
+    """Reads and changes of what is known of workers' machines."""
+
+    def workers_health(self) -> HealthAnswer:
+        """All that is known."""
+        return self._health()[0]
+
+    def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
+        """As `KvsClient.quarantine_worker`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            return quarantine.quarantined(worker, request, statuses, known, now)
+
+        return self._change(worker, change, term=request.term)
+
+    def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
+        """As `KvsClient.release_worker`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            return quarantine.released(worker, request, statuses, known, now)
+
+        return self._change(worker, change, term=request.term)
+
+    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+        """As `KvsClient.ask_check`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            return quarantine.check_asked(worker, request, statuses, known, now)
+
+        entry = {"experiment": "", "task": "", "attempt": 0, "check": request.reason}
+        return self._change(worker, change, term=request.term, entry=json.dumps(entry))
+
+    def tell_check(self, worker: str, result: CheckResult) -> None:
+        """As `KvsClient.tell_check`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            quarantine.found(worker, statuses)
+            return quarantine.check_told(worker, result, known, now)
+
+        self._change(worker, change)
+
+    def tell_incident(self, request: IncidentRequest) -> None:
+        """As `KvsClient.tell_incident`."""
+        for _ in range(_TRIES):
+            known, seq, now = self._health()
+            incident = quarantine.told(request, known, now)
+            if incident is None or self._write(request.worker, seq, None, incident, term=request.term):
+                return
+
+    def _change(
+        self,
+        worker: str,
+        change: Callable[[tuple[WorkerStatus, ...], HealthAnswer, float], Change],
+        *,
+        term: int | None = None,
+        entry: str | None = None,
+    ) -> WorkerHealth:
+        for _ in range(_TRIES):
+            known, seq, now = self._health()
+            changed = change(self.workers(), known, now)
+            is_same = changed.health == known.of(worker) and changed.incident is None
+            if is_same or self._write(worker, seq, changed.health, changed.incident, term=term, entry=entry):
+                return changed.health
+        raise errors.StoreUnavailableError(f"{worker}: too much changes at once; try again")
+
+    def _health(self) -> tuple[HealthAnswer, int, float]:
+        """What is known, the number of its newest change, and the time in seconds."""
+        with translated():
+            pipe = self._redis.pipeline()
+            pipe.hgetall(keys.HEALTH)
+            pipe.lrange(f"{keys.HEALTH}:incidents", 0, -1)
+            pipe.get(f"{keys.HEALTH}:seq")
+            pipe.time()
+            workers, incidents, seq, (seconds, micros) = pipe.execute()
+        answer = HealthAnswer(
+            workers={text(name): WorkerHealth.model_validate_json(each) for name, each in workers.items()},
+            incidents=tuple(Incident.model_validate_json(each) for each in incidents),
+        )
+        return answer, int(seq or 0), seconds + micros / 1e6
+
+    def _write(
+        self,
+        worker: str,
+        after: int,
+        record: WorkerHealth | None,
+        incident: Incident | None,
+        *,
+        term: int | None = None,
+        entry: str | None = None,
+    ) -> bool:
+        """Whether nothing has changed since."""
+        call: dict[str, Any] = {
+            "call": "health",
+            "health": keys.HEALTH,
+            "after": after,
+            "leader": keys.LEADER,
+            "worker": keys.worker(worker),
+            "name": worker,
+            "inbox": keys.inbox(worker),
+            "cluster": keys.CLUSTER,
+        }
+        said = {
+            "term": term,
+            "record": record.model_dump_json() if record is not None else None,
+            "incident": incident.model_dump_json() if incident is not None else None,
+            "entry": entry,
+        }
+        answer = self._run(call | {name: value for name, value in said.items() if value is not None})
+        if "stale" in answer and term is not None:
+            raise stale(term, answer)
+        if "missing" in answer:
+            raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
+        return "outdated" not in answer

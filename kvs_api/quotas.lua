@@ -1,0 +1,76 @@
+-- Whose an experiment is, what it has used, and whether it may have more; where there are users. Before steps.lua, which
+-- counts what attempts take; nothing here knows of the request.
+
+local DAY_MS = 24 * 3600 * 1000
+local COUNTED_DAYS = 30
+
+-- Who pays for an experiment: its project, or without one its owner; nil if it has neither.
+local function account_of(experiment)
+  local content = redis.call('GET', experiment)
+  local readable, record = pcall(cjson.decode, content or '')
+  if not readable or type(record) ~= 'table' then return nil end
+  if type(record.project) == 'string' and record.project ~= '' then return 'project:' .. record.project end
+  if type(record.owner) == 'string' and record.owner ~= '' then return 'owner:' .. record.owner end
+  return nil
+end
+
+local function devices_in(listed)
+  if not listed or listed == '' or listed == 'none' then return 1 end
+  local _, commas = string.gsub(listed, ',', '')
+  return commas + 1
+end
+
+-- An attempt has ended: the time of its devices is its account's. `hours` is what names of accounts are put behind.
+local function spend(hours, key, log, task, now, wall)
+  if not hours then return end
+  local began = tonumber(redis.call('HGET', key, 'began') or '')
+  local account = began and account_of(string.sub(log, 1, -5)) -- without ":log"
+  if not account then return end
+  redis.call('HDEL', key, 'began')
+  local devices = devices_in(task.devices)
+  for _, other in ipairs(task.others) do devices = devices + devices_in(other.devices) end
+  local day = string.format('%d', math.floor(wall / DAY_MS))
+  redis.call('HINCRBYFLOAT', hours .. account, day, (now - began) * devices)
+  redis.call('EXPIRE', hours .. account, (COUNTED_DAYS + 1) * DAY_MS / 1000)
+end
+
+local function spent_hours(hours, account, wall)
+  local today, days = math.floor(wall / DAY_MS), {}
+  for day = 0, COUNTED_DAYS - 1 do days[#days + 1] = string.format('%d', today - day) end
+  local sum = 0
+  for _, part in ipairs(redis.call('HMGET', hours .. account, unpack(days))) do sum = sum + tonumber(part or '0') end
+  return sum / 3600000
+end
+
+-- Open runs by account.
+local function open_by_account(queue, experiments)
+  local found, known = {}, {}
+  for _, entry in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+    local name = string.match(entry, '^(.*)/')
+    if known[name] == nil then known[name] = account_of(experiments .. name) or false end
+    local account = known[name]
+    if account then found[account] = (found[account] or 0) + 1 end
+  end
+  return found
+end
+
+-- What an account may not have any more, or nil. `asked`: {begins = whether a run is opened, models, run_models}.
+local function over_quota(quotas, account, asked, queue, wall)
+  local content = redis.call('HGET', quotas.key, account) or redis.call('HGET', quotas.key, 'default')
+  if not content then return nil end
+  local quota = cjson.decode(content)
+  local function over(what, used, limit) return {account = account, what = what, used = used, limit = limit} end
+  if quota.models and asked.models > 0 and asked.run_models + asked.models > quota.models then
+    return over('models', asked.run_models + asked.models, quota.models)
+  end
+  if not asked.begins then return nil end
+  if quota.open_runs then
+    local open = open_by_account(queue, quotas.experiments)[account] or 0
+    if open >= quota.open_runs then return over('open_runs', open, quota.open_runs) end
+  end
+  if quota.worker_hours then
+    local used = spent_hours(quotas.hours, account, wall)
+    if used >= quota.worker_hours then return over('worker_hours', used, quota.worker_hours) end
+  end
+  return nil
+end

@@ -1,0 +1,99 @@
+"""Quotas of projects: kept, and told with what is used. They are enforced by the script, in the step that appends
+(`quotas.lua`); whose an experiment is, its record says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from cerebro import errors
+from cerebro.contract.events import ClientEvent, ModelsAdded, RunRequested
+from cerebro.contract.quotas import DAYS, DEFAULT, Quota, Usage
+from cerebro.contract.runs import FitRequest
+from kvs_api import keys
+from kvs_api.database import text, translated
+from kvs_api.tokens import TokenStore
+
+_WORDS = {
+    "open_runs": ("open runs", "wait for one to end, or stop one"),
+    "models": ("models in one run", "ask for fewer"),
+    "worker_hours": (f"worker-hours in {DAYS} days", "wait until some of them are longer ago"),
+}
+
+
+class QuotaStore(TokenStore):
+    """Quotas, and what counts against them.
+
+    Attributes:
+        has_users: whether anything is counted; said by whoever wires the service.
+    """
+
+    has_users = False
+
+    def set_quota(self, name: str, quota: Quota) -> None:
+        """What a project may have from now on; nothing of it set: it has none of its own. Open runs go on."""
+        field = DEFAULT if name == DEFAULT else f"project:{name}"
+        with translated():
+            if quota == Quota():
+                self._redis.hdel(keys.QUOTAS, field)
+            else:
+                self._redis.hset(keys.QUOTAS, field, quota.model_dump_json(exclude_none=True))
+
+    def usages(self) -> tuple[Usage, ...]:
+        """Quotas, and what projects and owners use, by name."""
+        with translated():
+            stored: Any = self._redis.hgetall(keys.QUOTAS)
+        used = self._run({"call": "usages", "queue": keys.QUEUE, "quotas": _PLACES})["used"] or {}
+        quotas = {text(name): _read(content) for name, content in stored.items()}
+        found = []
+        for account in sorted({*quotas, *used}):
+            kind, _, name = account.partition(":")
+            each = used.get(account, {})
+            found.append(
+                Usage(
+                    name=name or kind,
+                    is_project=kind == "project",
+                    quota=quotas.get(account),
+                    open_runs=each.get("open_runs", 0),
+                    worker_hours=round(each.get("worker_hours", 0.0), 3),
+                )
+            )
+        return tuple(found)
+
+    def _counted(self, event: ClientEvent) -> dict[str, Any]:
+        """What the script needs to hold an event against a quota."""
+        if not self.has_users:
+            return {}
+        models = 0
+        if isinstance(event, RunRequested) and isinstance(event.request, FitRequest):
+            search = event.request.search
+            models = len(event.request.models) or (search.samples or 0 if search else 0)
+        elif isinstance(event, ModelsAdded):
+            models = len(event.models)
+        return {"quotas": _PLACES, "models": models}
+
+    def _spending(self) -> dict[str, Any]:
+        """What the script needs to count the hours of attempts."""
+        return {"hours": keys.HOURS} if self.has_users else {}
+
+
+_PLACES = {"key": keys.QUOTAS, "hours": keys.HOURS, "experiments": keys.experiment("")}
+
+
+def over(told: dict[str, Any]) -> errors.ConflictError:
+    """Why an event would be too much, and what to do."""
+    kind, _, name = told["account"].partition(":")
+    words, advice = _WORDS[told["what"]]
+    whose = f"project {name!r}" if kind == "project" else name
+    return errors.ConflictError(
+        f"{whose} would be over its quota of {words}: {told['used']:.4g} used, {told['limit']:.4g} allowed. "
+        f"{advice[:1].upper()}{advice[1:]}, or ask an admin to raise it (`cerebro quota`)"
+    )
+
+
+def _read(content: bytes) -> Quota | None:
+    try:
+        return Quota.model_validate_json(content)
+    except ValidationError:
+        return None  # of a newer version: it is enforced as far as the script knows it

@@ -1,0 +1,65 @@
+"""Who did it, in what is written: the principal's name in place of what the caller says, and the project.
+
+Pure. Where there are no users (`None`), what callers say stands.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from cerebro.contract.events import ClientEvent, RunRequested
+from cerebro.contract.health import CheckRequest, QuarantineWorkerRequest, ReleaseRequest
+from cerebro.contract.identity import Principal, Scope
+from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest
+from cerebro.errors import BadRequestError, ForbiddenError
+
+_OfWorker = TypeVar("_OfWorker", CheckRequest, QuarantineWorkerRequest, ReleaseRequest)
+
+
+def stamped_record(record: ExperimentRecord, who: Principal | None) -> ExperimentRecord:
+    """An experiment that is to be created: its owner, and the project that it is in.
+
+    Raises:
+        BadRequestError: it could be in several projects.
+        ForbiddenError: who asks is not in the project.
+    """
+    if who is None:
+        return record
+    try:
+        project = who.chosen_project(record.project)
+    except ValueError as cause:
+        raise BadRequestError(f"experiment {record.name!r}: {cause}") from cause
+    if project and project not in who.projects and not who.may(Scope.ADMINISTER):
+        raise ForbiddenError(
+            f"{who.name} is not in project {project!r}: leave project=... out for an experiment of your own, or ask an "
+            "admin to be added"
+        )
+    return record.model_copy(update={"author": who.name, "owner": who.name, "project": project})
+
+
+def stamped_event(event: ClientEvent, who: Principal | None, record: ExperimentRecord | None) -> ClientEvent:
+    """A client's event: who asks, and of a run the project as which it shares the cluster."""
+    if who is None:
+        return event
+    if isinstance(event, RunRequested):
+        project = record.project if record is not None else ""
+        return event.model_copy(update={"author": who.name, "project": project})
+    return event.model_copy(update={"by": who.name})
+
+
+def stamped_code(record: CodeRecord, who: Principal | None) -> CodeRecord:
+    """User code that is stored."""
+    return record if who is None else record.model_copy(update={"author": who.name})
+
+
+def stamped_size(asked: SizeRequest, who: Principal | None) -> SizeRequest:
+    """A size request. The controller answers one with a problem, and leaves whose it is."""
+    is_persons = who is not None and not who.may(Scope.CONTROL)
+    return asked.model_copy(update={"by": who.name}) if who is not None and is_persons else asked
+
+
+def stamped_health(asked: _OfWorker, who: Principal | None) -> _OfWorker:
+    """What somebody wants of a worker. Only the controller acts by the rule, and says in which term it leads."""
+    if who is None or who.may(Scope.CONTROL):
+        return asked
+    return asked.model_copy(update={"by": who.name, "term": None})

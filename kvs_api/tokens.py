@@ -1,0 +1,154 @@
+"""Tokens of people and their programs: made, found, listed, revoked. A secret is never stored, only its hash.
+
+What a token stands for was decided when it was made (`cerebro.contract.identity.granted`); here is no rule about rights
+but one: what is made with a token ends with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from cerebro import errors
+from cerebro.contract.identity import (
+    MAX_TOKENS,
+    MadeToken,
+    Principal,
+    TokenRecord,
+    TokenRequest,
+    granted,
+    minted,
+    owns,
+)
+from kvs_api import keys
+from kvs_api.audit import AuditStore
+from kvs_api.database import text, translated
+
+_DAY_S = 24 * 3600
+_TOLD_S = 30 * _DAY_S
+"""For which a token that has expired is still known, so that its owner is told why it does not work."""
+
+
+class StoredToken(NamedTuple):
+    """A token as it is found."""
+
+    record: TokenRecord
+    digest: str
+
+
+class TokenStore(AuditStore):
+    """Tokens."""
+
+    def make_token(self, asked: TokenRequest, maker: Principal) -> MadeToken:
+        """Make a token; twice makes two.
+
+        Raises:
+            ForbiddenError: it would do more than its maker may.
+            ConflictError: its owner has too many.
+        """
+        principal = granted(asked, maker)
+        if isinstance(principal, str):
+            raise errors.ForbiddenError(principal)
+        now = time.time()
+        expires, made_with = now + asked.days * _DAY_S, ""
+        own = maker.token if principal.name == maker.name else ""
+        if own:
+            parent = self.token(own)
+            made_with, expires = own, min(expires, parent.record.expires if parent else now)
+        living = [
+            each for each in self.tokens() if each.principal.name == principal.name and each.expires > now
+        ]
+        if len(living) >= MAX_TOKENS:
+            raise errors.ConflictError(
+                f"{principal.name} has {len(living)} tokens, at most {MAX_TOKENS} may be valid at a time: revoke one"
+            )
+        identity, whole, digest = minted()
+        record = TokenRecord(
+            id=identity,
+            principal=principal.model_copy(update={"token": identity}),
+            label=asked.label,
+            maker=made_with,
+            created=now,
+            expires=expires,
+        )
+        fields: Any = {"record": record.model_dump_json(), "sha": digest}
+        with translated():
+            pipe = self._redis.pipeline()
+            pipe.hset(keys.token(identity), mapping=fields)
+            pipe.expireat(keys.token(identity), round(expires + _TOLD_S))
+            pipe.zadd(keys.TOKENS, {identity: now})
+            pipe.execute()
+        whose = "" if principal.name == maker.name else f" for {principal.name}"
+        self.note(maker.name, f"made token {identity}{whose}: {principal.role}, {asked.days} days")
+        return MadeToken(token=whole, record=record)
+
+    def token(self, identity: str) -> StoredToken | None:
+        """A token by its id; `None` if it was revoked, expired long ago, never was, or cannot be read."""
+        with translated():
+            found: Any = self._redis.hmget(keys.token(identity), "record", "sha", "used")
+        stored = _stored(found)
+        if stored is not None and stored.record.maker and self.token(stored.record.maker) is None:
+            return None  # it was made while its maker was being revoked; makers are kept as long as what they made
+        return stored
+
+    def tokens(self, principal: Principal | None = None) -> tuple[TokenRecord, ...]:
+        """All tokens that one may see, newest first; of nobody in particular: all."""
+        with translated():
+            names = [text(name) for name in self._redis.zrange(keys.TOKENS, 0, -1, desc=True)]
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.hmget(keys.token(name), "record", "sha", "used")
+            found = pipe.execute()
+            gone = [name for name, fields in zip(names, found, strict=True) if fields[0] is None]
+            if gone:
+                self._redis.zrem(keys.TOKENS, *gone)
+        known = [stored.record for stored in map(_stored, found) if stored is not None]
+        return tuple(each for each in known if principal is None or owns(principal, each))
+
+    def revoke_token(self, identity: str, principal: Principal) -> None:
+        """Revoke a token and all that were made with it. `NotFoundError` also where it is somebody else's."""
+        seen = self.tokens(principal)
+        if not any(each.id == identity for each in seen):
+            raise errors.NotFoundError(
+                f"no token {identity!r} of yours: `cerebro token list` and the page Account name them"
+            )
+        ends = _with_descendants(identity, self.tokens())
+        with translated():
+            pipe = self._redis.pipeline()
+            pipe.unlink(*map(keys.token, ends))
+            pipe.zrem(keys.TOKENS, *ends)
+            pipe.execute()
+        self.note(principal.name, f"revoked token {', '.join(ends)}")
+
+    def was_used(self, identity: str, now: float) -> None:
+        """Note when a token was used last. Where that cannot be written, nothing else fails."""
+        with suppress(errors.StoreUnavailableError), translated():
+            if self._redis.exists(keys.token(identity)):
+                self._redis.hset(keys.token(identity), "used", str(int(now)))
+                if not self._redis.hexists(keys.token(identity), "record"):
+                    self._redis.unlink(keys.token(identity))  # it was revoked meanwhile
+
+
+def _stored(fields: Any) -> StoredToken | None:
+    content, digest, used = fields
+    if content is None or digest is None:
+        return None
+    try:
+        record = TokenRecord.model_validate_json(content)
+    except ValidationError:
+        return None
+    return StoredToken(
+        record.model_copy(update={"used": float(used) if used is not None else None}), text(digest)
+    )
+
+
+def _with_descendants(identity: str, known: Iterable[TokenRecord]) -> list[str]:
+    """A token and those that were made with it, or with one of these."""
+    ends, records = [identity], list(known)
+    for end in ends:
+        ends += [each.id for each in records if each.maker == end and each.id not in ends]
+    return ends

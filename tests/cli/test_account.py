@@ -1,0 +1,81 @@
+"""``cerebro token``, ``quota`` and ``audit`` against a real store with users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cerebro.cli.program import main
+from cerebro.contract.identity import TOKEN
+from tests.kvs_api.real import Service
+from tests.kvs_api.users.people import OPERATOR, SERVICES
+
+
+@pytest.fixture
+def own(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """A store with users, which the environment names with the operator's token."""
+    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as made:
+        monkeypatch.setenv("CEREBRO_SERVER", made.address)
+        monkeypatch.setenv("CEREBRO_TOKEN", OPERATOR)
+        yield made
+
+
+def test_tokens_are_made_listed_and_revoked(
+    own: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The secret alone on the standard output, once; each sees their own."""
+    asked = [
+        "token",
+        "create",
+        "--for",
+        "ada",
+        "--role",
+        "member",
+        "--projects",
+        "vision,text",
+        "--days",
+        "7",
+    ]
+    assert main(asked) == 0
+    told = capsys.readouterr()
+    found = TOKEN.fullmatch(told.out.strip())
+    assert found
+    assert f"Token {found[1]} of ada, member" in told.err
+    monkeypatch.setenv("CEREBRO_TOKEN", told.out.strip())
+    assert main(["token", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert found[1] in listed
+    assert "vision,text" in listed
+    assert found[2] not in listed
+    assert main(["token", "create", "--role", "admin"]) == 1
+    assert "its tokens cannot be admin" in capsys.readouterr().err
+    assert main(["token", "create", "--days", "400"]) == 1
+    assert "days" in capsys.readouterr().err
+    assert main(["token", "revoke", f"ck_{found[1]}"]) == 0
+    monkeypatch.setenv("CEREBRO_TOKEN", OPERATOR)
+    assert main(["token", "revoke", found[1]]) == 1
+    capsys.readouterr()
+    assert main(["audit"]) == 0
+    assert f"revoked token {found[1]}" in capsys.readouterr().out
+
+
+def test_quotas_are_set_and_told(own: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    """And taken back; what makes no sense is told."""
+    assert main(["quota", "vision", "--open-runs", "3", "--worker-hours", "12.5"]) == 0
+    assert "vision   0 of 3     0 of 12.5         any" in capsys.readouterr().out
+    assert main(["quota", "vision", "--none"]) == 0
+    assert "There is no quota" in capsys.readouterr().out
+    for wrong in (["quota", "vision"], ["quota", "--models", "3"], ["quota", "vision", "--models", "-3"]):
+        assert main(wrong) == 1
+        assert "cerebro: " in capsys.readouterr().err
+
+
+def test_without_users_there_are_no_tokens(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command says why."""
+    monkeypatch.setenv("CEREBRO_SERVER", service.address)
+    monkeypatch.setenv("CEREBRO_TOKEN", service.settings.token)
+    assert main(["token", "list"]) == 1
+    assert "this cluster has no users" in capsys.readouterr().err

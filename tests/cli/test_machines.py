@@ -1,0 +1,156 @@
+"""`cerebro check`, `quarantine`, `release`; and what `status` and the page say of a worker's machine."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from cerebro.cli import machines, main
+from cerebro.cli.status import worker_lines
+from cerebro.contract.health import (
+    CheckRequest,
+    CheckResult,
+    HealthAnswer,
+    Probe,
+    Quarantine,
+    WorkerCheck,
+    WorkerHealth,
+)
+from cerebro.contract.records import CHECKS_NODE, PodRef
+from cerebro.contract.tasks import KINDS
+from cerebro.runtime.kvs import KvsClient
+from cerebro.state.quarantine import health_words, slow
+from controller.simulation.store import VirtualStore
+from tests.kvs_api.bench import worker
+
+
+class Answering(VirtualStore):
+    """A store whose workers check themselves at once; those in `bad` find something."""
+
+    bad = frozenset({"worker-1"})
+
+    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+        """See `KvsClient`."""
+        asked = super().ask_check(worker, request)
+        probe = Probe(name="memory", problem="1 word" if worker in self.bad else "", seconds=0.5)
+        rate = Probe(name="arithmetic", seconds=2.0, rate=50.0)
+        result = CheckResult(incarnation="a", probes=(rate, probe), device="H200", seconds=3.2)
+        self.tell_check(worker, result)
+        return asked
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Answering:
+    made = Answering(lambda: 1000.0)
+    for number in range(3):
+        record = worker("a", f"worker-{number}")
+        made.register(record.model_copy(update={"kinds": (*KINDS, CHECKS_NODE), "host": f"node-{number}"}))
+    monkeypatch.setattr(machines, "cluster_client", lambda home: cast(KvsClient, made))
+    return made
+
+
+def test_a_check_shows_what_was_looked_at(store: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one worker, or of all; the exit status says whether something is wrong."""
+    assert main(["check", "worker-0"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "worker-0 (H200, 3.2 s): nothing is wrong",
+        "  arithmetic: as expected (2.00 s, 50.0 products/s)",
+        "  memory: as expected (0.50 s)",
+    ]
+    assert main(["check"]) == 1
+    assert "worker-1 (H200, 3.2 s): FAILED: memory: 1 word" in capsys.readouterr().out
+
+
+def test_a_worker_that_does_not_answer_is_named() -> None:
+    """After as long as a check may take."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    silent = cast(KvsClient, VirtualStore(lambda: 0.0))
+    found = machines.results(silent, {"worker-0": 0.0}, clock=lambda: now[0], sleep=sleep)
+    assert found == {}
+    assert now[0] >= 75
+    assert machines.lines("worker-0", None) == [
+        "worker-0: has not answered in time. Is it there? See `cerebro status`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (
+            "quarantine worker-7 --reason r",
+            "no worker 'worker-7' is registered; there is: worker-0, worker-1",
+        ),
+        ("release worker-7", "no worker 'worker-7' is registered"),
+        ("release worker-0", "worker-0 is not quarantined: there is nothing to release"),
+        ("check worker-7", "no worker 'worker-7' is registered"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    store: Answering, capsys: pytest.CaptureFixture[str], command: str, says: str
+) -> None:
+    """In a line, with what there is."""
+    assert main(command.split()) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_a_worker_is_taken_out_and_put_back(store: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each says what follows; nobody need wonder why."""
+    assert main(["quarantine", "worker-1", "--reason", " "]) == 1
+    assert "--reason is empty" in capsys.readouterr().err
+    assert main(["quarantine", "worker-1", "--reason", "its fan is loud"]) == 0
+    assert "`cerebro release worker-1` ends that" in capsys.readouterr().out
+    assert store.workers_health().quarantined() == {"worker-1"}
+    assert main(["quarantine", "worker-0", "--reason", "r"]) == 1
+    assert "worker-0, worker-1 would be 2 of 3 workers, more than half" in capsys.readouterr().err
+    assert main(["release", "worker-1"]) == 0
+    assert store.workers_health().quarantined() == set()
+
+
+def test_status_says_why_a_worker_is_given_nothing(store: Answering) -> None:
+    """By whom, why, and what to do about its node, which Cerebro may not touch."""
+    pod = PodRef(name="cerebro-worker-1", uid="1", container="train")
+    first, second, third = store.workers()
+    second = second.model_copy(update={"record": second.record.model_copy(update={"pod": pod})})
+    by_rule = Quarantine(reason="its check failed: memory", by="controller", time=1.0)
+    by_ada = Quarantine(reason="its fan is loud", by="ada", time=1.0)
+    failed = WorkerCheck(
+        asked=1.0, reason="r", by="ada", ended=2.0, result=CheckResult(incarnation="a", problem="it hung")
+    )
+    known = HealthAnswer(
+        workers={
+            "worker-0": WorkerHealth(quarantine=by_ada),
+            "worker-1": WorkerHealth(quarantine=by_rule),
+            "worker-2": WorkerHealth(check=failed),
+        }
+    )
+    lines = worker_lines([first, second, third], health=known)
+    assert "quarantined (by ada): its fan is loud" in lines[1]
+    assert "its check failed: memory. If its node is broken: kubectl cordon node-1" in lines[2]
+    assert "idle; its check failed: it hung" in lines[3]
+
+
+def test_slow_is_a_label() -> None:
+    """More than 1.5 times as long as the median of those with the same devices; others are not compared."""
+
+    def checked(rate: float, device: str = "H200") -> WorkerHealth:
+        probe = Probe(name="arithmetic", seconds=2.0, rate=rate)
+        result = CheckResult(incarnation="a", probes=(probe,), device=device)
+        return WorkerHealth(check=WorkerCheck(asked=1.0, reason="r", by="a", ended=2.0, result=result))
+
+    known = HealthAnswer(
+        workers={
+            "worker-0": checked(100.0),
+            "worker-1": checked(90.0),
+            "worker-2": checked(40.0),
+            "worker-3": checked(1.0, "1 core"),
+        }
+    )
+    assert slow(known) == {"worker-2": 90.0 / 40.0}
+    store = VirtualStore(lambda: 0.0)
+    store.register(worker("a", "worker-2"))
+    assert health_words(store.workers()[0], known) == "slow: 2.2 times as long as the median of its kind"

@@ -1,0 +1,68 @@
+"""``cerebro stacks``: whom it asks, what it prints, and what it says where nobody can be asked."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from cerebro.cli import main, stacks
+from cerebro.contract import api
+from cerebro.contract.events import Event
+from cerebro.runtime.kvs import KvsClient
+from cerebro.state import TaskKey
+from tests.cli.test_experiment_commands import Store
+from tests.state.stories import Story
+
+
+class Telling(Store):
+    """A store whose worker answers at once."""
+
+    def ask_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksAsked:
+        """See `KvsClient`."""
+        self.task = request.task
+        return api.StacksAsked(worker="worker-0", attempt=1)
+
+    def stacks(self, experiment: str, question: str) -> str | None:
+        """See `KvsClient`."""
+        return "in train"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Telling:
+    made = Telling()
+    monkeypatch.setattr(stacks, "cluster_client", lambda home: cast(KvsClient, made))
+    return made
+
+
+def with_running_unit() -> tuple[Event, ...]:
+    story = Story(workers=1)
+    story.fit(models=2)
+    story.start(TaskKey.parse("fit-1/train/m00/e1/p0"), 0)
+    return tuple(story.log)
+
+
+def test_the_stacks_of_what_runs_are_printed(
+    store: Telling, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the unit, the attempt and its worker."""
+    monkeypatch.setattr(store, "events", lambda name, after=0, **_: with_running_unit()[after:])
+    assert main(["stacks", "one", "m00"]) == 0
+    assert capsys.readouterr().out == "fit-1/train/m00/e1/p0, attempt 1 on worker-0:\nin train\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("stacks one m00", "m00 of fit-1 runs nowhere now: it is queued"),
+        ("stacks one m77", "no model 'm77' in one; there are m00, m01"),
+        ("stacks one m00 --run fit-9", "one has no run 'fit-9'; it has fit-1"),
+        ("stacks two m00", "no experiment 'two'"),
+    ],
+)
+def test_who_cannot_be_asked_is_said(
+    store: Telling, capsys: pytest.CaptureFixture[str], command: str, says: str
+) -> None:
+    """In a line, with what there is."""
+    assert main(command.split()) == 1
+    assert says in capsys.readouterr().err

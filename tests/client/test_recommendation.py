@@ -1,0 +1,83 @@
+"""What is recommended follows from what was used, and from nothing where too little was."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.cli.recommend import lines
+from cerebro.client.recommendation import LEAST_ATTEMPTS, Recommendation, Seen, recommend
+from cerebro.contract.records import UsageSample, WorkerRecord, WorkerUsage
+
+GIB, STEP = 1 << 30, 256 << 20
+
+
+def seen(
+    memory: list[int], *, cores: float = 1.0, limit: int | None = None, kinds: tuple[str, ...] = ("train",)
+) -> Seen:
+    """A container with one sample of memory each half minute."""
+    record = WorkerRecord(worker="w", incarnation="a", weight=1, cores=4, kinds=kinds)
+    return Seen(
+        record=record,
+        samples=[
+            UsageSample(
+                time=30.0 * n,
+                usage=WorkerUsage(cores_used=cores, cores=4, memory_bytes=used, memory_limit_bytes=limit),
+            )
+            for n, used in enumerate(memory)
+        ],
+    )
+
+
+def of_trainers(found: dict) -> Recommendation:  # type: ignore[type-arg]
+    recommendation = found["worker"]
+    assert isinstance(recommendation, Recommendation)
+    return recommendation
+
+
+@given(
+    memory=st.lists(st.integers(0, 64 * GIB), min_size=LEAST_ATTEMPTS, max_size=60),
+    peaks=st.lists(st.integers(1, 64 * GIB), max_size=60),
+)
+def test_what_was_used_fits(memory: list[int], peaks: list[int]) -> None:
+    """The limit has room above the most of either, and is no less than the request; both come in steps."""
+    found = of_trainers(recommend([seen(memory)], peaks))
+    most = max(memory + [min(memory) + peak for peak in peaks])
+    assert found.most_bytes == most
+    assert found.limit_bytes >= max(1.3 * most, found.request_bytes)
+    assert found.limit_bytes <= max(1.3 * most + STEP, found.request_bytes)
+    assert found.request_bytes % STEP == found.limit_bytes % STEP == 0
+    assert found.request_bytes > 0
+
+
+@given(
+    memory=st.lists(st.integers(0, 64 * GIB), max_size=LEAST_ATTEMPTS - 1),
+    peaks=st.lists(st.integers(1, 64 * GIB), max_size=LEAST_ATTEMPTS - 1),
+)
+def test_too_little_supports_nothing(memory: list[int], peaks: list[int]) -> None:
+    """Neither few samples nor few units."""
+    assert recommend([seen(memory)], peaks) == {"worker": None}
+
+
+def test_time_without_work_does_not_count() -> None:
+    """A cluster that waits for its user all day needs no less while it works."""
+    idle, busy = seen([GIB] * 1000, cores=0.0), seen([4 * GIB] * 25, cores=2.0)
+    found = of_trainers(recommend([idle, busy], []))
+    assert found == of_trainers(recommend([busy], []))
+    assert (found.request_bytes, found.cores) == (5 * GIB - STEP, 2.5)
+
+
+def test_the_command_prints_values_for_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
+    """As they stand in a file of values, and only where they differ from what there is."""
+    found = of_trainers(recommend([seen([GIB] * 30, limit=8 * GIB)], []))
+    assert lines("worker", found) == [
+        "containers that train: at most 1.00 GiB of memory were used, and there is a limit of 8.00 GiB "
+        "(0 units, 30 samples at work)",
+        "  worker: {resources: {worker: {requests: {cpu: 1.5, memory: 1280Mi}, limits: {memory: 1536Mi}}}}",
+    ]
+    fits = of_trainers(recommend([seen([GIB] * 30, cores=3.5, limit=1536 << 20)], []))
+    assert lines("worker", fits)[-1] == "  what there is fits"
+    assert lines("etl", None) == [
+        "containers that preprocess: too little was measured, less than 20 units or samples at work"
+    ]

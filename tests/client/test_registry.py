@@ -1,0 +1,284 @@
+"""Registered models: made from an experiment, found and loaded without it; every mistake is named."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro import SubEpochSpec
+from cerebro.cli.registry import lines
+from cerebro.client import registry
+from cerebro.client.connection import Connection
+from cerebro.client.files import MountedFiles
+from cerebro.client.registry import RegistryMixin, load_model
+from cerebro.client.results import FitResult
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.registry import AliasRequest
+from cerebro.contract.tasks import FittedRef, TaskResult
+from cerebro.data.based import Layout, Range, base_namer
+from cerebro.data.durable import DurableFile, checksum
+from cerebro.data.safe_open import open_below
+from cerebro.errors import BadRequestError, CheckpointCorruptError, ConflictError, NotFoundError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
+from cerebro.usercode.encoding import encode
+from cerebro.usercode.fitted import pack_fitted, write_fitted
+from cerebro.worker.training.checkpoint import save
+from controller.registering import Registering
+from tests.client.results.fits import fit_result
+from tests.state.stories import Story, unit
+
+
+class Network(SubEpochSpec):
+    """One layer, as wide as was fitted."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [torch.nn.Linear(self.fitted["width"], 1)]
+
+
+class Trained(RegistryMixin):
+    """An experiment of two models, with checkpoints; the controller's copying is done while the client waits."""
+
+    def __init__(self, kvs: KvsClient, volumes: Volumes) -> None:
+        self.kvs, self.volumes = kvs, volumes
+        self.registering = Registering(kvs, volumes)
+        code = kvs.put_code(encode(Network()))
+        kvs.create_experiment(
+            ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
+        )
+        self.story = Story()
+        self.story.etl(workers=1)
+        self.story.fit(models=2, partitions=1, epochs=1)
+        self.story.run.request = self.story.run.fit_request.model_copy(update={"code": code.sha256})
+        for number, model in enumerate(("m00", "m01")):
+            volumes.model_checkpoints("one", "fit-1", model).mkdir(parents=True)
+            layer = torch.nn.Linear(3, 1)
+            torch.nn.init.constant_(layer.weight, number)
+            state = {"models": [layer.state_dict()], "checkpoint": {}}
+            reference = save(volumes.checkpoints, f"one/fit-1/{model}/u00000.pt", state)
+            result = TaskResult(rows=1, metrics={"loss": 5.0 - number}, checkpoint=reference)
+            self.story.do(unit(1, 0, model), 0, result)
+        path = volumes.fitted("one-d", "etl-1", 1)
+        path.parent.mkdir(parents=True)
+        fitted = write_fitted(path, pack_fitted({"width": 3}), volumes.shared)
+        self.story.state.datasets["one-d"].fitted = fitted
+        self.connection = Connection(kvs=kvs, volumes=volumes, files=MountedFiles(volumes))
+        session: Any = SimpleNamespace(name="one", connection=self.connection, state=lambda: self.story.state)
+        self._session = session
+
+    def result(self, run: str | None = None) -> FitResult:
+        return fit_result(self.story, self.volumes)
+
+    def checkpoint(self, model: str) -> Path:
+        return self.volumes.checkpoint(f"one/fit-1/{model}/u00000.pt")
+
+    def delete(self) -> None:
+        """The experiment goes with its files."""
+        shutil.rmtree(self.volumes.checkpoints / "one")
+        shutil.rmtree(self.volumes.shared / "datasets")
+
+
+@pytest.fixture
+def trained(kvs: KvsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
+    made = Trained(kvs, Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
+    monkeypatch.setattr(registry, "time", SimpleNamespace(
+        monotonic=itertools.count(0, 100).__next__, sleep=lambda _: made.registering.look()
+    ))  # fmt: skip
+    monkeypatch.setattr(registry, "connect", lambda *_: made.connection)
+    return made
+
+
+def test_a_version_is_loaded_after_its_experiment_is_gone(trained: Trained) -> None:
+    """Its modules with what was fitted, its weights, and all that is told of it."""
+    made = trained.register("digits", "m00", alias="champion")
+    trained.delete()
+    for which in ("digits/1", "digits@champion"):
+        model = load_model(which)
+        (layer,) = model.modules()
+        assert layer(torch.ones(3)).shape == (1,)
+        assert torch.equal(layer.weight, torch.zeros(1, 3))
+        assert (model.name, model.version, model.checkpoint) == (made.name, made.version, made.checkpoint)
+    told = (made.name, made.version, made.id, made.run, made.experiment, made.epoch, made.metric, made.value)
+    assert told == ("digits", 1, "m00", "fit-1", "one", 1, "loss", 5.0)
+    assert made.metrics == {"train/loss": 5.0}
+    assert made.hyperparams == {"batch_size": 1, "lr": 0.1}
+    assert made.dataset == "one-d"
+    assert made.path.read_bytes()
+
+
+def test_the_best_model_is_registered_if_none_is_named(trained: Trained) -> None:
+    """As everywhere."""
+    assert trained.register("digits").id == "m01"
+
+
+def test_a_version_stays_what_it_is_when_the_next_one_comes(trained: Trained) -> None:
+    """And the alias moves."""
+    trained.register("digits", "m00", alias="champion")
+    trained.register("digits", "m01", alias="champion")
+    assert (load_model("digits/1").id, load_model("digits/2").id) == ("m00", "m01")
+    assert load_model("digits@champion").version == 2
+    trained.kvs.move_alias("digits", AliasRequest(alias="champion", version=1))
+    assert load_model("digits@champion").version == 1
+
+
+def test_a_checkpoint_with_a_base_is_copied_as_a_whole(trained: Trained) -> None:
+    """The copy is one file of the same checksum."""
+    path = trained.checkpoint("m00")
+    whole, reference = path.read_bytes(), trained.story.run.models["m00"].visits[-1].checkpoint
+    base = DurableFile(path.with_name("base"))
+    base.write(whole[100:200])
+    written = base.commit(named=base_namer())
+    (frozen,) = path.parent.glob("frozen-*")
+    assert written.num_bytes == 100
+    layout = Layout(base=frozen.name, size=len(whole), ranges=(Range(start=100, size=100, at=0),))
+    path.write_bytes(whole[:100] + whole[200:] + layout.encoded())
+    trained.register("digits", "m00")
+    trained.delete()
+    copy = load_model("digits/1").path
+    assert copy.read_bytes() == whole
+    assert checksum(copy).checksum == reference.checksum
+
+
+@pytest.mark.parametrize("harm", ["gone", "flipped", "cut", "link", "fitted"])
+def test_a_checkpoint_that_is_gone_or_damaged_becomes_no_version(trained: Trained, harm: str) -> None:
+    """It says which file, what was expected and what to do; nothing damaged is left, and others are made."""
+    path = trained.checkpoint("m00")
+    whole = path.read_bytes()
+    match harm:
+        case "gone":
+            path.unlink()
+        case "flipped":
+            path.write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
+        case "cut":
+            path.write_bytes(whole[:-1])
+        case "link":
+            path.unlink()
+            path.symlink_to("/etc/passwd")
+        case "fitted":
+            shutil.rmtree(trained.volumes.shared / "datasets")
+    told = r"version 1 of digits could not be made: (one|datasets)/.*(is gone|was damaged).*register"
+    with pytest.raises(CheckpointCorruptError, match=told):
+        trained.register("digits", "m00", alias="champion")
+    left = list(trained.volumes.checkpoints.glob(".registry/*/*/*"))
+    assert [file.read_bytes() for file in left] == ([whole] if harm == "fitted" else [])
+    with pytest.raises(ConflictError, match="version 1 of digits cannot be loaded: "):
+        load_model("digits/1")
+    if harm != "fitted":
+        assert trained.register("digits", "m01").version == 2
+    assert trained.kvs.registered_model("digits").aliases == {}
+
+
+def test_a_copy_that_is_damaged_later_is_named(trained: Trained) -> None:
+    """With what brings it back."""
+    trained.register("digits", "m00")
+    copy = trained.volumes.checkpoint(".registry/digits/v1/model.pt")
+    copy.write_bytes(copy.read_bytes()[:-1])
+    model = load_model("digits/1")
+    told = r"version 1 of the registered model 'digits' cannot be loaded: .*Bring .registry/digits/v1/model.pt back"
+    with pytest.raises(CheckpointCorruptError, match=told):
+        model.load()
+    copy.unlink()
+    with pytest.raises(CheckpointCorruptError, match=told):
+        model.modules()
+
+
+def test_a_copy_that_was_cut_short_is_made_by_the_next_controller(trained: Trained) -> None:
+    """It finds in the store what is to be copied."""
+    asked = trained.register("digits", "m00")
+    version = trained.kvs.register_model("digits", trained.kvs.registered_model("digits").versions[0].source)
+    aside = trained.volumes.checkpoint(".registry/digits/v2")
+    aside.mkdir(parents=True)
+    (aside / ".model.pt.1-dead.aside").write_bytes(b"half")
+    Registering(trained.kvs, trained.volumes).look()
+    assert load_model(f"digits/{version.version}").checkpoint.checksum == asked.checkpoint.checksum
+
+
+@pytest.mark.parametrize("harm", ["gone", "flipped"])
+def test_a_second_controller_that_fails_leaves_what_the_first_one_made(trained: Trained, harm: str) -> None:
+    """It still has the version as one to be copied, and the checkpoint is gone or damaged by now."""
+    trained.register("digits", "m00")
+    (version,) = trained.kvs.registered_model("digits").versions
+    path = trained.checkpoint("m00")
+    whole = path.read_bytes()
+    path.unlink() if harm == "gone" else path.write_bytes(whole[:-1])
+    assert trained.registering.copy(version).error
+    assert load_model("digits/1").path.read_bytes() == whole
+    load_model("digits/1").load()
+
+
+def test_a_volume_that_is_away_is_waited_for(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version is made once it is back."""
+    from controller import registering
+
+    opened, tries = open_below, iter([OSError(5, "Input/output error")])
+
+    def away(root: Path, path: str) -> Any:
+        for error in tries:
+            raise error
+        return opened(root, path)
+
+    monkeypatch.setattr(registering, "open_below", away)
+    assert trained.register("digits", "m00").version == 1
+
+
+@pytest.mark.parametrize(
+    "which", ["digits", "digits/", "digits/0", "digits@", "digits@a@b", "digits/1@a", "", "/1"]
+)
+def test_a_text_that_names_no_version_is_refused(trained: Trained, which: str) -> None:
+    """With the two ways to name one."""
+    with pytest.raises(BadRequestError, match=r"such as digits@champion or digits/3"):
+        load_model(which)
+
+
+@pytest.mark.parametrize("name", ["Digits", "a b", "x" * 51, ""])
+def test_a_name_that_cannot_be_one_is_refused_before_anything_is_made(trained: Trained, name: str) -> None:
+    """With what was expected."""
+    with pytest.raises(BadRequestError, match=r"expected lower-case letters, digits and dashes"):
+        trained.register(name, "m00")
+    with pytest.raises(BadRequestError, match=r"expected a letter, then lower-case letters"):
+        trained.register("digits", "m00", alias=f"3{name}")
+    assert trained.kvs.registry() == ()
+
+
+def test_what_is_not_there_is_named_with_what_is(trained: Trained) -> None:
+    """Models, versions, aliases, and models of the experiment."""
+    with pytest.raises(NotFoundError, match=r"no model is registered as 'digits'; registered are: none yet"):
+        load_model("digits/1")
+    with pytest.raises(NotFoundError, match="m09"):
+        trained.register("digits", "m09")
+    trained.register("digits", "m00", alias="champion")
+    with pytest.raises(NotFoundError, match=r"no model is registered as 'digit'; registered are: digits"):
+        load_model("digit/1")
+    with pytest.raises(NotFoundError, match=r"digits has no version 2; it has 1"):
+        load_model("digits/2")
+    with pytest.raises(NotFoundError, match=r"digits has no alias 'best'; it has champion \(1\)"):
+        load_model("digits@best")
+
+
+def test_the_list_shows_what_one_looks_for(trained: Trained) -> None:
+    """The newest of each model and what has an alias; or all of one."""
+    for _ in range(3):
+        trained.register("digits", "m00")
+    trained.kvs.move_alias("digits", AliasRequest(alias="champion", version=1))
+    short = lines(trained.kvs.registry(), with_all=False)
+    assert [line.split()[0] for line in short] == ["version", "digits/3", "digits/1"]
+    assert "champion" in short[2]
+    assert "one/fit-1/m00" in short[2]
+    assert len(lines(trained.kvs.registry(), with_all=True)) == 4
+
+
+def test_fitted_of_a_registered_model_has_its_own_checksum(trained: Trained) -> None:
+    """It is the one of the data set."""
+    trained.register("digits", "m00")
+    (version,) = trained.kvs.registered_model("digits").versions
+    reference = trained.story.state.datasets["one-d"].fitted
+    assert isinstance(reference, FittedRef)
+    assert version.fitted is not None
+    assert version.fitted.checksum == reference.checksum

@@ -1,0 +1,82 @@
+"""docs/comparison.md and what writes its generated parts."""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+import pytest
+
+from benchmarks.compare import document, figures
+from benchmarks.compare.contenders import Outcome
+from benchmarks.compare.sitting import METHODS, Sitting
+
+BATCH_S = {32: 0.01, 64: 0.015, 256: 0.04, 512: 0.07}
+
+
+def sitting(**seconds: float) -> Sitting:
+    """One round, in which each method takes so long."""
+    return Sitting(
+        outcomes={
+            method.replace("_", "-"): [
+                Outcome(seconds=taken, accuracy=[0.8, 0.9], held=1_000_000, moved=2_000_000)
+            ]
+            for method, taken in seconds.items()
+        },
+        rows=1000,
+        date=datetime.date(2026, 11, 23),
+        load=(0.5, 2.0),
+    )
+
+
+def test_the_page_has_a_place_for_each_generated_part() -> None:
+    """Written anew, the page keeps its prose, and each of its parts is filled."""
+    text = document.TARGET.read_text()
+    again = document.render(text, sitting(cerebro=10.0, ddp=26.0), BATCH_S, 1e-9)
+    assert document.SECTION.sub("", again) == document.SECTION.sub("", text)
+    assert [found[2] for found in document.SECTION.finditer(text)] == [
+        "measured",
+        "sitting",
+        "faster",
+        "simulated",
+        "inputs",
+    ]
+    assert "26.0 (26.0) | 2.60" in again
+
+
+def test_a_way_that_is_faster_is_named_with_its_reason() -> None:
+    """The page says where Cerebro loses, and why."""
+    again = document.render(document.TARGET.read_text(), sitting(cerebro=10.0, averaging=9.0), BATCH_S, 1e-9)
+    assert "- Model averaging took 0.90 of Cerebro's time: weights are sent once" in again
+
+
+def test_each_way_that_can_be_faster_has_a_reason() -> None:
+    """No row is lost in silence."""
+    taken = {method.replace("-", "_"): 1.0 for method in METHODS} | {"cerebro": 10.0}
+    again = document.render(document.TARGET.read_text(), sitting(**taken), BATCH_S, 1e-9)
+    for method in METHODS:
+        assert (f"- {METHODS[method].name} took 0.10" in again) == (method != "cerebro")
+
+
+def test_a_bar_is_held_or_missed_by_the_ratio_and_not_measured_without_ray() -> None:
+    """Each bar has its line; the one of Ray Tune says how to get it where it is not there."""
+    found = {figure.bar: figure for figure in figures.of(sitting(cerebro=10.0, ddp=26.0, task_parallel=10.0))}
+    assert (found[2.5].ratio, found[2.5].holds) == (2.6, True)
+    assert (found[1.05].ratio, found[1.05].holds) == (1.0, False)
+    assert math.isnan(found[1.4].ratio)
+    assert not found[1.4].holds
+    assert "make compare" in found[1.4].measured
+
+
+@pytest.mark.parametrize("method", figures.BARS)
+def test_each_bar_is_of_a_way(method: str) -> None:
+    """A bar that nobody measures would never be missed."""
+    assert method in METHODS
+
+
+def test_the_simulation_alone_keeps_what_was_measured() -> None:
+    """A table at the paper's scale can be made anew without another sitting."""
+    measured = document.render(document.TARGET.read_text(), sitting(cerebro=10.0, ddp=26.0), BATCH_S, 1e-9)
+    again = document.render(measured, None, BATCH_S | {512: 0.1}, 1e-9)
+    assert "26.0 (26.0) | 2.60" in again
+    assert again != measured

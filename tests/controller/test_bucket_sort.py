@@ -1,0 +1,116 @@
+"""Rows sorted in files: as if they were sorted in memory, however small the files are and however they come."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.errors import StorageFullError
+from controller.bucket_sort import BucketSort, DuplicateIdError
+
+SCHEMA = pa.schema(
+    [("id", pa.string()), ("value", pa.int64()), ("words", pa.list_(pa.string())), ("is_odd", pa.bool_())]
+)
+
+
+def rows(ids: Sequence[int]) -> pa.RecordBatch:
+    """A row each, with a column of each kind of layout."""
+    columns = [
+        [str(n) for n in ids],
+        [None if n % 5 == 0 else n for n in ids],
+        [[str(n)] * (n % 3) for n in ids],
+        [bool(n % 2) for n in ids],
+    ]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(each, kind) for each, kind in zip(columns, SCHEMA.types, strict=True)], schema=SCHEMA
+    )
+
+
+def tiny(folder: Path, num_bytes: int = 10_000) -> BucketSort:
+    """Scatters every few rows, and most buckets again."""
+    return BucketSort(folder, SCHEMA, num_bytes, chunk_bytes=400, bucket_bytes=300)
+
+
+def put(sort: BucketSort, keys: dict[int, int], batch: int) -> None:
+    ids = list(keys)
+    for start in range(0, len(ids), batch):
+        part = ids[start : start + batch]
+        sort.add(np.array([keys[n] for n in part], np.uint64), rows(part))
+
+
+KEYS = st.dictionaries(
+    st.integers(0, 10_000), st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 3)), max_size=120
+)
+"""Of ids. Many are equal, or equal in their first bits."""
+
+
+@settings(max_examples=60)
+@given(keys=KEYS, batch=st.integers(1, 50), most=st.integers(0, 130), estimate=st.integers(0, 100_000))
+def test_rows_come_in_the_order_of_keys_and_ids(
+    tmp_path_factory: pytest.TempPathFactory, keys: dict[int, int], batch: int, most: int, estimate: int
+) -> None:
+    """Whole rows, as many as are asked for; no file is left."""
+    folder = tmp_path_factory.mktemp("sort")
+    with closing(tiny(folder, estimate)) as sort:
+        put(sort, keys, batch)
+        found = pa.Table.from_batches(sort.runs(most), SCHEMA)
+    expected = sorted(keys, key=lambda n: (keys[n], str(n)))[:most]
+    assert found.to_pylist() == rows(expected).to_pylist()
+    assert list(folder.iterdir()) == []
+
+
+@given(keys=KEYS.filter(bool), again=st.data(), most=st.integers(0, 130))
+def test_an_id_that_is_there_twice_is_found(
+    tmp_path_factory: pytest.TempPathFactory, keys: dict[int, int], again: st.DataObject, most: int
+) -> None:
+    """Wherever the two rows come, also among rows that are not asked for."""
+    twice = again.draw(st.sampled_from(sorted(keys)))
+    with closing(tiny(tmp_path_factory.mktemp("sort"))) as sort:
+
+        def sorted_again() -> None:
+            put(sort, keys, 7)
+            put(sort, {twice: keys[twice]}, 1)
+            list(sort.runs(most))
+
+        with pytest.raises(DuplicateIdError) as found:
+            sorted_again()
+    assert found.value.args[0] == [str(twice)]
+
+
+def test_one_id_in_all_rows_is_found_at_once(tmp_path: Path) -> None:
+    """Before it fills a bucket that no further bit of its key could split."""
+    with closing(tiny(tmp_path)) as sort, pytest.raises(DuplicateIdError):
+        sort.add(np.zeros(40, np.uint64), rows([7] * 40))
+
+
+def test_small_tables_need_no_files(tmp_path: Path) -> None:
+    """What fits memory stays there."""
+    with closing(BucketSort(tmp_path, SCHEMA, 10_000)) as sort:
+        put(sort, {n: n for n in range(100)}, 10)
+        assert sum(run.num_rows for run in sort.runs(100)) == 100
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_volume_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the folder, and what to do."""
+
+    class Full:
+        def __init__(self, *given: Any) -> None: ...
+
+        def __enter__(self) -> Full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __exit__(self, *given: object) -> None: ...
+
+    monkeypatch.setattr("controller.bucket_sort.pa.OSFile", Full)
+    with closing(tiny(tmp_path)) as sort, pytest.raises(StorageFullError, match=str(tmp_path)):
+        put(sort, {n: n << 55 for n in range(100)}, 10)

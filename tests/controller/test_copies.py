@@ -1,0 +1,152 @@
+"""Copies that relieve slow workers: where they pay, what they save, and that they stay few."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.records import Holding, PodRef, WorkerRecord, WorkerStatus, WorkerUsage
+from cerebro.contract.tasks import EtlTask, TaskBody
+from cerebro.state.experiment import fold
+from controller.cluster_snapshot import worker_view
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario
+from tests.controller.disturbed import disturbed
+from tests.controller.test_core import (
+    assert_complete,
+    assert_exclusive,
+    own_partition,
+)
+from tests.controller.test_workers_change import remade, simulate, trained_by
+
+ETL_S, UNIT_S = 60.0, 300.0
+
+
+def stragglers(
+    slower: Mapping[str, float], *, seed: int = 0, sigma: float = 0.1, etl_s: float = ETL_S
+) -> Scenario:
+    """Eight workers, some slower than the others."""
+    rng = Random(seed)
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        if isinstance(body, EtlTask):
+            return etl_s
+        return UNIT_S * slower.get(worker, 1.0) * rng.lognormvariate(0, sigma)
+
+    return Scenario(holdings=own_partition(8), unit_time=unit_time, lease_s=60.0)
+
+
+def test_a_worker_four_times_slower_costs_a_third_more() -> None:
+    """Not four times: its partition is made on others, too, which train on it."""
+    calm = simulate(stragglers({}), models=16)
+    slow = simulate(stragglers({"worker-3": 4.0}), models=16)
+    assert slow.now - ETL_S < 1.45 * (calm.now - ETL_S)
+    state = fold(EXPERIMENT, slow.log)
+    assert_complete(state, epochs=2, partitions=8)
+    assert_exclusive(slow)
+    assert len(trained_by(state)[3]) > 1
+
+
+@pytest.mark.parametrize(("seed", "sigma"), [(0, 0.1), (1, 0.3), (2, 0.3)])
+def test_equal_workers_get_no_copies(seed: int, sigma: float) -> None:
+    """Whatever the noise of unit times."""
+    assert remade(simulate(stragglers({}, seed=seed, sigma=sigma), models=16).log) == []
+
+
+def test_two_slow_workers_are_relieved() -> None:
+    """A copy of either does not end the run sooner by itself; both do."""
+    slow = simulate(stragglers({"worker-3": 4.0, "worker-5": 4.0}), models=16)
+    assert {"p3", "p5"} <= {partition for partition, _ in remade(slow.log)}
+    assert slow.now < 32 * UNIT_S * 2
+
+
+def test_a_copy_that_takes_longer_than_it_saves_is_not_made() -> None:
+    """Half of what a copy would save is the most that making it may take."""
+    slow = stragglers({"worker-3": 4.0}, etl_s=100 * UNIT_S)
+    assert remade(simulate(slow, models=16).log) == []
+
+
+def status(used: int, *, held: int = 1, pod: bool = True) -> WorkerStatus:
+    """A worker whose volume of 100 bytes is used so far."""
+    record = WorkerRecord(
+        worker="worker-0",
+        incarnation="a",
+        weight=1.0,
+        cores=1,
+        kinds=("train",),
+        holdings=tuple(Holding(dataset="d", partition=p) for p in range(held)),
+        pod=PodRef(name="worker-0", uid="u", container="worker") if pod else None,
+    )
+    usage = WorkerUsage(cores=1, shards_used_bytes=used, shards_total_bytes=100)
+    return WorkerStatus(record=record, silent_s=0.0, usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("asked", "has_room"),
+    [
+        (status(40), True),
+        (status(45), False),  # 1.2 x 45 and a twentieth of the volume are more than the 55 that are free
+        (status(60, held=3), True),
+        (status(75, pod=False), True),
+        (status(85, pod=False), False),
+        (status(45).model_copy(update={"usage": None}), True),
+    ],
+)
+def test_a_volume_has_room_for_a_copy_and_some_more(asked: WorkerStatus, has_room: bool) -> None:
+    """1.2 times a partition and a twentieth of the volume; on a machine's own disk a fifth of it."""
+    assert worker_view(asked, None, silent_s=0.0, lease_s=10.0).has_room is has_room
+
+
+def test_a_worker_without_room_gets_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those with room are given one."""
+    cramped = {f"worker-{number}" for number in range(6)}
+    before = Simulation.snapshot
+
+    def snapshot(self: Simulation):  # type: ignore[no-untyped-def]
+        seen = before(self)
+        for name, view in seen.workers.items():
+            object.__setattr__(view, "has_room", name.removesuffix("-etl") not in cramped)
+        return seen
+
+    monkeypatch.setattr(Simulation, "snapshot", snapshot)
+    slow = simulate(stragglers({"worker-3": 4.0}), models=16)
+    made = remade(slow.log)
+    assert made
+    assert {worker for _, worker in made} <= {"worker-6-etl", "worker-7-etl"}
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    shape=st.tuples(st.integers(1, 6), st.integers(2, 5), st.integers(1, 3)),
+    slower=st.lists(st.sampled_from((1.0, 1.0, 4.0, 20.0)), min_size=5, max_size=5),
+    etl_s=st.sampled_from((0.5, 5.0)),
+    crashes=st.frozensets(st.integers(0, 80), max_size=3),
+    outages=st.lists(st.tuples(st.integers(0, 4), st.floats(0.5, 60), st.floats(1.5, 30)), max_size=3),
+    times=st.randoms(use_true_random=False),
+)
+def test_whoever_is_slow_every_unit_is_done_once_and_no_copy_is_made_twice(  # type: ignore[no-untyped-def]
+    shape, slower, etl_s, crashes, outages, times
+) -> None:
+    """With losses and a controller that dies: completeness, isolation, exclusive access; a volume gets a partition at
+    most once, as nothing is removed."""
+    models, workers, epochs = shape
+    drawn = disturbed(workers, outages=outages, faults={}, times=times)
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        factor = slower[int(worker.split("-")[1])]
+        return etl_s if isinstance(body, EtlTask) else float(factor * times.uniform(0.5, 2.0))
+
+    scenario = Scenario(
+        holdings=drawn.holdings, unit_time=unit_time, outages=drawn.outages, crash_before=crashes
+    )
+    simulation = simulate(scenario, models=models, epochs=epochs, partitions=workers)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=epochs, partitions=workers)
+    assert_exclusive(simulation)
+    assert max(Counter(remade(simulation.log)).values(), default=0) <= 1
+    own = {(f"p{n}", f"worker-{n}-etl") for n in range(workers)}
+    assert own.isdisjoint(remade(simulation.log))

@@ -1,0 +1,128 @@
+"""The pass of `ETLSpec.fit` over the training rows: before all rows, once for a data set, then known to all tasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted, RunStopRequested
+from cerebro.contract.records import KNOWS_FITTED
+from cerebro.contract.runs import EtlRequest
+from cerebro.contract.tasks import (
+    KINDS,
+    EtlTask,
+    FailureKind,
+    FittedRef,
+    FittingTask,
+    TaskResult,
+    TrainTask,
+)
+from cerebro.state import TaskKey
+from cerebro.state.waiting import waiting_for
+from controller import tasks
+from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
+from tests.state.stories import SHA, Story, etl_plan, joined, unit
+
+FITTED = FittedRef(name="datasets/d/fitted/etl-1-a1.pickle", checksum="xxh3_64:0", size=3)
+FITTING = TaskKey(run="etl-1", kind="fitting")
+
+
+def begun(story: Story, run: str = "etl-1", *, fits: bool = True) -> None:
+    """An ETL run has started."""
+    story.tell(
+        RunRequested(run=run, request=EtlRequest(code=SHA, code_fingerprint=SHA, fits=fits)),
+        RunStarted(run=run, plan=etl_plan(2, {"train": 10, "valid": 4})),
+    )
+
+
+@pytest.fixture
+def story() -> Story:
+    """Two workers that know of it, and a run that fits."""
+    made = Story(workers=0)
+    for number in range(2):
+        made.tell(joined(number, partitions=()).model_copy(update={"kinds": (*KINDS, KNOWS_FITTED)}))
+    begun(made)
+    return made
+
+
+def given(story: Story, run: str = "etl-1") -> dict[str, api.Assign]:
+    core = core_of(story)
+    steps = core.decide(all_here(story), core.state.runs[run])
+    return {step.task: step for step in steps if isinstance(step, api.Assign)}
+
+
+def test_rows_wait_until_all_training_rows_were_seen(story: Story) -> None:
+    """By one task, of the training split alone; what it returned is told of every task from then on."""
+    (step,) = given(story).values()
+    assert isinstance(step.body, FittingTask)
+    assert (step.task, step.devices, step.body.partitions) == ("etl-1/fitting", (), (0, 1))
+    story.start(FITTING, 0, ())
+    assert given(story) == {}
+    story.commit(FITTING, 0, TaskResult(rows=20, fitted=FITTED))
+    bodies = [step.body for step in given(story).values()]
+    assert {type(body) for body in bodies} == {EtlTask}
+    assert all(isinstance(body, EtlTask) and body.fitted == FITTED for body in bodies)
+    for split, rows in (("train", 10), ("valid", 4)):
+        for number in range(2):
+            key = TaskKey(run="etl-1", kind="etl", split=split, partition=number)
+            story.do(key, number, TaskResult(rows=rows))
+    assert story.state.runs["etl-1"].is_complete()
+    story.tell(RunFinished(run="etl-1", outcome="finished"))
+    story.fit(models=1)
+    body = tasks.body(RECORD, story.state, story.run, unit(1, 0))
+    assert isinstance(body, TrainTask)
+    assert body.fitted == FITTED
+
+
+def test_a_worker_that_dies_has_another_one_fit(story: Story) -> None:
+    """What it had begun is nothing; two attempts write two files."""
+    (first,) = given(story).values()
+    story.fail(FITTING, 0, FailureKind.CRASH, "killed")
+    (second,) = given(story).values()
+    assert (first.attempt, second.attempt) == (1, 2)
+
+
+def test_a_mistake_in_fit_ends_the_run(story: Story) -> None:
+    """With what it says: no row could be preprocessed."""
+    story.fail(FITTING, 0, FailureKind.USER_ERROR, "ETLSpec.fit raised")
+    core = core_of(story)
+    (step,) = core.decide(all_here(story), core.state.runs["etl-1"])
+    assert isinstance(step, api.Note)
+    assert isinstance(step.event, RunFinished)
+    assert (step.event.outcome, step.event.error) == ("failed", "ETLSpec.fit raised\nTraceback")
+
+
+@pytest.mark.parametrize("fitted", [FITTED, None])
+def test_the_same_data_set_is_fitted_once(story: Story, fitted: FittedRef | None) -> None:
+    """An interrupted run's result counts for the next one; also that a spec, which nobody had opened, does not fit."""
+    story.do(FITTING, 0, TaskResult(fitted=fitted))
+    assert all(
+        isinstance(step.body, EtlTask) and step.body.fitted == fitted for step in given(story).values()
+    )
+    story.tell(RunStopRequested(run="etl-1"), RunFinished(run="etl-1", outcome="stopped"))
+    begun(story, "etl-2")
+    bodies = [step.body for step in given(story, "etl-2").values()]
+    assert bodies
+    assert all(isinstance(body, EtlTask) and body.fitted == fitted for body in bodies)
+
+
+def test_a_run_that_was_interrupted_before_begins_anew(story: Story) -> None:
+    """Nothing was made of the rows yet."""
+    story.tell(RunStopRequested(run="etl-1"), RunFinished(run="etl-1", outcome="stopped"))
+    begun(story, "etl-2")
+    assert list(given(story, "etl-2")) == ["etl-2/fitting"]
+
+
+def test_workers_of_an_earlier_version_are_given_nothing_of_such_a_data_set() -> None:
+    """They would not hand it to the spec. Of other data sets they are given what they always were."""
+    story = Story(workers=2)
+    begun(story, fits=False)
+    bodies = [step.body.model_dump(mode="json") for step in given(story).values()]
+    assert bodies
+    assert not any("fitted" in body for body in bodies)
+    assert "fits" not in story.state.runs["etl-1"].request.model_dump(mode="json")
+    other = Story(workers=2)
+    begun(other)
+    assert given(other) == {}
+    told = "waiting for an upgrade of worker-0, worker-1, of a version that does not know ETLSpec.fit"
+    assert waiting_for(other.state, other.state.runs["etl-1"]) == told

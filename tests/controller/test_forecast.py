@@ -1,0 +1,85 @@
+"""When a run would end with so many workers."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.advisor.answering import answer
+from controller.brain.forecast import Outlook, forecast
+from tests.controller.brain_worlds import outlook
+
+
+def test_more_workers_help_as_far_as_there_is_something_to_share() -> None:
+    """16 models on 8 partitions: half of the workers take twice as long, twice as many half, and what they have to wait
+    for to be there; 8 models cannot use twice as many."""
+    found = forecast(outlook(16, 8, 4), [8, 4, 16])
+    assert found[8].p50_s == pytest.approx(16 * 4 * 300, rel=0.05)
+    assert found[4].p50_s == pytest.approx(2 * found[8].p50_s, rel=0.05)
+    assert 0.5 * found[8].p50_s < found[16].p50_s < 0.62 * found[8].p50_s
+    few = forecast(outlook(8, 8, 4), [8, 16])
+    assert few[16].p50_s > 0.8 * few[8].p50_s
+
+
+def test_a_forecast_knows_of_the_copies_that_relieve_a_slow_worker() -> None:
+    """Of eight workers one takes four times as long: not four times the makespan."""
+    calm, slow = forecast(outlook(16, 8, 2), [8])[8], forecast(outlook(16, 8, 2, slow=4.0), [8])[8]
+    assert 1.05 * calm.p50_s < slow.p50_s < 1.5 * calm.p50_s
+
+
+def test_noise_and_losses_make_it_later_and_less_sure() -> None:
+    """Nine of ten simulations need longer than one half; workers that are lost now and then cost more."""
+    calm = forecast(outlook(8, 8, 2, sigma=0.0), [8])[8]
+    noisy = forecast(outlook(8, 8, 2, sigma=0.3), [8])[8]
+    lossy = forecast(replace(outlook(8, 8, 2, sigma=0.3), losses_per_s=1 / 3600), [8])[8]
+    assert calm.p90_s == pytest.approx(calm.p50_s)
+    assert noisy.p90_s > noisy.p50_s > calm.p50_s
+    assert lossy.p50_s > noisy.p50_s
+
+
+@pytest.mark.parametrize(("models", "partitions", "epochs"), [(256, 16, 1), (256, 16, 10), (500, 40, 3)])
+def test_a_large_run_takes_no_longer_than_its_limit(models: int, partitions: int, epochs: int) -> None:
+    """It is simulated in part, and what that tells is right for the whole."""
+    asked = outlook(models, partitions, epochs)
+    began = time.process_time()
+    found = forecast(asked, [partitions, partitions // 2, 2 * partitions], limit_s=0.5)
+    assert time.process_time() - began < 3
+    assert found[partitions].p50_s == pytest.approx(models * epochs * 300, rel=0.06)
+    assert found[partitions // 2].p50_s == pytest.approx(2 * models * epochs * 300, rel=0.06)
+
+
+def test_questions_and_answers_go_through_json() -> None:
+    """As they do between the controller and its helper."""
+    asked = outlook(4, 4, 1)
+    assert Outlook.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    message = json.loads(json.dumps({"ask": "forecast", "outlook": asked.to_json(), "counts": [4, 2]}))
+    told = answer(message)["ends"]
+    assert [count for count, _, _ in told] == [4, 2]
+    assert all(0 < p50 <= p90 for _, p50, p90 in told)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    shape=st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3)),
+    left=st.integers(1, 31),
+    counts=st.lists(st.integers(-1, 12), min_size=1, max_size=5),
+    slow=st.sampled_from((1.0, 4.0)),
+    lost=st.booleans(),
+)
+def test_whatever_is_left_and_whoever_holds_it_there_is_an_end(  # type: ignore[no-untyped-def]
+    shape, left, counts, slow, lost
+) -> None:
+    """Models half done, partitions that nobody holds, any number of workers: an end for each that makes sense."""
+    models, partitions, workers, epochs = shape
+    asked = outlook(models, partitions, epochs, workers=workers, slow=slow)
+    mask = left & ((1 << partitions) - 1)
+    holders = ((), *asked.holders[1:]) if lost else asked.holders
+    asked = replace(asked, left=(mask, *asked.left[1:]), holders=holders)
+    found = forecast(asked, counts, limit_s=0.2)
+    assert found.keys() == {count for count in counts if count > 0}
+    assert all(0 <= ends.p50_s <= ends.p90_s * (1 + 1e-9) for ends in found.values())

@@ -1,0 +1,149 @@
+"""What goes wrong beside a broken machine does not mislead the controller."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro.contract.health import (
+    CheckRequest,
+    CheckResult,
+    HealthAnswer,
+    IncidentRequest,
+    Probe,
+    QuarantineWorkerRequest,
+    ReleaseRequest,
+    WorkerCheck,
+    WorkerHealth,
+)
+from cerebro.contract.records import CHECKS_NODE
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import ConflictError
+from cerebro.state import ModelState, TaskKey, TaskState, quarantine
+from cerebro.state.tasks import Task
+from controller.health import Quarantined, act, evidence, given_up_at
+from controller.machines import Machines
+from tests.controller.test_machines import ECC, ended, status
+
+BAD = CheckResult(incarnation="a", probes=(Probe(name="memory", problem="1 word"),))
+
+
+def with_check(result: CheckResult = BAD, *, at_s: float = 2.0) -> WorkerHealth:
+    return WorkerHealth(check=WorkerCheck(asked=1.0, reason="r", by="ada", ended=at_s, result=result))
+
+
+class Store:
+    """Keeps the limits of quarantine, as the store does."""
+
+    def __init__(self, workers: int, broken: int) -> None:
+        self.statuses = [status(f"worker-{number}", CHECKS_NODE) for number in range(workers)]
+        self.health = HealthAnswer(workers={f"worker-{number}": with_check() for number in range(broken)})
+        self.incidents: list[IncidentRequest] = []
+        self.leads = True
+
+    def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
+        if not self.leads:
+            raise ConflictError("leadership term 1 has ended, term 2 leads")
+        changed = quarantine.quarantined(worker, request, self.statuses, self.health, 3.0).health
+        self.health = self.health.model_copy(update={"workers": {**self.health.workers, worker: changed}})
+        return changed
+
+    def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
+        raise AssertionError
+
+    def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+        raise AssertionError
+
+    def tell_incident(self, request: IncidentRequest) -> None:
+        if not self.leads:
+            raise ConflictError("leadership term 1 has ended, term 2 leads")
+        self.incidents.append(request)
+
+    def decide(self, experiment: str, request: Any) -> Any:
+        raise AssertionError
+
+
+def tend(store: Store, health: HealthAnswer) -> bool:
+    return Machines(store).tend(1, store.statuses, health, seen={}, open_runs=[], now=3.0)
+
+
+def test_two_broken_workers_in_one_pass_are_not_lost_leadership() -> None:
+    """The second one of three is more than half: it is spared, and the limits count the first."""
+    store = Store(3, 2)
+    assert tend(store, store.health)
+    assert store.health.quarantined() == {"worker-0"}
+    assert [(each.worker, each.what) for each in store.incidents] == [("worker-1", "not quarantined")]
+
+
+def test_what_the_store_refuses_is_looked_at_again() -> None:
+    """A person has quarantined one meanwhile: the controller, which has read nothing of that, still leads."""
+    store = Store(3, 2)
+    old = HealthAnswer(workers={"worker-1": with_check()})
+    store.quarantine_worker("worker-0", QuarantineWorkerRequest(reason="mine", by="ada"))
+    assert not tend(store, old)
+    assert [each.worker for each in store.incidents] == ["worker-1"]
+
+
+def test_a_stale_term_is_told() -> None:
+    """Another controller leads: this one does nothing more."""
+    store = Store(3, 1)
+    store.leads = False
+    with pytest.raises(ConflictError, match="term 2 leads"):
+        tend(store, store.health)
+
+
+def test_tasks_of_two_experiments_are_not_one() -> None:
+    """Every experiment has a `fit-1`: that the same names failed at two workers says nothing of a task."""
+    failed = [ended("fit-1/train/m0/e0/p0", ECC), ended("fit-1/train/m1/e0/p0", ECC)]
+    fine = {f"worker-{number}": [ended("fit-1/train/z")] for number in range(2, 8)}
+    workers = [status(f"worker-{number}", CHECKS_NODE) for number in range(8)]
+    one, two = ([each._replace(experiment=name) for each in failed] for name in ("one", "two"))
+    seen = evidence([{"worker-0": one}, fine, {"worker-1": two}])
+    found = act(workers, HealthAnswer(), seen, 200.0)
+    assert [(type(each), each.worker) for each in found] == [
+        (Quarantined, "worker-0"),
+        (Quarantined, "worker-1"),
+    ]
+
+
+def attempts(*ends: tuple[str, str]) -> Task:
+    """A task with attempts at (worker, how it ended): `ecc`, `oom` or `silent`."""
+    task = Task(key=TaskKey(run="fit-1", kind="train", model="m0", epoch=0, partition=0))
+    for worker, how in ends:
+        if task.state is TaskState.FAILED:
+            task.retry()
+        number: Any = len(task.attempts) + 1
+        at: Any = SimpleNamespace(attempt=number, time=float(number), devices=(0,), way=None, others=())
+        task.assign(at, worker)
+        task.start(at)
+        if how == "ecc":
+            task.fail(SimpleNamespace(time=number, failure=ECC), 3)  # type: ignore[arg-type]
+        else:
+            loss = FailureKind.OUT_OF_MEMORY if how == "oom" else FailureKind.CRASH
+            task.revoke(SimpleNamespace(time=number, reason=how, loss=loss), 3)  # type: ignore[arg-type]
+    return task
+
+
+def run_of(task: Task) -> Any:
+    return SimpleNamespace(
+        models={"m0": SimpleNamespace(id="m0", state=ModelState.FAILED)}, tasks={"t": task}
+    )
+
+
+@pytest.mark.parametrize("how", ["oom", "silent"])
+def test_what_containers_were_killed_for_elsewhere_is_not_retried(how: str) -> None:
+    """One failure at a quarantined worker, then losses at another one gave the task up."""
+    task = attempts(("worker-0", "ecc"), *[("worker-1", how)] * (3 if how == "oom" else 6))
+    assert task.state is TaskState.FAILED
+    assert given_up_at({"worker-0"}, run_of(task), {}) == []
+
+
+def test_the_controller_retries_a_task_once() -> None:
+    """It was given up at the quarantined worker; after a retry, its attempts are of both times."""
+    task = attempts(*[("worker-0", "ecc")] * 5)
+    assert task.state is TaskState.FAILED
+    assert given_up_at({"worker-0"}, run_of(task), {}) == ["m0"]
+    assert given_up_at({"worker-0"}, run_of(task), {"m0": 7.0}) == []
+    assert given_up_at({"worker-1"}, run_of(task), {}) == []

@@ -1,0 +1,473 @@
+"""Machines that fail, under the controller's own core: checked, quarantined within limits, and no model is lost."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed
+from cerebro.contract.health import (
+    CONTROLLER,
+    CheckResult,
+    HealthAnswer,
+    Probe,
+    Quarantine,
+    QuarantineWorkerRequest,
+    ReleaseRequest,
+    WorkerCheck,
+    WorkerHealth,
+)
+from cerebro.contract.records import CHECKS_NODE, WorkerStatus
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.errors import ConflictError
+from cerebro.state import ModelState, RunState
+from cerebro.state.experiment import fold
+from cerebro.state.tasks import MAX_DEVICE_FAILURES
+from cerebro.state.workers import Ended
+from controller.health import Checked, Quarantined, Released, Spared, act, left_out, suspects
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
+from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+from tests.kvs_api.bench import worker
+
+ECC = Failure(kind=FailureKind.DEVICE, message="CUDA error: uncorrectable ECC error encountered")
+ILLEGAL = Failure(
+    kind=FailureKind.USER_ERROR, message="CUDA error: an illegal memory access", may_be_device=True
+)
+PLAIN = Failure(kind=FailureKind.USER_ERROR, message="KeyError: 'label'")
+KILLED = Failure(kind=FailureKind.CRASH, message="the process ended by signal SIGSEGV")
+
+
+def at(bad: str, failure: Failure = ECC) -> Outcome:
+    """Every unit fails at one worker."""
+    return lambda body, attempt, name: failure if isinstance(body, TrainTask) and name == bad else None
+
+
+def simulate(scenario: Scenario, *, models: int = 6, epochs: int = 2, partitions: int = 0) -> Simulation:
+    scenario.has_pods = True
+    made = Simulation(scenario, request(models, epochs), plan(models, partitions or len(scenario.holdings)))
+    made.run()
+    return made
+
+
+def failures(simulation: Simulation) -> list[TaskFailed]:
+    return [event for event in simulation.log if isinstance(event, TaskFailed)]
+
+
+# --- a broken machine ------------------------------------------------------------------------------
+
+
+def test_one_bad_card_ends_no_grid() -> None:
+    """Two failures, then what it held is made elsewhere, and all models are trained."""
+    simulation = simulate(Scenario(holdings=own_partition(3), outcome=at("worker-1")), models=16)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
+    assert len(failures(simulation)) <= 2
+    known = simulation.store.workers_health()
+    assert known.quarantined() == {"worker-1"}
+    made = [e for e in simulation.log if isinstance(e, TaskCommitted) and e.task == "fit-1/etl/train/p1"]
+    assert made
+    assert "worker-1-etl" not in {event.worker for event in made}
+    assert [each.what for each in known.incidents] == ["check passed", "quarantined"]
+
+
+def test_a_failed_check_quarantines_after_one_failure() -> None:
+    """The worker itself says what is wrong; meanwhile it is given nothing new."""
+    scenario = Scenario(
+        holdings=own_partition(3),
+        outcome=at("worker-1"),
+        # The first failure comes while the device's next unit is there already: it fails as well.
+        unit_time=lambda body, name: 1.0,
+        check=lambda name: "arithmetic: 3 rows came out wrong" if name == "worker-1" else "",
+    )
+    simulation = simulate(scenario)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
+    mark = simulation.store.workers_health().of("worker-1").quarantine
+    assert mark is not None
+    assert mark.by == CONTROLLER
+
+
+def test_while_a_machine_is_checked_it_is_given_nothing_new() -> None:
+    """From the moment that the check is asked for until it is told."""
+    failed: list[float] = []
+
+    def once(body: TaskBody, attempt: int, name: str) -> Failure | None:
+        if isinstance(body, TrainTask) and name == "worker-1" and not failed:
+            failed.append(1.0)
+            return ECC
+        return None
+
+    simulation = simulate(Scenario(holdings=own_partition(3), outcome=once))
+    (end,) = (event.time for event in failures(simulation))
+    check = simulation.store.workers_health().of("worker-1").check
+    assert check is not None
+    assert check.ended is not None
+    assert check.asked >= end
+    given_meanwhile = [
+        event
+        for event in simulation.log
+        if isinstance(event, TaskAssigned)
+        and event.worker == "worker-1"
+        and check.asked < event.time < check.ended
+    ]
+    assert given_meanwhile == []
+    assert simulation.store.workers_health().quarantined() == set()
+
+
+def test_what_failed_of_a_machine_goes_elsewhere_first() -> None:
+    """Where somebody else holds the partition as well; and it costs the task no attempt."""
+    tried: list[str] = []
+
+    def once(body: TaskBody, attempt: int, name: str) -> Failure | None:
+        if getattr(body, "model", "") == "m01" and getattr(body, "unit", -1) == 0:
+            tried.append(name)
+            return ECC if len(tried) == 1 else None
+        return None
+
+    held = {"worker-0": [0, 1], "worker-1": [0, 1]}
+    simulation = Simulation(Scenario(holdings=held, outcome=once), request(4, 2), plan(4, 2))
+    simulation.run(limit=20_000)
+    assert len(set(tried[:2])) == 2
+    state = fold(EXPERIMENT, simulation.log)
+    assert_complete(state, epochs=2, partitions=2)
+    (task,) = (t for t in state.runs["fit-1"].tasks.values() if t.device_failures)
+    assert (task.failures, task.device_failures) == (0, 1)
+
+
+def test_machines_that_all_fail_are_not_the_cause() -> None:
+    """No task goes round for ever, at most half of the workers are quarantined, and people are told why no more."""
+    everywhere: Outcome = lambda body, attempt, name: ECC if isinstance(body, TrainTask) else None  # noqa: E731
+    simulation = simulate(Scenario(holdings=own_partition(4), outcome=everywhere), models=3)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    assert run.state is RunState.FAILED
+    assert "perhaps no single worker is the cause" in run.error
+    assert all(task.device_failures <= MAX_DEVICE_FAILURES for task in run.tasks.values())
+    known = simulation.store.workers_health()
+    assert len(known.quarantined()) <= 2
+    assert "not quarantined" in {each.what for each in known.incidents}
+
+
+def test_models_that_were_given_up_for_what_one_machine_did_are_tried_again() -> None:
+    """Whatever it was that killed their units there, before its check told that it is broken."""
+    scenario = Scenario(
+        holdings=own_partition(3),
+        outcome=at("worker-1", KILLED),
+        check=lambda name: "memory: 1 word" if name == "worker-1" else "",
+    )
+    simulation = simulate(scenario, models=4)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
+    assert simulation.store.workers_health().quarantined() == {"worker-1"}
+
+
+# --- a mistake in user code -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_mistake_in_all_models_costs_one_attempt_and_quarantines_nobody(workers: int) -> None:
+    """Although a broken device raises the same. It is told as soon, but for that attempt and a check."""
+    ends = []
+    for failure in (PLAIN, ILLEGAL):
+        mistake: Outcome = lambda body, attempt, name, failure=failure: (  # type: ignore[misc]  # noqa: E731
+            failure if isinstance(body, TrainTask) else None
+        )
+        simulation = simulate(Scenario(holdings=own_partition(workers), outcome=mistake))
+        run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+        assert run.state is RunState.FAILED
+        assert failure.message in run.error
+        assert simulation.store.workers_health().quarantined() == set()
+        ends.append((len(failures(simulation)), run.ended))
+    (plain, plain_s), (alike, alike_s) = ends
+    assert alike - plain <= 1
+    assert alike_s - plain_s <= 3.0
+
+
+def test_a_unit_that_another_worker_does_shows_that_the_machine_was_the_cause() -> None:
+    """Then the next one of the kind is tried elsewhere as well; two of them, and the worker is quarantined."""
+    held = {"worker-0": [0, 1], "worker-1": [0, 1], "worker-2": [0, 1]}
+    scenario = Scenario(holdings=held, outcome=at("worker-1", ILLEGAL))
+    simulation = Simulation(scenario, request(8, 2), plan(8, 2))
+    simulation.run(limit=20_000)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
+    assert simulation.store.workers_health().quarantined() == {"worker-1"}
+
+
+def test_beside_a_worker_of_an_older_version_nobody_tells_of_machines() -> None:
+    """It could not read what is asked of it. Once all are new, all are asked."""
+    for old, expected in ((frozenset({"worker-0"}), {False}), (frozenset[str](), {True})):
+        asked: set[bool] = set()
+
+        def look(body: TaskBody, attempt: int, name: str, asked: set[bool] = asked) -> None:
+            if isinstance(body, TrainTask):
+                asked.add(body.tells_device)
+
+        scenario = Scenario(holdings=own_partition(2), outcome=look, without_ways=old)
+        Simulation(scenario, request(2, 1), plan(2, 2)).run()
+        assert asked == expected
+
+
+# --- people -----------------------------------------------------------------------------------------
+
+
+def test_a_person_takes_a_worker_out_and_puts_it_back() -> None:
+    """What it runs it gives back, what it alone holds is made elsewhere; afterwards it is given tasks again."""
+    scenario = Scenario(holdings=own_partition(3), unit_time=lambda body, name: 2.0, has_pods=True)
+    simulation = Simulation(scenario, request(6, 4), plan(6, 3))
+    store = simulation.store
+    mine = QuarantineWorkerRequest(reason="its fan is loud", by="ada")
+    simulation._at(5.0, lambda: store.quarantine_worker("worker-1", mine))
+    simulation._at(40.0, lambda: store.release_worker("worker-1", ReleaseRequest(by="ada")))
+    simulation.run(limit=20_000)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=4, partitions=3)
+    given = [e.time for e in simulation.log if isinstance(e, TaskAssigned) and e.worker == "worker-1"]
+    assert not [time for time in given if 5.0 < time < 40.0]
+    assert [time for time in given if time < 5.0]
+    assert [time for time in given if time >= 40.0]
+    assert failures(simulation) == [] or {f.failure.kind for f in failures(simulation)} == {
+        FailureKind.PREEMPTED
+    }
+
+
+# --- whatever happens -------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    workers=st.integers(2, 5),
+    models=st.integers(1, 6),
+    has_replicas=st.booleans(),
+    bad=st.dictionaries(st.integers(0, 4), st.sampled_from((ECC, ILLEGAL, KILLED)), max_size=2),
+    share=st.sampled_from((0.3, 1.0)),
+    failing_checks=st.sets(st.integers(0, 4), max_size=2),
+    outages=st.lists(
+        st.tuples(st.integers(0, 4), st.floats(0.1, 20), st.floats(0.1, 60)),
+        max_size=1,
+    ),
+    people=st.lists(st.tuples(st.floats(0.5, 30), st.integers(0, 4), st.booleans()), max_size=3),
+    crash=st.sets(st.integers(0, 60), max_size=2),
+    times=st.randoms(use_true_random=False),
+)
+def test_quarantine_never_loses_a_partition(  # type: ignore[no-untyped-def]
+    workers, models, has_replicas, bad, share, failing_checks, outages, people, crash, times
+) -> None:
+    """Whoever fails, is quarantined by rule or by a person, released, or goes away: the run ends, at most half of the
+    workers are given nothing, and every model that was not given up has visited every partition once an epoch."""
+
+    def outcome(body: TaskBody, attempt: int, name: str) -> Failure | None:
+        failure = bad.get(int(name.removesuffix("-etl")[7:])) if isinstance(body, TrainTask) else None
+        return failure if failure is not None and times.random() < share else None
+
+    scenario = Scenario(
+        # Without pods nobody makes anything: each partition has two holders then.
+        holdings={f"worker-{n}": [n, (n + 1) % workers] for n in range(workers)}
+        if has_replicas
+        else own_partition(workers),
+        has_pods=not has_replicas,
+        unit_time=lambda body, name: times.uniform(0.5, 4.0),
+        outcome=outcome,
+        check=lambda name: "memory: 1 word" if int(name[7:]) in failing_checks else "",
+        outages=[
+            WorkerOutage(worker=f"worker-{number}", start=start, length=length)
+            for number, start, length in outages
+            if number < workers
+        ],
+        crash_before=frozenset(crash),
+    )
+    simulation = Simulation(scenario, request(models, 2), plan(models, workers))
+
+    def person(number: int, takes: bool) -> None:
+        name, store = f"worker-{number % workers}", simulation.store
+        with suppress(ConflictError):  # it cannot be spared, or is not quarantined
+            if takes:
+                store.quarantine_worker(name, QuarantineWorkerRequest(reason="mine", by="ada"))
+            else:
+                store.release_worker(name, ReleaseRequest(by="ada"))
+
+    for time, number, takes in people:
+        simulation._at(time, partial(person, number, takes))
+    simulation.run(limit=20_000)
+    state = fold(EXPERIMENT, simulation.log)
+    run = state.runs["fit-1"]
+    assert not run.is_open
+    assert_exclusive(simulation)
+    for model in run.models.values():
+        assert model.state in (ModelState.FINISHED, ModelState.FAILED)
+        if model.state is ModelState.FINISHED:
+            visits = sorted((visit.epoch, visit.partition) for visit in model.visits)
+            assert visits == [(epoch, p) for epoch in (1, 2) for p in range(workers)]
+    assert len(simulation.store.workers_health().quarantined()) <= workers // 2
+    if not bad:
+        assert_complete(state, epochs=2, partitions=workers)
+
+
+# --- the rule ---------------------------------------------------------------------------------------
+
+
+def status(name: str, *abilities: str, silent_s: float = 0.0) -> WorkerStatus:
+    record = worker("a", name).model_copy(update={"kinds": ("etl", "train", *abilities)})
+    return WorkerStatus(record=record, silent_s=silent_s)
+
+
+def ended(task: str, failure: Failure | None = None, *, at_s: float = 100.0) -> Ended:
+    is_device = failure is not None and failure.kind is FailureKind.DEVICE
+    return Ended(at_s, task, task.rsplit("/", maxsplit=1)[-1], failure, is_device)
+
+
+FOUR = [status(f"worker-{number}", CHECKS_NODE) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        ([], None),
+        ([ended("a"), ended("b")], None),
+        ([ended("a", ECC)], Checked),
+        ([ended("a", ILLEGAL)], Checked),
+        ([ended("a", ECC), ended("b"), ended("c", ECC)], Quarantined),
+        ([ended("a", ECC), ended("b"), ended("a", ECC)], Quarantined),
+        ([ended("a", PLAIN)], None),
+        ([ended("a", PLAIN), ended("b", PLAIN)], Checked),
+        ([ended("a", PLAIN), ended("b"), ended("c", PLAIN)], None),
+        ([ended("a", KILLED), ended("a", KILLED)], None),
+    ],
+)
+def test_what_attempts_tell_of_a_machine(attempts: list[Ended], expected: type | None) -> None:
+    """One failure of a machine, or two models that fail in a row: it is to be checked. Two failures: quarantined."""
+    found = list(act(FOUR, HealthAnswer(), {"worker-1": attempts}, 1000.0))
+    assert [type(each) for each in found] == ([expected] if expected else [])
+
+
+def test_a_worker_that_was_released_begins_anew() -> None:
+    """What was seen of it before counts no more, nor a check that failed before."""
+    released = Quarantine(is_on=False, reason="r", by="ada", time=200.0)
+    check = WorkerCheck(
+        asked=150.0, reason="r", by="ada", ended=160.0, result=CheckResult(incarnation="a", problem="p")
+    )
+    known = HealthAnswer(workers={"worker-1": WorkerHealth(quarantine=released, check=check)})
+    before = [ended("a", ECC), ended("b", ECC)]
+    assert list(act(FOUR, known, {"worker-1": before}, 1000.0)) == []
+    after = [*before, ended("c", ECC, at_s=300.0), ended("d", ECC, at_s=301.0)]
+    assert [type(each) for each in act(FOUR, known, {"worker-1": after}, 1000.0)] == [Quarantined]
+
+
+@pytest.mark.parametrize(
+    ("by", "host", "expected"),
+    [
+        (CONTROLLER, "node-2", [Released]),
+        (CONTROLLER, "node-1", []),
+        ("ada", "node-2", []),
+        (CONTROLLER, "", []),
+    ],
+)
+def test_what_the_rule_found_is_of_a_machine(by: str, host: str, expected: list[type]) -> None:
+    """A pod of the name that comes back on another node is given tasks again; a person's word stays."""
+    mark = Quarantine(reason="r", by=by, time=1.0, host="node-1")
+    known = HealthAnswer(workers={"worker-1": WorkerHealth(quarantine=mark)})
+    moved = FOUR[1].model_copy(update={"record": FOUR[1].record.model_copy(update={"host": host})})
+    found = act([FOUR[0], moved, *FOUR[2:]], known, {"worker-1": [ended("a", ECC)]}, 1000.0)
+    assert [type(each) for each in found] == expected
+
+
+def test_a_failed_check_quarantines_within_the_limits() -> None:
+    """Whoever asked for it. The last worker is spared, with the reason."""
+    check = WorkerCheck(
+        asked=1.0,
+        reason="r",
+        by="ada",
+        ended=2.0,
+        result=CheckResult(incarnation="a", probes=(Probe(name="memory", problem="1 word"),)),
+    )
+    known = HealthAnswer(workers={"worker-1": WorkerHealth(check=check)})
+    (found,) = act(FOUR, known, {}, 1000.0)
+    assert found == Quarantined(worker="worker-1", reason="its check failed: memory: 1 word")
+    (spared,) = act([FOUR[1]], known, {}, 1000.0)
+    assert isinstance(spared, Spared)
+    assert "the last worker that trains" in spared.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_of_machine", "expected"),
+    [
+        ({}, False, False),  # it did not end, beside units that compute
+        ({}, True, True),  # nothing new is given to a worker whose machine may have failed
+        ({"incarnation": "old"}, True, False),
+        ({"ended": -7000.0}, True, False),
+    ],
+)
+def test_a_check_counts_where_it_tells_of_the_worker_as_it_is(
+    changes: dict[str, str | float], is_of_machine: bool, expected: bool
+) -> None:
+    """Not one by an earlier process, or of long ago, or that only lacked time or memory."""
+    check = WorkerCheck(
+        asked=1.0,
+        reason=f"{'its machine may have failed: ' if is_of_machine else ''}r",
+        by="controller",
+        ended=float(changes.get("ended", 2.0)),
+        result=CheckResult(incarnation=str(changes.get("incarnation", "a")), problem="it hung"),
+    )
+    known = HealthAnswer(workers={"worker-1": WorkerHealth(check=check)})
+    found = [each for each in act(FOUR, known, {}, 1000.0) if isinstance(each, Quarantined)]
+    assert bool(found) is expected
+
+
+def test_what_fails_at_all_is_no_workers_fault() -> None:
+    """The checkpoint volume is everybody's."""
+    result = CheckResult(incarnation="a", probes=(Probe(name="checkpoint volume", problem="EIO"),))
+    check = WorkerCheck(asked=1.0, reason="r", by="ada", ended=2.0, result=result)
+    known = HealthAnswer(workers={name: WorkerHealth(check=check) for name in ("worker-0", "worker-1")})
+    found = list(act(FOUR, known, {}, 1000.0))
+    assert [type(each) for each in found] == [Spared, Spared]
+    assert "checkpoint volume fails at worker-1, too" in found[0].why  # type: ignore[union-attr]
+
+
+def test_a_worker_of_an_older_version_is_judged_by_its_attempts_alone() -> None:
+    """It cannot be asked to check itself."""
+    old = [status("worker-0"), status("worker-1")]
+    assert list(act(old, HealthAnswer(), {"worker-1": [ended("a", ECC)]}, 1000.0)) == []
+    both = {"worker-1": [ended("a", ECC), ended("b", ECC)]}
+    assert [type(each) for each in act(old, HealthAnswer(), both, 1000.0)] == [Quarantined]
+
+
+def test_where_most_workers_fail_none_is_the_cause() -> None:
+    """Three of four have failed so: the next one is spared."""
+    seen = {f"worker-{n}": [ended(f"a{n}", ECC), ended(f"b{n}", ECC)] for n in range(3)}
+    found = list(act(FOUR, HealthAnswer(), seen, 1000.0))
+    assert {type(each) for each in found} == {Spared}
+    assert "the cluster is the cause" in found[0].why  # type: ignore[union-attr]
+
+
+def test_a_task_that_fails_at_several_workers_blames_none() -> None:
+    """It may be what it does. What else failed there counts."""
+    seen = {"worker-0": [ended("a", ECC)], "worker-1": [ended("a", ECC), ended("a", ECC)]}
+    assert {type(each) for each in act(FOUR, HealthAnswer(), seen, 1000.0)} == {Checked}
+    seen["worker-1"] += [ended("b", ECC), ended("c", ECC)]
+    assert [type(each) for each in act(FOUR, HealthAnswer(), seen, 1000.0)] == [Checked, Quarantined]
+
+
+def test_a_check_that_is_never_told_is_not_waited_for() -> None:
+    """A suspect is given tasks again after a while; one that a person asked about was never kept from them."""
+    asked = WorkerCheck(asked=100.0, reason="its machine may have failed: a", by=CONTROLLER)
+    known = HealthAnswer(workers={"worker-1": WorkerHealth(check=asked)})
+    assert suspects(FOUR, known, 170.0) == {"worker-1"}
+    assert suspects(FOUR, known, 180.0) == set()
+    by_person = asked.model_copy(update={"by": "ada"})
+    known = HealthAnswer(workers={"worker-1": WorkerHealth(check=by_person)})
+    assert suspects(FOUR, known, 110.0) == set()
+
+
+def test_who_only_preprocesses_goes_with_the_last_trainer_of_its_volume() -> None:
+    """What is on that volume could be read by nobody; with another trainer there it stays."""
+    mark = Quarantine(reason="r", by="ada", time=1.0)
+    known = HealthAnswer(workers={"worker-1": WorkerHealth(quarantine=mark)})
+
+    def on(name: str, volume: str, *kinds: str) -> WorkerStatus:
+        record = worker("a", name).model_copy(update={"kinds": kinds, "volume": volume})
+        return WorkerStatus(record=record, silent_s=0.0)
+
+    pair = [on("worker-1", "pod-1", "train"), on("worker-1-etl", "pod-1", "etl")]
+    assert left_out(pair, known).keys() == {"worker-1", "worker-1-etl"}
+    assert left_out([*pair, on("worker-2", "pod-1", "train")], known).keys() == {"worker-1"}
+    assert left_out(pair, HealthAnswer()) == {}

@@ -1,0 +1,106 @@
+"""What the controller makes of metrics that are ratios: who is asked for them, and what cannot be put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cerebro import figures
+from cerebro.contract import api
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted
+from cerebro.contract.records import TELLS_RATIOS
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.contract.search import AboveRule, BelowRule, FixedProcedure, PlateauRule, SearchRequest
+from cerebro.contract.tasks import KINDS, CheckpointRef, TaskResult, TrainTask
+from controller import tasks
+from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
+from tests.state.stories import DATASET, Story, joined, unit
+
+
+def result(metrics: dict[str, float], **ratios: Any) -> TaskResult:
+    checkpoint = CheckpointRef(name="c", checksum="-", size=1)
+    return TaskResult(rows=4, metrics=metrics, ratios=ratios, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("other", [KINDS, (*KINDS, TELLS_RATIOS)])
+def test_units_are_told_what_their_epoch_has_where_all_know_ratios(other: tuple[str, ...]) -> None:
+    """Of all units so far: the first may have returned nothing. A worker of an earlier version could not read it."""
+    story = Story(workers=0)
+    story.tell(joined(0).model_copy(update={"kinds": (*KINDS, TELLS_RATIOS)}))
+    for number in (1, 2):
+        story.tell(joined(number).model_copy(update={"kinds": other}))
+    story.fit(models=1, partitions=3, epochs=2)
+    knows = other != KINDS
+    told = []
+    returned = iter([{}, {"f1": 0.5, "loss": 1.0}, {"f1": 0.5, "auc": 1.0}, {}])
+    for epoch, partition in ((1, 0), (1, 1), (1, 2), (2, 0)):
+        body = tasks.body(RECORD, story.state, story.run, unit(epoch, partition))
+        assert isinstance(body, TrainTask)
+        assert ("merges" in body.model_dump(mode="json")) is knows
+        told.append(body.merges)
+        assert not body.needs  # the model has never returned its loss: the run says so
+        metrics = next(returned)
+        story.do(unit(epoch, partition), partition, result(metrics, **({"f1": (1, 2)} if metrics else {})))
+    assert told == ([{}, {}, {"f1": True, "loss": False}, {}] if knows else [None] * 4)
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_units_have_to_return_what_is_read_of_them(validated: bool) -> None:
+    """The metric that ranks models and those of stop rules, once the model has returned them; where there is no
+    validation that they come from."""
+    story = Story(workers=0)
+    for number in (0, 1):
+        story.tell(joined(number).model_copy(update={"kinds": (*KINDS, TELLS_RATIOS)}))
+    run = story.fit(models=1, partitions=2, validated=validated)
+    stop = (
+        AboveRule(metric="grad_norm", limit=9.0),
+        BelowRule(metric="misspelt", limit=0.0),
+        PlateauRule(epochs=2),
+    )
+    search = SearchRequest(procedure=FixedProcedure(), stop=stop)
+    run.request = run.fit_request.model_copy(update={"search": search})
+    told = []
+    for partition in (0, 1):
+        body = tasks.body(RECORD, story.state, run, unit(1, partition))
+        assert isinstance(body, TrainTask)
+        told.append(body.model_dump(mode="json").get("needs"))
+        story.do(unit(1, partition), partition, result({"loss": 1.0, "grad_norm": 2.0, "other": 3.0}))
+    assert told == [None, None if validated else ["grad_norm", "loss"]]
+
+
+@pytest.mark.parametrize(
+    ("second", "outcome"),
+    [
+        (result({"f1": 0.5}, f1=(1, 2)), "finished"),
+        (result({"f1": 0.5}), "failed"),
+        (result({}), "finished"),
+    ],
+)
+def test_a_test_whose_parts_cannot_be_put_together_fails(second: TaskResult, outcome: str) -> None:
+    """As soon as two of them show it. It names model, metric and partitions, and what to do. What a part lacks is left
+    out."""
+    story = Story()
+    story.fit(models=1, partitions=2, epochs=1)
+    story.epoch(1)
+    sizes = {0: 4, 1: 4, 2: 4}
+    plan = EvaluatePlan(kind="test", dataset=DATASET, fit="fit-1", models={"m00": 1}, partitions=sizes)
+    story.tell(
+        RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="train")),
+        RunStarted(run="test-1", plan=plan),
+    )
+    first = result({"f1": 0.2, "loss": 1.0}, f1=(1, 5))
+    for partition, each in enumerate((first, second, first) if outcome == "finished" else (first, second)):
+        story.do(story.state.runs["test-1"].find(f"test-1/test/m00/p{partition}").key, partition % 2, each)
+    core = core_of(story)
+    (step,) = core.decide(all_here(story), core.state.runs["test-1"])
+    assert isinstance(step, api.Note)
+    assert isinstance(step.event, RunFinished)
+    assert step.event.outcome == outcome
+    if outcome == "failed":
+        told = "metric 'f1' of model m00 is a cerebro.Ratio on partition 0 and a number on partition 1, which cannot be"
+        assert step.event.error.startswith(told)
+        assert "always as cerebro.Ratio(numerator, denominator)" in step.event.error
+    else:
+        (found,) = figures.tested(core.state.runs["test-1"])
+        assert "loss" not in {*found.metrics, *found.means}

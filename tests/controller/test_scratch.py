@@ -1,0 +1,47 @@
+"""Folders of scratch files: gone when their process is, however it ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controller.scratch import scratch_folder
+
+_HOLD = """
+import sys
+from pathlib import Path
+from controller.scratch import scratch_folder
+with scratch_folder(Path(sys.argv[1])) as folder:
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_is_removed_at_the_end(tmp_path: Path) -> None:
+    """Also if something fails."""
+
+    def fail() -> None:
+        with scratch_folder(tmp_path / "made") as folder:
+            (folder / "deep").mkdir()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """But not what another process still holds."""
+    command = [sys.executable, "-c", _HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        theirs = Path(other.stdout.readline().strip())
+        with scratch_folder(tmp_path) as ours:
+            assert set(tmp_path.iterdir()) == {theirs, ours}
+        other.kill()
+    assert theirs.exists()
+    with scratch_folder(tmp_path) as ours:
+        assert list(tmp_path.iterdir()) == [ours]

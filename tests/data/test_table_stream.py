@@ -1,0 +1,346 @@
+"""Tables of any size: read in pieces as they are read as a whole, and what a later row contradicts is told."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.records import Locator
+from cerebro.data.locators import known_columns, preview_metadata
+from cerebro.data.table_files import table_files
+from cerebro.data.table_stream import open_tables
+from cerebro.data.tables import parse_table
+from cerebro.errors import LocatorError, MetadataError
+from tests.data.objects.s3 import BUCKET, put, s3_server
+
+CELLS = st.sampled_from(
+    [
+        *("", "0", "1", "-7", "007", "-0", " 5", "12345678901234567890", "0x1F", "0.50", "1e3", "nan", "NA"),
+        *("true", "2024-02-29", "2024-02-29 12:00:00", "word", "a,b", "two\nlines", 'a "quote"', "\u00e9"),
+    ]
+)
+COLUMNS = st.lists(
+    st.one_of(
+        st.lists(st.integers(-20, 10**7).map(str), min_size=9, max_size=9),
+        st.lists(CELLS, min_size=9, max_size=9),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def _written(rows: list[list[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def read(uri: str, types: dict[str, str] | None = None) -> pa.Table:
+    """All rows of a table, read in pieces."""
+    stream = open_tables(table_files(uri), types or {})
+    return pa.Table.from_batches([rows.batch for rows in stream.rows()], stream.schema)
+
+
+@given(columns=COLUMNS, parts=st.integers(1, 4))
+def test_pieces_are_read_as_the_whole_is(
+    tmp_path_factory: pytest.TempPathFactory, columns: list[list[str]], parts: int
+) -> None:
+    """The same types and values, in however many files rows lie, once types are told."""
+    folder = tmp_path_factory.mktemp("table")
+    names = [f"c{n}" for n in range(len(columns))] + ["last"]
+    rows = [[*row, f"r{n}"] for n, row in enumerate(zip(*columns, strict=True))]
+    whole = _written([names, *rows])
+    (folder / "whole.csv").write_bytes(whole)
+    size = -(-len(rows) // parts)
+    for number, start in enumerate(range(0, len(rows), size)):
+        (folder / f"part-{number}.csv").write_bytes(_written([names, *rows[start : start + size]]))
+    expected = parse_table(whole, "whole.csv")
+    assert read(f"{folder}/whole.csv").equals(expected)
+    assert read(f"{folder}/part-*.csv").equals(expected)
+
+
+LATER = "".join(f"{n},{n}.5,w{n},\n" for n in range(20))
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value"),
+    [
+        ("0007,1.5,w,", "id", "0007"),
+        ("a7,1.5,w,", "id", "a7"),
+        (" 7,1.5,w,", "id", " 7"),
+        ("-0,1.5,w,", "id", "-0"),
+        ("0x1F,1.5,w,", "id", "0x1F"),
+        ("12345678901234567890,1.5,w,", "id", "12345678901234567890"),
+        ("7,many,w,", "number", "many"),
+        ("7,1.5,w,full", "empty", "full"),
+    ],
+)
+def test_a_row_that_contradicts_the_first_ones_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, column: str, value: str
+) -> None:
+    """With file, row, column, value, and what to do: nothing is changed in silence."""
+    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 100)
+    path = tmp_path / "t.csv"
+    path.write_text(f"id,number,word,empty\n{LATER}{row}\n{LATER}")
+    with pytest.raises(MetadataError) as refused:
+        read(str(path))
+    told = str(refused.value)
+    assert f"{path}, row 21, column {column!r}, has {value!r}" in told
+    assert "Parquet" in told
+    found = read(str(path), {column: "string"})
+    assert found.column(column)[20].as_py() == value
+    assert found.num_rows == 41
+
+
+def test_unusual_numbers_that_are_the_same_are_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros, negative and missing ones, after the first rows."""
+    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
+    (tmp_path / "t.csv").write_text(
+        "id,n\n" + "".join(f"{n},{n}\n" for n in range(9)) + "9,\n0,-5\n11,0\n12,-10\n"
+    )
+    assert read(str(tmp_path / "t.csv")).column("n").to_pylist()[9:] == [None, -5, 0, -10]
+
+
+def test_a_type_that_is_given_counts(tmp_path: Path) -> None:
+    """From the first row on; what is not of that type is told."""
+    path = tmp_path / "t.csv"
+    path.write_text("id,zip,share\n1,0123,1\n2,4567,2\n")
+    types = {"id": "string", "zip": "int64", "share": "float64"}
+    assert read(str(path), types).to_pylist()[0] == {"id": "1", "zip": 123, "share": 1.0}
+    path.write_text("id,zip\n1,a\n")
+    with pytest.raises(MetadataError, match=r"t\.csv.*column #1.*int64.*'a'"):
+        read(str(path), types)
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        ("1,2,3,4,5\n", r"after row \d+: .*Expected 4 columns, got 5"),
+        ("1,2," + "x" * 5000 + ",\n", r"a line is longer than"),
+        ('1,2,"never closed,\n' + LATER, "cannot be read after row"),
+        ("1,2,\udcff,\n", r"row 21, column 'word', cannot be read: invalid UTF8"),
+    ],
+)
+def test_text_that_is_no_table_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str, expected: str
+) -> None:
+    """With the file, and about where."""
+    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("cerebro.data.text_stream.TEXT_BLOCK_BYTES", 2000)
+    (tmp_path / "t.csv").write_text(f"id,number,word,empty\n{LATER}{tail}", errors="surrogateescape")
+    with pytest.raises(MetadataError, match=rf"t\.csv.*{expected}"):
+        read(str(tmp_path / "t.csv"))
+
+
+def test_files_of_one_table_have_the_same_columns(tmp_path: Path) -> None:
+    """In whatever order; else both files are named, with what differs."""
+    for name, table in {"a": {"id": [1], "n": [2]}, "b": {"n": [3], "id": [4]}}.items():
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+        (tmp_path / f"{name}.csv").write_bytes(_written([list(table), [str(v[0]) for v in table.values()]]))
+    assert read(f"{tmp_path}/*.csv").to_pylist() == [{"id": 1, "n": 2}, {"id": 4, "n": 3}]
+    assert read(f"{tmp_path}/*.parquet").to_pylist() == [{"id": 1, "n": 2}, {"id": 4, "n": 3}]
+    pq.write_table(pa.table({"id": [1], "m": [1.5]}), tmp_path / "c.parquet")
+    (tmp_path / "c.csv").write_text("id,m\n1,1\n")
+    for form in ("csv", "parquet"):
+        with pytest.raises(
+            MetadataError, match=rf"c\.{form} has other columns than .*a\.{form}: it lacks 'n' and has 'm'"
+        ):
+            read(f"{tmp_path}/*.{form}")
+    with pytest.raises(LocatorError, match=r"several formats.*a\.csv \(CSV\).*a\.parquet \(Parquet\)"):
+        read(str(tmp_path))
+
+
+def test_types_of_parquet_files_are_joined(tmp_path: Path) -> None:
+    """Where a wider type holds both; dictionaries are read as their values. Else the file is named."""
+    words = pa.array(["x", "y"]).dictionary_encode()
+    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32()), "word": words}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": pa.array([3], pa.int64()), "word": ["z"]}), tmp_path / "b.parquet")
+    (tmp_path / "single").mkdir()
+    (tmp_path / "a.parquet").rename(tmp_path / "single" / "a.parquet")
+    assert read(f"{tmp_path}/single").schema.types == [pa.int32(), pa.string()]
+    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32()), "word": ["x", "y"]}), tmp_path / "a.parquet")
+    assert read(f"{tmp_path}/*.parquet").schema.types == [pa.int64(), pa.string()]
+    pq.write_table(pa.table({"id": ["four"], "word": ["z"]}), tmp_path / "c.parquet")
+    with pytest.raises(MetadataError, match=r"c\.parquet has other types than .*a\.parquet.*id"):
+        read(f"{tmp_path}/*.parquet")
+
+
+def test_row_groups_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may be larger than memory."""
+    monkeypatch.setattr("cerebro.data.table_stream.BATCH_BYTES", 1000)
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "t.parquet", row_group_size=1000)
+    found = [
+        (rows.first, rows.batch.num_rows)
+        for rows in open_tables(table_files(f"{tmp_path}/t.parquet"), {}).rows()
+    ]
+    assert len(found) > 5
+    assert found[1][0] == 1 + found[0][1]
+    (tmp_path / "t.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:-20])
+    with pytest.raises(MetadataError, match=r"t\.parquet cannot be read as Parquet"):
+        read(f"{tmp_path}/t.parquet")
+
+
+def test_batches_are_bounded_by_what_rows_take_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of texts that pages name by numbers, and where rows get longer: all rows, in their order."""
+    monkeypatch.setattr("cerebro.data.table_stream.BATCH_BYTES", 100_000)
+    texts = ["short", "s", "t"] * 100 + ["x" * 5000, "y" * 5000] * 300 + ["short"] * 100
+    table = pa.table({"id": range(1000), "text": pa.array(texts).dictionary_encode()})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=900)
+    rows = list(open_tables(table_files(f"{tmp_path}/t.parquet"), {}).rows())
+    assert [each.first for each in rows] == [
+        1 + sum(r.batch.num_rows for r in rows[:n]) for n in range(len(rows))
+    ]
+    assert [text for each in rows for text in each.batch["text"].to_pylist()] == texts
+    assert [number for each in rows for number in each.batch["id"].to_pylist()] == list(range(1000))
+    sizes = [sum(map(len, each.batch["text"].to_pylist())) for each in rows]
+    assert sizes[0] < 1000
+    assert len([size for size in sizes if size > 200_000]) <= 2
+    assert len(rows) < 60
+
+
+def test_files_are_not_all_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may have 1,024."""
+    for number in range(40):
+        pq.write_table(pa.table({"id": [number]}), tmp_path / f"part-{number:02d}.parquet")
+    most, whole = [0], pq.ParquetFile.__init__
+
+    def opened(*given: Any, **named: Any) -> None:
+        whole(*given, **named)
+        most[0] = max(most[0], len(list(Path("/proc/self/fd").iterdir())) - before)
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr(pq.ParquetFile, "__init__", opened)
+    assert read(str(tmp_path)).column("id").to_pylist() == list(range(40))
+    assert 0 < most[0] < 5
+
+
+def test_views_become_texts(tmp_path: Path) -> None:
+    """Arrow cannot take rows of them."""
+    table = pa.table({"id": ["a", "b"], "raw": [b"1", b"2"]})
+    kinds = pa.schema([("id", pa.string_view()), ("raw", pa.binary_view())])
+    pq.write_table(table.cast(kinds), tmp_path / "t.parquet")
+    found = read(str(tmp_path / "t.parquet"))
+    assert found.to_pylist() == table.to_pylist()
+    assert found.take([1, 0])["id"].to_pylist() == ["b", "a"]
+
+
+@pytest.mark.parametrize("name", ["b.csv.gz", "day=2/x.csv", "day=2/x.parquet", "day=2/x.csv.zst"])
+def test_no_rows_of_a_folder_are_left_out(tmp_path: Path, name: str) -> None:
+    """Of compressed tables and folders of tables neither; a pattern names the others, and images are none."""
+    (tmp_path / "images").mkdir()
+    for other in ("a.csv", "images/a.png", "notes.txt.gz"):
+        (tmp_path / other).write_text("id\n1\n")
+    assert read(str(tmp_path)).num_rows == 1
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(LocatorError, match=rf"{tmp_path} has .*{name}.*a pattern such as \*\.csv"):
+        read(str(tmp_path))
+    assert read(f"{tmp_path}/*.csv").num_rows == 1
+
+
+@pytest.mark.parametrize("first", ["a", "z"])
+def test_a_header_alone_has_no_rows(tmp_path: Path, first: str) -> None:
+    """With a line break or without, wherever the file stands among the others."""
+    (tmp_path / "m.csv").write_text("id,n\n1,2\n")
+    for header in ("id,n", "n,id", "id,n\n", "\ufeffid,n"):
+        (tmp_path / f"{first}.csv").write_text(header)
+        assert read(str(tmp_path)).select(["id", "n"]).to_pylist() == [{"id": 1, "n": 2}]
+    (tmp_path / f"{first}.csv").write_text("id,m")
+    with pytest.raises(MetadataError, match="has other columns"):
+        read(str(tmp_path))
+
+
+def test_types_of_nothing_are_refused(tmp_path: Path) -> None:
+    """A misspelt column would keep the type that it was told by."""
+    (tmp_path / "t.csv").write_text("id,zip\n1,0123\n")
+    with pytest.raises(MetadataError, match=r"types of 'Zip', and .*t\.csv has no such column.*'id', 'zip'"):
+        read(str(tmp_path / "t.csv"), {"Zip": "int64", "id": "string"})
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "t.parquet")
+    with pytest.raises(MetadataError, match=r"t\.parquet is Parquet.*leave `types` out"):
+        read(str(tmp_path / "t.parquet"), {"id": "string"})
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("empty", r"no table in the folder .*empty: expected files that end in \.csv"),
+        ("*.json", r"no file in .* has a name like \*\.json"),
+        ("absent.csv", r"absent\.csv does not exist"),
+        ("absent/part.csv", "does not exist"),
+    ],
+)
+def test_what_is_not_there_is_told(tmp_path: Path, uri: str, expected: str) -> None:
+    """A folder without a table, a pattern that nothing matches, a missing file."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.txt").touch()
+    with pytest.raises(LocatorError, match=expected):
+        read(f"{tmp_path}/{uri}")
+
+
+def test_a_name_with_signs_of_a_pattern_is_a_name(tmp_path: Path) -> None:
+    """If there is such a file."""
+    (tmp_path / "a[1].csv").write_text("id\n1\n")
+    (tmp_path / "a1.csv").write_text("id\n2\n")
+    assert read(f"{tmp_path}/a[1].csv").to_pylist() == [{"id": 1}]
+    assert read(f"{tmp_path}/a[12].csv").to_pylist() == [{"id": 2}]
+
+
+def test_a_preview_reads_the_first_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a table that is wrong further down; how many rows there are is told where it is known."""
+    rows = "".join(f"{n},{n}\n" for n in range(100))
+    (tmp_path / "t.csv").write_text(f"id,n\n{rows}0,oops\n")
+    pq.write_table(pa.table({"id": range(100), "n": range(100)}), tmp_path / "t.parquet")
+
+    def preview(name: str) -> tuple[list[Any], int | None]:
+        found = preview_metadata("train", Locator(metadata=f"{tmp_path}/{name}"), 2)
+        return found.table.to_pylist(), found.rows
+
+    with pytest.raises(MetadataError, match="the id 0 more than once"):
+        preview("t.csv")
+    (tmp_path / "t.csv").write_text(f"id,n\n{rows}")
+    first = [{"id": 0, "n": 0}, {"id": 1, "n": 1}]
+    assert preview("t.csv") == preview("t.parquet") == (first, 100)
+    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 100)
+    (tmp_path / "t.csv").write_text(f"id,n\n{rows}0,oops\n")
+    assert preview("t.csv") == (first, None)
+    assert known_columns(f"{tmp_path}/*.csv") == known_columns(f"{tmp_path}/t.parquet") == ("id", "n")
+
+
+@pytest.mark.slow
+def test_tables_in_a_bucket_are_looked_at_in_parts(tmp_path: Path) -> None:
+    """Columns and first rows of files, folders and patterns, without a copy; as a whole they are fetched."""
+    with s3_server():
+        table = pa.table({"id": range(9), "n": range(9)})
+        pq.write_table(table, tmp_path / "t.parquet")
+        put("one.parquet", (tmp_path / "t.parquet").read_bytes())
+        for number in range(3):
+            put(f"parts/part-{number}.csv", _written([["id", "n"], [str(number), "7"]]))
+        put("parts/deeper/notes.txt", b"other\n1\n")
+        put("parts/_SUCCESS", b"")
+        for name, rows in (("one.parquet", 9), ("parts", 3), ("parts/", 3), ("parts/part-[12].csv", 2)):
+            uri = f"s3://{BUCKET}/{name}"
+            assert known_columns(uri) == ("id", "n")
+            found = preview_metadata("train", Locator(metadata=uri), 1)
+            assert (found.rows, found.table.num_rows) == (rows, 1)
+            fetched = table_files(uri).fetched(tmp_path / name.replace("/", "-"))
+            assert fetched.digest()
+            assert sum(r.batch.num_rows for r in open_tables(fetched, {}).rows()) == rows
+        with pytest.raises(LocatorError, match="does not exist"):
+            preview_metadata("train", Locator(metadata=f"s3://{BUCKET}/absent.csv"), 1)
+        with pytest.raises(LocatorError, match="no file in"):
+            table_files(f"s3://{BUCKET}/parts/x-*.csv")
+        put("parts/day=2/part-9.csv", b"id,n\n9,7\n")
+        with pytest.raises(LocatorError, match=r"tables in folders.*parts/day=2/part-9\.csv"):
+            table_files(f"s3://{BUCKET}/parts")

@@ -1,0 +1,80 @@
+"""A checkpoint of a finished model that is gone is told on the experiment's page, before somebody loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro.runtime.volumes import Volumes
+from cerebro.state import ExperimentState
+from cerebro.state.final_files import final_files
+from tests.dispatcher.fakes import Bench, settings
+from tests.dispatcher.stories import NOW, Story
+
+PAGES = ("/experiments/digits", "/experiments/digits/checkpoints")
+
+
+def story() -> Story:
+    """A fit that goes on, with a model that is finished."""
+    made = Story("digits", began=NOW - 120)
+    made.workers_join()
+    made.etl()
+    made.fit()
+    for epoch in (1, 2, 3):
+        made.train("m00", epoch)
+    made.run_task("fit-1/train/m05/e1/p0", "worker-0", None)
+    return made
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Final checkpoints of an experiment, all there."""
+    state = ExperimentState(name="digits")
+    for event in story().events:
+        state.apply(event)
+    found = [tmp_path / "checkpoints" / each.name for each in final_files(state)]
+    for path in found:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("state")
+    assert found
+    return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(settings=settings(volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})))
+    made.store.add(story())
+    return made
+
+
+def test_what_is_gone_is_told(bench: Bench, files: list[Path]) -> None:
+    """With the model and the file; looked for once in five minutes, and no page waits for it."""
+    browser, lost = bench.signed_in(), bench.app.extensions["cerebro-lost"]
+    files[0].unlink()
+    assert "from the checkpoint volume" not in browser.get(PAGES[0]).text
+    lost.wait(60.0)
+    for page in PAGES:
+        shown = browser.get(page).text
+        assert "1 checkpoint of finished models is gone" in shown
+        assert files[0].name in shown
+    files[0].write_text("back")
+    assert all("from the checkpoint volume" in browser.get(page).text for page in PAGES)
+    bench.clock.now += 301
+    browser.get(PAGES[0])
+    lost.wait(60.0)
+    assert all("from the checkpoint volume" not in browser.get(page).text for page in PAGES)
+
+
+def test_a_volume_that_is_not_mounted_is_no_loss(bench: Bench, files: list[Path], tmp_path: Path) -> None:
+    """Nothing is known then; the page of the cluster tells of the volume."""
+    browser, lost = bench.signed_in(), bench.app.extensions["cerebro-lost"]
+    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        assert "from the checkpoint volume" not in browser.get(PAGES[0]).text
+        lost.wait(60.0)
+    (tmp_path / "checkpoints").mkdir()
+    bench.clock.now += 301
+    browser.get(PAGES[0])
+    lost.wait(60.0)
+    assert "from the checkpoint volume" not in browser.get(PAGES[0]).text

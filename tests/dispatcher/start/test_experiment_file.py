@@ -1,0 +1,140 @@
+"""The start form takes an experiment file: what it asks for is requested once, and no code of it runs on the page."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+
+import pytest
+
+from cerebro.contract.events import RunRequested
+from cerebro.contract.priority import parse
+from cerebro.contract.runs import EvaluateRequest, FitRequest
+from cerebro.usercode.archive import inspect
+from dispatcher.start.experiment_file import AskedByFile, archive_problem
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.start.test_start import upload, zip_of
+
+FILE = """\
+name: digits
+locators:
+  train: {metadata: /data/train.csv, objects: /data/images, types: {zip: string}}
+  test: {metadata: s3://bucket/test.parquet}
+  misc: [/data/words.txt]
+code: src
+etl:
+  spec: digits:Rows(size=8)
+  max_failed: 0.1
+fit:
+  spec: digits:Training
+  space: {lr: [0.1, 0.2], batch_size: 4}
+  epochs: 2
+  metric: loss
+  mode: min
+  priority: high
+test: true
+"""
+CODE = zip_of(**{"digits.py": b"raise SystemExit('user code ran')"})
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def browser(bench: Bench) -> Browser:
+    return bench.signed_in()
+
+
+def requested(bench: Bench) -> list[RunRequested]:
+    return [event for event in bench.store.logs.get("digits", []) if isinstance(event, RunRequested)]
+
+
+def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: Browser) -> None:
+    """Name and locators are the file's, whatever was typed; sent again, nothing is started twice."""
+    for _ in range(2):
+        answer = browser.post("/start", {"name": "typed", "author": "Ada", "file": FILE} | upload(CODE))
+        assert answer.status_code == 303
+        assert answer.headers["Location"] == "/experiments/digits"
+    record = bench.store.records["digits"]
+    assert record.archive == hashlib.sha256(CODE).hexdigest()
+    assert record.locators.model_dump(exclude_none=True) == {
+        "train": {"metadata": "/data/train.csv", "objects": "/data/images", "types": {"zip": "string"}},
+        "test": {"metadata": "s3://bucket/test.parquet"},
+        "misc": ("/data/words.txt",),
+    }
+    etl, fit, test = requested(bench)
+    assert (etl.run, fit.run, test.run) == ("etl-1", "fit-1", "test-1")
+    assert (etl.author, fit.priority) == ("Ada", parse("high"))
+    assert etl.request.kind == "etl"
+    assert etl.request.max_failed == 0.1
+    assert isinstance(fit.request, FitRequest)
+    assert [model["lr"] for model in fit.request.models] == [0.1, 0.2]
+    assert test.request == EvaluateRequest(kind="test", fit="fit-1", split="test")
+    assert {code.class_name for code in bench.store.codes.values()} == {"Rows", "Training"}
+
+
+def test_check_shows_what_would_be_started(bench: Bench, browser: Browser) -> None:
+    """The form is filled from the file, and nothing is created; the file may also come as a file."""
+    sent = {"file_upload": (io.BytesIO(FILE.encode()), "experiment.yaml"), "action": "check"}
+    answer = browser.post("/start", sent | upload(CODE))
+    assert "/data/words.txt" in answer.text
+    assert "2 models, 2 epochs, lowest loss first" in answer.text
+    assert re.search(r'name="name" value="digits"', answer.text)
+    assert "spec: digits:Rows(size=8)" in answer.text
+    assert not bench.store.records
+
+
+def test_mistakes_are_told_with_their_line(bench: Bench, browser: Browser) -> None:
+    """As `cerebro run` tells them, and nothing is created."""
+    answer = browser.post("/start", {"file": FILE.replace("mode: min", "mode: least")} | upload(CODE))
+    assert answer.status_code == 422
+    assert "Line 15: fit.mode: input should be" in answer.text
+    assert not bench.store.records
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (None, "names code: give the folder 'src' as an archive"),
+        ({"src/digits.py": b""}, "names the module digits, which is not at the top"),
+        ({"requirements.txt": b"mine"}, ""),
+        ({"digits/__init__.py": b""}, ""),
+        ({"digits.py": b""}, ""),
+    ],
+)
+def test_code_that_the_file_names_has_to_come_with_it(files: dict[str, bytes] | None, told: str) -> None:
+    """In the archive, or in a package that is installed for it."""
+    asked = AskedByFile.model_validate(
+        {"name": "digits", "locators": {"train": {"metadata": "/a"}}, "code": "src", "modules": ["digits"]}
+        | {"codes": [], "runs": []}
+    )
+    listing = None if files is None else inspect(zip_of(**files))
+    problem = archive_problem(asked, listing)
+    assert bool(problem) == bool(told)
+    assert told in problem
+
+
+@pytest.mark.slow
+def test_experiment_with_other_runs_is_left_alone(bench: Bench, browser: Browser) -> None:
+    """Its first run is another one: nothing is started beside it."""
+    assert browser.post("/start", {"file": FILE} | upload(CODE)).status_code == 303
+    answer = browser.post(
+        "/start", {"file": FILE.replace("max_failed: 0.1", "max_failed: 0.2")} | upload(CODE)
+    )
+    assert answer.status_code == 409
+    assert "Nothing was started" in answer.text
+    assert len(requested(bench)) == 3
+
+
+@pytest.mark.slow
+def test_file_that_takes_all_memory_is_refused(browser: Browser) -> None:
+    """It is read by a process of its own, within bounds."""
+    bomb = "a: &a [x]\n" + "".join(
+        f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 60)}]\n" for n in range(9)
+    )
+    answer = browser.post("/start", {"file": bomb})
+    assert answer.status_code == 422
+    assert "more memory to read than there is" in answer.text

@@ -1,0 +1,41 @@
+"""The page of registered models."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dispatcher.fakes import Bench
+from tests.dispatcher.gallery import registered_models
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_versions_and_aliases_are_shown(bench: Bench) -> None:
+    """The newest first, with where they are from, and why one failed."""
+    bench.store.registered = registered_models()
+    text = bench.signed_in().get("/registry").text
+    assert text.index("digits-3") < text.index("digits-2") < text.index("digits-1")
+    assert "<strong>champion</strong>" in text
+    assert "digits/fit-1/m03/u1.pt is gone" in text
+    assert "lr 0.1, width 64" in text
+
+
+def test_an_empty_registry_says_how_one_begins(bench: Bench) -> None:
+    """By the command."""
+    assert "cerebro register EXPERIMENT NAME" in bench.signed_in().get("/registry").text
+
+
+def test_what_was_read_is_shown_while_the_store_is_away(bench: Bench) -> None:
+    """However many look meanwhile, the store is asked once in a while."""
+    bench.store.registered = registered_models()
+    browser = bench.signed_in()
+    browser.get("/registry")
+    bench.store.calls.clear()
+    browser.get("/registry")
+    assert "registry" not in bench.store.calls
+    bench.monotonic.now += 60
+    bench.store.is_away = True
+    assert "champion" in browser.get("/registry").text

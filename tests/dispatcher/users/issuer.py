@@ -1,0 +1,114 @@
+"""An identity provider on this machine: keys of its own, a discovery document, and ID tokens with real signatures."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from dispatcher.settings import GroupRights, Oidc
+from tests.dispatcher.stories import NOW
+
+if find_spec("jwt") is None and not os.environ.get("CI"):
+    pytest.skip("these tests need PyJWT", allow_module_level=True)
+import jwt
+
+__all__ = ["AUDIENCE", "Issuer", "issuing", "jwt"]
+
+AUDIENCE = "cerebro"
+
+
+def _key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@dataclass(kw_only=True)
+class Issuer:
+    """Signs ID tokens; answers for its keys while `is_away` is false."""
+
+    address: str
+    keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=lambda: {"first": _key()})
+    is_away: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    def add(self, identity: str) -> None:
+        """A new key, as providers do now and then."""
+        self.keys[identity] = _key()
+
+    def token(self, *, key: str = "first", without: str = "", algorithm: str = "RS256", **claims: Any) -> str:
+        """An ID token."""
+        given: dict[str, Any] = {
+            "iss": self.address,
+            "aud": AUDIENCE,
+            "sub": "1",
+            "exp": NOW + 600,
+            "iat": NOW,
+            "email": "ada@example.org",
+            "email_verified": True,
+            "groups": ["researchers"],
+            **claims,
+        }
+        given.pop(without, None)
+        return jwt.encode(given, self.keys[key], algorithm=algorithm, headers={"kid": key})
+
+    def document(self, path: str) -> dict[str, Any] | None:
+        """What it answers."""
+        if path == "/.well-known/openid-configuration":
+            return {"issuer": self.address, "jwks_uri": f"{self.address}/keys"}
+        if path != "/keys":
+            return None
+        algorithm = jwt.algorithms.RSAAlgorithm
+        keys = [
+            {**json.loads(algorithm.to_jwk(key.public_key())), "kid": name, "use": "sig", "alg": "RS256"}
+            for name, key in self.keys.items()
+        ]
+        return {"keys": [*keys, {"kty": "oct", "kid": "secret", "k": "c2VjcmV0"}, {"kty": "new", "kid": "x"}]}
+
+    def oidc(self, **changes: Any) -> Oidc:
+        """Settings that believe it."""
+        groups = {
+            "researchers": GroupRights.model_validate({"role": "member", "projects": ["vision"]}),
+            "writers": GroupRights.model_validate({"role": "member", "projects": ["text"]}),
+            "readers": GroupRights.model_validate({"role": "viewer"}),
+            "root": GroupRights.model_validate({"role": "admin"}),
+        }
+        values: dict[str, Any] = {"issuer": self.address, "audience": AUDIENCE, "groups": groups}
+        return Oidc(**(values | changes))
+
+
+@contextmanager
+def issuing() -> Iterator[Issuer]:
+    """One that answers on a free port."""
+    made: list[Issuer] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            issuer = made[0]
+            issuer.asked.append(self.path)
+            found = None if issuer.is_away else issuer.document(self.path)
+            self.send_response(503 if issuer.is_away else 200 if found else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(found).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.append(Issuer(address=f"http://127.0.0.1:{server.server_port}"))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield made[0]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)

@@ -1,0 +1,79 @@
+"""Pages over a real store that has users, and people with browsers before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from flask import Flask
+
+from cerebro.contract.identity import MadeToken, Role, TokenRequest
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.runtime.kvs import KvsClient
+from dispatcher.access.guard import acts_for
+from dispatcher.app import create_app
+from dispatcher.settings import Settings
+from tests.dispatcher.fakes import Browser, Clock, settings
+from tests.kvs_api.bench import requested
+from tests.kvs_api.real import Service
+from tests.kvs_api.users.people import OPERATOR, SERVICES
+
+LOCATORS = Locators(train=Locator(metadata="/data/train.csv"))
+
+
+@dataclass(kw_only=True)
+class Signed:
+    """A dispatcher before a store with users."""
+
+    app: Flask
+    service: Service
+    clock: Clock
+    monotonic: Clock
+
+    def client(self, token: str = OPERATOR) -> KvsClient:
+        """The store, asked by somebody."""
+        return self.service.client(token, retry_for_s=1.0)
+
+    def made(self, **asked: object) -> MadeToken:
+        """A token that the operator makes."""
+        return self.client().make_token(TokenRequest.model_validate(asked))
+
+    def person(self, name: str, role: Role = Role.MEMBER, *projects: str) -> str:
+        """A new person's token."""
+        return self.made(name=name, role=role, projects=projects).token
+
+    def browser(self, token: str) -> Browser:
+        """Signed in with a token."""
+        browser = Browser(self.app)
+        answer = browser.post("/sign-in", {"token": token})
+        assert answer.status_code == 303, answer.text
+        return browser
+
+    def experiment(self, token: str, name: str, project: str = "") -> None:
+        """An experiment of somebody, with a run."""
+        kvs = self.client(token)
+        kvs.create_experiment(ExperimentRecord(name=name, locators=LOCATORS, project=project))
+        kvs.append(name, requested("etl-1"))
+
+    def audited(self) -> list[tuple[str, str]]:
+        """Who did what."""
+        return [(entry.by, entry.what) for entry in self.client().audit()]
+
+
+def with_users(address: str, **changes: object) -> Settings:
+    """Settings of a dispatcher where there are users."""
+    token = SERVICES[Role.DISPATCHER]
+    return settings(server=address, token=token, has_users=True, link_tensorboard=None, **changes)
+
+
+@contextmanager
+def signed(service: Service, **changes: object) -> Iterator[Signed]:
+    """Pages over a store; at the end its connections are closed."""
+    own = with_users(service.address, **changes)
+    store = KvsClient(service.address, own.token, retry_for_s=1.0, acts_for=acts_for)
+    clock, monotonic = Clock(), Clock()
+    app = create_app(own, store, clock=clock, monotonic=monotonic)
+    app.testing = False
+    yield Signed(app=app, service=service, clock=clock, monotonic=monotonic)
+    store.close()

@@ -1,0 +1,323 @@
+"""People who sign in at their identity provider: the ID token is checked, with real signatures, and nothing else is
+believed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cerebro.contract.identity import Role
+from cerebro.errors import ClusterError
+from dispatcher.access.oidc import IdTokenError, IdTokens, OidcUnavailableError
+from dispatcher.settings import Settings
+from tests.dispatcher.fakes import Clock
+from tests.dispatcher.stories import NOW
+from tests.dispatcher.users.issuer import AUDIENCE, Issuer, issuing, jwt
+from tests.dispatcher.users.signed import Signed, signed
+from tests.kvs_api.real import Service
+from tests.kvs_api.users.people import OPERATOR
+
+LOCAL = "http://127.0.0.1:7080"
+
+
+@pytest.fixture(scope="module")
+def shared_issuer() -> Iterator[Issuer]:
+    with issuing() as made:
+        yield made
+
+
+@pytest.fixture
+def issuer(shared_issuer: Issuer) -> Issuer:
+    shared_issuer.is_away = False
+    shared_issuer.asked.clear()
+    return shared_issuer
+
+
+def checker(issuer: Issuer, **changes: Any) -> tuple[IdTokens, Clock, Clock]:
+    """One that believes the issuer, and its clocks."""
+    clock, monotonic = Clock(), Clock()
+    return IdTokens(issuer.oidc(**changes), clock=clock, monotonic=monotonic), clock, monotonic
+
+
+# --- which tokens are believed -----------------------------------------------------------------------
+
+
+def test_a_right_token_says_who_it_is(issuer: Issuer) -> None:
+    """With the highest role of all groups, and their projects; it is checked once."""
+    tokens, _, _ = checker(issuer)
+    token = issuer.token(groups=["researchers", "writers", "unknown", "readers"])
+    known, is_new = tokens.of(token)
+    who = known.principal
+    assert (who.name, who.role, who.projects, who.kind) == (
+        "ada@example.org", Role.MEMBER, ("vision", "text"), "person",
+    )  # fmt: skip
+    assert (is_new, tokens.of(token)[1]) == (True, False)
+    assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
+    assert known.acts_for.isascii()
+
+
+def test_a_name_in_any_script_fits_into_a_header(issuer: Issuer) -> None:
+    """As ASCII; it is the same name at the store."""
+    tokens, _, _ = checker(issuer, name_claim="name")
+    known, _ = tokens.of(issuer.token(name="李 Zoë"))
+    assert known.acts_for.isascii()
+    assert json.loads(known.acts_for)["name"] == "李 Zoë"
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"iss": "https://elsewhere.example.org"}, "iss is not"),
+        ({"aud": "another-client"}, "aud is not 'cerebro'"),
+        ({"aud": [AUDIENCE, "another"], "azp": "another"}, "azp is 'another'"),
+        ({"exp": NOW - 60}, "exp was 60 s ago"),
+        ({"exp": "soon"}, "exp"),
+        ({"nbf": NOW + 600}, "nbf is in 600 s"),
+        ({"without": "exp"}, "claim exp is missing"),
+        ({"without": "aud"}, "claim aud is missing"),
+        ({"without": "sub"}, "claim sub is missing"),
+        ({"without": "groups"}, "claim groups is missing"),
+        ({"groups": None}, "claim groups is missing"),
+        ({"groups": [1]}, "claim groups is missing"),
+        ({"groups": []}, "none of the groups in the claim groups has a role here"),
+        ({"groups": ["strangers"]}, "has a role here (auth.oidc.groups): strangers"),
+        ({"without": "email"}, "claim email is missing"),
+        ({"email": " "}, "claim email is missing"),
+        ({"email": "a\x00b"}, "claim email"),
+        ({"email_verified": False}, "email_verified is not true"),
+    ],
+)
+def test_a_token_with_a_wrong_claim_is_not_believed(issuer: Issuer, claims: dict[str, Any], why: str) -> None:
+    """It says which claim, and what was expected."""
+    tokens, _, _ = checker(issuer)
+    with pytest.raises(IdTokenError, match=re.escape(why)):
+        tokens.of(issuer.token(**claims))
+
+
+def test_a_token_is_believed_until_it_expires(issuer: Issuer) -> None:
+    """Also one that was seen before."""
+    tokens, clock, _ = checker(issuer)
+    token = issuer.token()
+    tokens.of(token)
+    clock.now = NOW + 600 + 31
+    with pytest.raises(IdTokenError, match="exp was"):
+        tokens.of(token)
+
+
+def _encoded(part: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
+
+
+def test_a_token_without_a_signature_is_not_believed(issuer: Issuer) -> None:
+    """``alg: none``, in any spelling, with the claims of a real one."""
+    tokens, _, _ = checker(issuer)
+    claims = issuer.token().split(".")[1]
+    for algorithm in ("none", "None", "NONE", "", None):
+        token = f"{_encoded({'alg': algorithm, 'kid': 'first'})}.{claims}."
+        with pytest.raises(IdTokenError, match=r"alg is|cannot be read"):
+            tokens.of(token)
+
+
+def test_a_public_key_is_no_secret(issuer: Issuer) -> None:
+    """A token that is signed by HMAC with the provider's public key, which everybody has, is not believed."""
+    tokens, _, _ = checker(issuer)
+    claims = issuer.token().split(".")[1]
+    for identity in ("first", "secret"):
+        token = f"{_encoded({'alg': 'HS256', 'kid': identity})}.{claims}.{'A' * 43}"
+        with pytest.raises(IdTokenError, match="alg is 'HS256'"):
+            tokens.of(token)
+
+
+def test_another_ones_key_signs_nothing(issuer: Issuer) -> None:
+    """Under the id of a real key."""
+    tokens, _, _ = checker(issuer)
+    eve = Issuer(address=issuer.address)
+    with pytest.raises(IdTokenError, match="signature is wrong"):
+        tokens.of(eve.token(groups=["root"]))
+    head, claims, signature = issuer.token().split(".")
+    other = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    with pytest.raises(IdTokenError, match="signature is wrong"):
+        tokens.of(f"{head}.{_encoded(other | {'groups': ['root']})}.{signature}")
+
+
+@pytest.mark.parametrize("token", ["ey..", "ey.a.b", "eyJ.eyJ.x", "ey" + "a" * 20_000 + ".b.c"])
+def test_nonsense_is_not_believed(issuer: Issuer, token: str) -> None:
+    """Of any length."""
+    tokens, _, _ = checker(issuer)
+    with pytest.raises(IdTokenError):
+        tokens.of(token)
+
+
+# --- its keys ----------------------------------------------------------------------------------------
+
+
+def test_a_provider_that_is_away_ends_nobodys_work(issuer: Issuer) -> None:
+    """What its known keys have signed is believed; without any it is said, and tried again."""
+    tokens, _, monotonic = checker(issuer)
+    issuer.is_away = True
+    with pytest.raises(OidcUnavailableError, match="answered 503"):
+        tokens.of(issuer.token())
+    issuer.is_away = False
+    monotonic.now += 31
+    tokens.of(issuer.token())
+    issuer.is_away = True
+    monotonic.now += 7200
+    tokens.of(issuer.token(sub="2"))
+
+
+def test_a_new_key_is_fetched_when_it_is_used(issuer: Issuer) -> None:
+    """And however many tokens name keys that are not there, the provider is asked twice a minute at most."""
+    tokens, _, monotonic = checker(issuer)
+    tokens.of(issuer.token())
+    issuer.add("second")
+    with pytest.raises(IdTokenError, match="kid is 'second'"):
+        tokens.of(issuer.token(key="second"))
+    monotonic.now += 31
+    tokens.of(issuer.token(key="second"))
+    asked = len(issuer.asked)
+    key = issuer.keys["first"]
+    for number in range(20):
+        made_up = jwt.encode({"sub": "1"}, key, algorithm="RS256", headers={"kid": f"made-up-{number}"})
+        with pytest.raises(IdTokenError, match="kid is"):
+            tokens.of(made_up)
+    assert len(issuer.asked) == asked
+    del issuer.keys["second"]
+
+
+# --- on the page -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(users_service: Service, issuer: Issuer) -> Iterator[Signed]:
+    users_service.database.empty()
+    with signed(users_service, oidc=issuer.oidc()) as made:
+        made.clock.now = NOW
+        yield made
+
+
+def ask(place: Signed, token: str, path: str = "/experiments", **more: Any) -> Any:
+    """As a browser behind the proxy does."""
+    headers = {"Accept": "text/html", "Authorization": f"Bearer {token}"}
+    return place.app.test_client().get(path, headers=headers, base_url=LOCAL, **more)
+
+
+def test_who_has_signed_in_at_the_provider_is_signed_in(place: Signed, issuer: Issuer) -> None:
+    """Under the name and with the rights that the token says; once in the audit list."""
+    page = ask(place, issuer.token()).text
+    assert "ada@example.org" in page
+    ask(place, issuer.token())
+    signed_in = [(by, what) for by, what in place.audited() if "signed in" in what]
+    assert [by for by, _ in signed_in] == ["ada@example.org"]
+
+
+def test_a_command_of_theirs_needs_the_forms_token(place: Signed, issuer: Issuer) -> None:
+    """The proxy's cookie goes with what other sites ask a browser to send, too. The log has the provider's name."""
+    place.experiment(place.person("bob", Role.MEMBER, "vision"), "digits")
+    client = place.app.test_client()
+    headers = {"Accept": "text/html", "Authorization": f"Bearer {issuer.token()}"}
+    fields = {"action": "stop_run", "run": "etl-1"}
+    path = "/experiments/digits/actions"
+    assert client.post(path, data=fields, headers=headers, base_url=LOCAL).status_code == 403
+    found = re.search(
+        r'name="csrf" value="([^"]+)"', client.get("/start", headers=headers, base_url=LOCAL).text
+    )
+    assert found
+    sent = fields | {"csrf": found[1]}
+    assert client.post(path, data=sent, headers=headers, base_url=LOCAL).status_code == 303
+    assert place.client().events("digits")[-1].by == "ada@example.org"  # type: ignore[union-attr]
+    eve = {**headers, "Authorization": f"Bearer {issuer.token(email='eve@example.org')}"}
+    assert client.post(path, data=sent, headers=eve, base_url=LOCAL).status_code == 403
+
+
+def test_a_token_that_is_not_believed_is_told_and_logged(
+    place: Signed, issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """401 with the claim's name, on the page and in the log."""
+    with caplog.at_level(logging.WARNING):
+        answer = ask(place, issuer.token(without="groups"))
+    assert answer.status_code == 401
+    assert "the claim groups is missing" in answer.text
+    assert "the claim groups is missing" in caplog.text
+    assert ask(place, issuer.token(groups=["strangers"])).status_code == 401
+
+
+def test_the_clusters_token_opens_the_page_while_the_provider_is_away(place: Signed, issuer: Issuer) -> None:
+    """People are told why; the operator signs in without the proxy."""
+    issuer.is_away = True
+    answer = ask(place, issuer.token())
+    assert (answer.status_code, "the cluster&#39;s own token" in answer.text) == (503, True)
+    assert place.browser(OPERATOR).get("/experiments").status_code == 200
+
+
+def test_programs_send_tokens_of_ours(place: Signed, issuer: Issuer) -> None:
+    """Below /api an ID token is none, and the answer says what is. One of ours is, beside the proxy."""
+    headers = {"Authorization": f"Bearer {issuer.token()}"}
+    answer = place.app.test_client().get("/api/v1/queue", headers=headers)
+    assert (answer.status_code, "page Account" in answer.text) == (401, True)
+    own = {"Authorization": f"Bearer {place.person('ada')}"}
+    assert place.app.test_client().get("/api/v1/queue?ledger=1", headers=own).status_code == 200
+
+
+def test_who_has_signed_in_there_makes_tokens_here(place: Signed, issuer: Issuer) -> None:
+    """With the rights that the provider gives them, and no more."""
+    client = place.app.test_client()
+    headers = {"Accept": "text/html", "Authorization": f"Bearer {issuer.token()}"}
+    page = client.get("/account", headers=headers, base_url=LOCAL).text
+    found = re.search(r'name="csrf" value="([^"]+)"', page)
+    assert found
+    fields = {"csrf": found[1], "label": "nightly", "days": "30"}
+    page = client.post("/account/tokens", data=fields, headers=headers, base_url=LOCAL).text
+    made = re.search(r"ck_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", page)
+    assert made
+    who = place.client(made[0]).whoami()
+    assert (who.name, who.role, who.projects, who.kind) == (
+        "ada@example.org", Role.MEMBER, ("vision",), "program",
+    )  # fmt: skip
+
+
+# --- settings ----------------------------------------------------------------------------------------
+
+ENVIRONMENT = {
+    "CEREBRO_TOKEN": "t" * 40,
+    "CEREBRO_SERVER": "http://127.0.0.1:7070",
+    "CEREBRO_AUTH_MODE": "users",
+    "CEREBRO_OIDC_ISSUER": "https://issuer.example.org/",
+    "CEREBRO_OIDC_AUDIENCE": "cerebro",
+    "CEREBRO_OIDC_GROUPS": '{"researchers": {"role": "member", "projects": ["vision"]}}',
+}
+
+
+def test_settings_of_a_provider() -> None:
+    """The issuer is kept letter by letter."""
+    found = Settings.from_environment(ENVIRONMENT).oidc
+    assert found is not None
+    assert (found.issuer, found.groups["researchers"].role) == ("https://issuer.example.org/", Role.MEMBER)
+    assert Settings.from_environment(ENVIRONMENT | {"CEREBRO_AUTH_MODE": "token"}).oidc is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"CEREBRO_OIDC_AUDIENCE": ""}, "CEREBRO_OIDC_AUDIENCE is not set"),
+        ({"CEREBRO_OIDC_ISSUER": "issuer.example.org"}, "CEREBRO_OIDC_ISSUER is"),
+        ({"CEREBRO_OIDC_GROUPS": ""}, "CEREBRO_OIDC_GROUPS is empty"),
+        ({"CEREBRO_OIDC_GROUPS": '{"a": {"role": "worker"}}'}, "CEREBRO_OIDC_GROUPS"),
+        ({"CEREBRO_OIDC_GROUPS": "{"}, "CEREBRO_OIDC_GROUPS"),
+        ({"CEREBRO_OIDC_HEADER": "no header"}, "CEREBRO_OIDC_HEADER is"),
+        (
+            {"CEREBRO_AUTH_HEADER": "X-Forwarded-User", "CEREBRO_AUTH_PROXIES": "10.0.0.1"},
+            "a bare header",
+        ),
+        ({"CEREBRO_AUTH_MODE": "oidc"}, "expected token or users"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, str], why: str) -> None:
+    """With the variable's name."""
+    with pytest.raises(ClusterError, match=re.escape(why)):
+        Settings.from_environment(ENVIRONMENT | changes)

@@ -1,0 +1,183 @@
+"""People sign in as themselves: they see everything, are offered what is theirs, and the log says who."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cerebro.contract.events import RunStopRequested
+from cerebro.contract.identity import Role
+from cerebro.runtime.kvs import KvsClient
+from tests.dispatcher.fakes import Browser
+from tests.dispatcher.users.signed import Signed
+from tests.kvs_api.users.people import OPERATOR, SERVICES
+
+STOP = {"action": "stop_run", "run": "etl-1"}
+
+
+@pytest.fixture
+def people(place: Signed) -> dict[str, str]:
+    """Tokens of three people; ada of project vision has an experiment."""
+    tokens = {
+        "ada": place.person("ada", Role.MEMBER, "vision"),
+        "bob": place.person("bob", Role.MEMBER, "text"),
+        "vera": place.person("vera", Role.VIEWER),
+    }
+    place.experiment(tokens["ada"], "digits")
+    return tokens
+
+
+def test_a_person_signs_in_with_their_own_token(place: Signed, people: dict[str, str]) -> None:
+    """And is called by the name that it has; what was typed as a name counts for nothing."""
+    browser = Browser(place.app)
+    assert browser.post("/sign-in", {"token": people["ada"], "name": "mallory"}).status_code == 303
+    page = browser.get("/experiments").text
+    assert "ada" in page
+    assert "mallory" not in page
+    assert any(by == "ada" and what.startswith("signed in by token ") for by, what in place.audited())
+
+
+@pytest.mark.parametrize("given", ["", "wrong", "ck_0123456789abcdef_" + "a" * 43, SERVICES[Role.WORKER]])
+def test_who_has_no_token_of_a_person_is_refused(place: Signed, given: str) -> None:
+    """A service's opens no page, neither in the form nor as a header."""
+    browser = Browser(place.app)
+    answer = browser.post("/sign-in", {"token": given})
+    assert answer.status_code == 401
+    assert "oken" in answer.text
+    header = {"Authorization": f"Bearer {given or 'x'}"}
+    for path in ("/experiments", "/api/views/experiments", "/api/volumes/shared/x"):
+        answer = browser.client.get(path, headers=header, base_url="http://127.0.0.1:7080")
+        assert answer.status_code in (401, 403, 429), path
+
+
+def test_the_clusters_own_token_is_the_way_in(place: Signed, people: dict[str, str]) -> None:
+    """As an admin, who steers everything."""
+    browser = place.browser(OPERATOR)
+    assert browser.post("/experiments/digits/actions", STOP, form="/start").status_code == 303
+    assert place.client().events("digits")[-1].by == "admin"  # type: ignore[union-attr]
+
+
+def test_a_command_on_the_page_has_its_persons_name(place: Signed, people: dict[str, str]) -> None:
+    """Given by the store, which asks who it is for."""
+    browser = place.browser(people["ada"])
+    assert browser.post("/experiments/digits/actions", STOP, form="/start").status_code == 303
+    event = place.client().events("digits")[-1]
+    assert isinstance(event, RunStopRequested)
+    assert event.by == "ada"
+    assert "ada" in browser.get("/experiments/digits/history").text
+
+
+@pytest.mark.parametrize("name", ["bob", "vera"])
+def test_others_read_and_are_offered_nothing(place: Signed, people: dict[str, str], name: str) -> None:
+    """No button, neither at once nor in what the page asks for later; sent all the same, it is refused: 403."""
+    mine, theirs = place.browser(people["ada"]), place.browser(people[name])
+    for path in ("/experiments/digits", "/fragments/experiments/digits"):
+        assert 'value="stop_run"' in mine.get(path).text, path
+        answer = theirs.get(path)
+        assert answer.status_code == 200
+        assert 'value="stop_run"' not in answer.text, path
+        assert 'value="stop_run"' in mine.get(path).text, path
+    refused = theirs.post("/experiments/digits/actions", STOP, form="/account")
+    assert refused.status_code == 403
+    why = "is viewer" if name == "vera" else "is in project &#39;vision&#39;, and bob is not"
+    assert why in refused.text
+    assert len(place.client().events("digits")) == 1
+
+
+def test_the_list_offers_what_is_ones_own(place: Signed, people: dict[str, str]) -> None:
+    """Of the others, the box to choose them is off."""
+    place.experiment(people["bob"], "words")
+    for browser, off in (
+        (place.browser(people["ada"]), ["words"]),
+        (place.browser(people["vera"]), ["digits", "words"]),
+        (place.browser(OPERATOR), []),
+    ):
+        page = browser.get("/fragments/experiments?sort=name").text
+        found = re.findall(r'name="name" value="(\w+)"[^>]* disabled', page)
+        assert found == off
+    bob = place.browser(people["bob"])
+    answer = bob.post("/experiments/actions", {"action": "archive", "name": "digits"}, form="/account")
+    assert answer.status_code == 409
+    assert "is in project &#39;vision&#39;" in answer.text
+
+
+def test_a_viewer_makes_no_experiment(place: Signed, people: dict[str, str]) -> None:
+    """The page does not offer it, and the store refuses it."""
+    vera, ada = place.browser(people["vera"]), place.browser(people["ada"])
+    assert 'href="/start"' not in vera.get("/experiments").text
+    assert 'href="/start"' in ada.get("/experiments").text
+    fields = {"name": "new", "train_metadata": "/data/train.csv", "project": "vision"}
+    assert vera.post("/start", fields, form="/account").status_code == 403
+    assert ada.post("/start", fields).status_code == 303
+    record = place.client().experiment("new")
+    assert (record.owner, record.project) == ("ada", "vision")
+
+
+def test_a_session_ends_with_its_token(place: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the page has forgotten it, after a second: also for what it asks for again and again. How long the store
+    itself believes a token is another test's (test_tokens.py)."""
+    monkeypatch.setattr("kvs_api.access.FRESH_S", 0.0)
+    made = place.made(name="ada")
+    browser = place.browser(made.token)
+    assert browser.get("/fragments/experiments").status_code == 200
+    place.client().revoke_token(made.record.id)
+    assert browser.get("/fragments/experiments").status_code == 200
+    place.monotonic.now += 1.0
+    assert browser.get("/fragments/experiments").status_code == 303
+    assert browser.get("/experiments").status_code == 303
+
+
+def test_programs_reach_the_store_with_their_own_tokens(place: Signed, people: dict[str, str]) -> None:
+    """What they may there, they may through the page's address, and no more: it hands their token on."""
+    headers = {"Authorization": f"Bearer {people['bob']}"}
+    client = place.app.test_client()
+    assert client.get("/api/v1/whoami", headers=headers).json["name"] == "bob"  # type: ignore[index]
+    body = RunStopRequested(run="etl-1", by="ada").model_dump_json()
+    answer = client.post("/api/v1/experiments/digits/events", data=body, headers=headers)
+    assert (answer.status_code, answer.json["error"]) == (403, "ForbiddenError")  # type: ignore[index]
+    ada = {"Authorization": f"Bearer {people['ada']}"}
+    assert client.post("/api/v1/experiments/digits/events", data=body, headers=ada).status_code == 200
+    acting = headers | {"Cerebro-Acts-For": "operator"}
+    assert client.get("/api/v1/whoami", headers=acting).json["name"] == "bob"  # type: ignore[index]
+
+
+def test_who_has_signed_in_makes_and_ends_tokens(place: Signed, people: dict[str, str]) -> None:
+    """On the page Account: shown once; an admin for others, too."""
+    ada = place.browser(people["ada"])
+    page = ada.post("/account/tokens", {"label": "laptop", "days": "7"}, form="/account").text
+    found = re.search(r"ck_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", page)
+    assert found
+    assert place.client(found[0]).whoami().name == "ada"
+    later = ada.get("/account").text
+    assert found[0] not in later
+    assert found[0].split("_")[1] in later
+    ended = ada.post("/account/tokens/revoke", {"token": found[0].split("_")[1]}, form="/account")
+    assert ended.status_code == 303
+    assert found[0].split("_")[1] not in ada.get("/account").text
+    wrong = ada.post("/account/tokens", {"days": "1000"}, form="/account")
+    assert (wrong.status_code, "days" in wrong.text) == (400, True)
+    fields = {"name": "grace", "role": "member", "projects": "vision, text", "days": "5"}
+    page = place.browser(OPERATOR).post("/account/tokens", fields, form="/account").text
+    found = re.search(r"ck_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", page)
+    assert found
+    assert place.client(found[0]).whoami().projects == ("vision", "text")
+    assert ada.post("/account/tokens", fields, form="/account").status_code == 403
+
+
+def test_there_is_no_account_without_users(place: Signed) -> None:
+    """Nor a way to make tokens."""
+    from tests.dispatcher.fakes import Bench
+
+    browser = Bench().signed_in()
+    assert browser.get("/account").status_code == 404
+    assert "/account" not in browser.get("/experiments").text
+
+
+def test_downloads_are_audited(place: Signed, people: dict[str, str]) -> None:
+    """With who it was; a file that is not there is none."""
+    client: KvsClient = place.client(people["ada"])
+    client.close()
+    headers = {"Authorization": f"Bearer {people['ada']}"}
+    assert place.app.test_client().get("/api/volumes/shared/none", headers=headers).status_code == 404
+    assert not any("downloaded" in what for _, what in place.audited())

@@ -1,0 +1,86 @@
+"""A machine whose every unit raises the driver's text, in a real cluster: it is checked and quarantined, its partition
+is made elsewhere, and no model is lost. Then a person takes a worker out, and puts it back."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.cli import main
+from cerebro.contract.events import TaskFailed, WorkerRemoved
+from cerebro.contract.health import CONTROLLER, ReleaseRequest
+from cerebro.contract.tasks import FailureKind
+from tests.e2e.conftest import MakeLab
+from tests.e2e.harness import Lab
+from tests.e2e.specs import TinyTraining
+from tests.e2e.test_scaling import shards, trained_by
+
+BAD = "worker-1"
+
+
+@pytest.mark.slow
+def test_a_bad_device_ends_no_grid(own_lab: MakeLab, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two failures at most, a check by the worker itself, then the other worker holds both partitions. Once released
+    the worker is given tasks again."""
+    lab = own_lab()
+    experiment = lab.prepared()
+    tags = "abcd"
+    spec = TinyTraining(trouble=dict.fromkeys(tags, f"ecc at {BAD}"))
+    result = lab.result(lab.fit(experiment, spec, tags=tags), experiment)
+    assert result.failures() == {}
+    run = lab.check(experiment)
+    log = lab.log(experiment).read()
+    failed = [event for event in log if isinstance(event, TaskFailed)]
+    assert {event.worker for event in failed} == {BAD}
+    assert {event.failure.kind for event in failed} == {FailureKind.DEVICE}
+    lost = next(n for n, event in enumerate(log) if event.type == "WorkerLost")
+    # One more may be running by then: it was queued behind the second one, and is taken back or fails.
+    assert len([event for event in failed if event in log[:lost]]) <= 2, lab.timeline(experiment)
+    assert len(failed) <= 3
+    assert all(visit.worker != BAD for model in run.models.values() for visit in model.visits)
+
+    health = lab.kvs.workers_health()
+    known = health.of(BAD)
+    assert known.is_quarantined
+    assert known.quarantine is not None
+    assert known.quarantine.by == CONTROLLER
+    assert "uncorrectable ECC" in known.quarantine.reason
+    # The worker looked at its machine meanwhile, and found the card of this machine in order.
+    assert known.check is not None
+    assert {each.what for each in health.incidents} >= {"quarantined"}
+    assert main(["status", "--home", str(lab.home.path)]) == 0
+    assert "quarantined: fit-1/train/" in capsys.readouterr().out
+
+    assert main(["quarantine", "worker-0", "--reason", "mine", "--home", str(lab.home.path)]) == 1
+    assert "worker-0 is the last worker that trains" in capsys.readouterr().err
+    assert main(["quarantine", "worker-7", "--reason", "mine", "--home", str(lab.home.path)]) == 1
+    assert "no worker 'worker-7' is registered; there is: worker-0, worker-1" in capsys.readouterr().err
+    assert main(["release", BAD, "--home", str(lab.home.path)]) == 0
+    assert main(["check", BAD, "--home", str(lab.home.path)]) == 0
+    told = capsys.readouterr().out
+    assert f"{BAD} (" in told
+    assert "nothing is wrong" in told
+    assert "arithmetic: as expected" in told
+    again = lab.result(lab.fit(experiment, TinyTraining(), tags=tags, epochs=1), experiment)
+    assert again.failures() == {}
+    newest = lab.check(experiment)
+    assert {visit.worker for model in newest.models.values() for visit in model.visits} == {"worker-0", BAD}
+
+
+@pytest.mark.slow
+def test_what_the_pair_of_a_bad_worker_made_is_made_elsewhere_with_the_same_bits(pods: Lab) -> None:
+    """In pods, what preprocesses for the quarantined worker still has its partition, which nobody could read: it is
+    left out as well, and the other pod makes the partition from the same rows."""
+    experiment = pods.prepared()
+    before = shards(pods, BAD, 1)
+    spec = TinyTraining(trouble=dict.fromkeys("abc", f"ecc at {BAD}"))
+    assert pods.result(pods.fit(experiment, spec, tags="abc"), experiment).failures() == {}
+    assert pods.kvs.workers_health().quarantined() == {BAD}
+    assert shards(pods, "worker-0", 1) == before
+    assert trained_by(pods.check(experiment), "worker-0") == {0, 1}
+    log = pods.log(experiment).read()
+    removed = {event.worker for event in log if isinstance(event, WorkerRemoved)}
+    assert removed == {BAD, f"{BAD}-etl"}
+    pods.kvs.release_worker(BAD, ReleaseRequest(by="ada"))
+    again = pods.fit(experiment, TinyTraining(), tags="abcd", epochs=1)
+    assert pods.result(again, experiment).failures() == {}
+    assert trained_by(pods.check(experiment), BAD)

@@ -1,0 +1,109 @@
+"""`ETLSpec.fit` on a real cluster: once for a data set, on the training rows alone, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cerebro.client.replay import replay
+from cerebro.errors import RunFailedError
+from cerebro.usercode.fitted import read_fitted, restore_fitted
+from tests.e2e.harness import Lab, write_table
+from tests.e2e.specs import TinyETL, TinyTraining, knock
+
+pytestmark = pytest.mark.slow
+
+FIRST_VALID = 1000
+
+
+class FittingETL(TinyETL):
+    """Scales `x` by the mean of the training rows."""
+
+    batch_rows = 8
+    mistake_at: int | None = None
+
+    def fit(self, batches: Any, object_dir: str) -> dict[str, Any]:
+        """See `ETLSpec`."""
+        ids: list[int] = []
+        total = 0.0
+        for batch in batches:
+            ids += batch["id"].to_pylist()
+            total += sum(float(x) for x in batch["x"].to_pylist())
+            if len(ids) == 16:
+                knock(self.gate, "fit")
+            if self.mistake_at in ids:
+                raise KeyError("a word that is not there")
+        return {"ids": ids, "mean": total / len(ids)}
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        values, label = super().row_preprocessor(row, mode, object_dir)
+        return values / self.fitted["mean"], label
+
+
+class FittedTraining(TinyTraining):
+    """Knows what was fitted."""
+
+    def initialize_worker(self) -> None:
+        """See `SubEpochSpec`."""
+        self.known = len(self.fitted["ids"])
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        found = super().test(models, checkpoint, dataloader, hyperparams)
+        return {**found, "known": self.known, "highest": max(self.fitted["ids"])}
+
+
+def tables(lab: Lab) -> dict[str, str]:
+    """Ids tell the splits apart."""
+    lab.folder.mkdir(exist_ok=True)
+    return {
+        "train": write_table(lab.folder / "train.csv", 40),
+        "valid": write_table(lab.folder / "valid.csv", 12, start=FIRST_VALID),
+    }
+
+
+def test_fitting_goes_on_where_its_worker_is_killed(lab: Lab) -> None:
+    """All training rows and no others, once in the log; training has it, and so has a replay."""
+    experiment = lab.experiment(tables(lab))
+    etl = lab.spawn(lambda: experiment.run_etl(FittingETL(gate=lab.gate.port), progress=False))
+    at = lab.gate.knock()
+    assert (
+        "fits statistics of the training rows" in experiment.status()
+        or "etl-1/fitting" in experiment.status()
+    )
+    lab.kill(at.worker)
+    lab.gate.open()
+    result = lab.result(etl, experiment)
+    assert result.kept == {"train": 40, "valid": 12}
+    events = lab.log(experiment).read()
+    (commit,) = (event for event in events if event.type == "TaskCommitted" and event.task == "etl-1/fitting")
+    assert commit.attempt > 1
+    reference = commit.result.fitted
+    assert reference is not None
+    fitted = restore_fitted(read_fitted(lab.volumes.shared / reference.name, reference))
+    assert sorted(fitted["ids"]) == list(range(40))
+    first_row = next(event.seq for event in events if event.type == "TaskAssigned" and "/etl/" in event.task)
+    assert first_row > commit.seq
+    again = experiment.run_etl(FittingETL(gate=lab.gate.port), progress=False)
+    assert again.dataset == result.dataset
+    trained = lab.result(lab.fit(experiment, FittedTraining(), tags="ab", epochs=1), experiment)
+    assert trained.failures() == {}
+    table = trained.history().query("split == 'valid'")
+    assert (set(table["known"]), set(table["highest"])) == ({40}, {39})
+    assert len(trained.best.modules()) == 1
+    assert all(one.is_equal for one in replay(experiment.connection, experiment.name, run=trained.run))
+    assert [e.task for e in lab.log(experiment).read() if e.type == "TaskCommitted"].count(
+        "etl-1/fitting"
+    ) == 1
+
+
+def test_a_mistake_in_fit_ends_the_run_with_its_traceback(lab: Lab) -> None:
+    """And where among the rows it was made."""
+    experiment, spec = lab.experiment(tables(lab)), FittingETL()
+    spec.mistake_at = 3
+    with pytest.raises(
+        RunFailedError, match=r"(?s)ETLSpec.fit raised in the 8 rows from row .*KeyError.*in fit"
+    ):
+        lab.result(lab.spawn(lambda: experiment.run_etl(spec, progress=False)), experiment)

@@ -1,0 +1,48 @@
+"""A worker that is four times slower than the others, live."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.state import TaskKey
+from tests.e2e.conftest import MakeLab
+from tests.e2e.specs import TinyTraining
+
+_UNIT_S, _SLOWER, _MODELS, _EPOCHS = 0.5, 4.0, 8, 4
+
+
+class Dawdling(TinyTraining):
+    """A unit takes four times as long on worker-1."""
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        slower = _SLOWER if os.environ.get("CEREBRO_WORKER") == "worker-1" else 1.0
+        time.sleep(_UNIT_S * slower)
+        return super().train(models, checkpoint, dataloader, hyperparams)
+
+
+@pytest.mark.slow
+def test_a_slow_workers_partition_is_trained_on_by_others_too(own_lab: MakeLab) -> None:
+    """It would take 64 s for its own units alone; its partition is made elsewhere while the run goes on."""
+    lab = own_lab(workers=3)
+    experiment = lab.prepared()
+    log = lab.log(experiment)
+    fit = lab.fit(experiment, Dawdling(), tags="abcdefgh"[:_MODELS], epochs=_EPOCHS)
+    assert lab.result(fit, experiment).failures() == {}
+    state = log.state()
+    run = state.runs["fit-1"]
+    committed = (event for event in log.read() if isinstance(event, TaskCommitted))
+    made = [e.worker for e in committed if e.task.startswith("fit-1/etl/train/")]
+    assert made
+    visits = [visit for model in run.models.values() for visit in model.visits]
+    key = next(k for k in map(TaskKey.parse, run.tasks) if k.kind == "etl")
+    trained_by = {visit.worker for visit in visits if visit.partition == key.partition}
+    assert len(trained_by) > 1
+    spent_s = max(v.ended for v in visits) - min(v.started for v in visits)
+    assert spent_s < 0.75 * _MODELS * _EPOCHS * _UNIT_S * _SLOWER
+    lab.check(experiment)

@@ -1,0 +1,137 @@
+"""The handler of fitting: which rows it hands out, what it leaves on the shared volume, and who has it afterwards."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cerebro.contract.records import CodeRecord, Locator, Locators
+from cerebro.contract.tasks import EtlTask, FittedRef, FittingTask, TaskResult
+from cerebro.data.loader import PartitionLoader
+from cerebro.errors import DataError, SpecError
+from cerebro.runtime.volumes import Volumes
+from cerebro.spec import ETLSpec
+from cerebro.usercode.encoding import encode
+from cerebro.usercode.fitted import read_fitted, restore_fitted
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.context import Context
+from etl_worker import fitting, handler
+from tests.etl_worker.jobs import write_metadata
+
+LOCATORS = Locators(train=Locator(metadata="train.csv"), valid=Locator(metadata="valid.csv"))
+
+
+class Plain(ETLSpec):
+    """Does not fit."""
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        return row["value"], row["id"]
+
+
+class Shifted(Plain):
+    """Values less the smallest one of training."""
+
+    def fit(self, batches: Any, object_dir: str) -> int:
+        """See `ETLSpec`."""
+        return min(int(value) for batch in batches for value in batch["value"].to_pylist())
+
+    def initialize_worker(self) -> None:
+        """See `ETLSpec`."""
+        assert self.fitted == 10
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        return row["value"] - self.fitted, row["id"]
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Volumes:
+    """With the metadata of two partitions, the second of which has no rows, and of one to validate."""
+    found = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    table = pa.table({"id": range(5), "value": range(10, 15)})
+    write_metadata(found.metadata("d", "train", 0), table)
+    write_metadata(found.metadata("d", "train", 1), table.slice(0, 0))
+    write_metadata(found.metadata("d", "valid", 0), pa.table({"id": [0], "value": [3]}))
+    return found
+
+
+@pytest.fixture
+def context(volumes: Volumes) -> Iterator[Context]:
+    """Of a child that an agent listens to."""
+    agents, childs = socket.socketpair()
+    made = Context(Channel(childs), volumes, cores=1)
+    made.begin(time.monotonic())
+    yield made
+    agents.close()
+    childs.close()
+
+
+def known(context: Context, spec: object) -> CodeRecord:
+    code = encode(spec)
+    context.learn({code.sha256: code.encoded})
+    return code
+
+
+def fit(context: Context, spec: object, attempt: int = 1, locators: Locators = LOCATORS) -> TaskResult:
+    task = FittingTask(
+        key="etl-1/fitting",
+        experiment="one",
+        dataset="d",
+        partitions=(0, 1),
+        code=known(context, spec).sha256,
+        locators=locators,
+    )
+    return fitting.Handler(context).handle(task, attempt)
+
+
+def make(context: Context, spec: object, split: str, fitted: FittedRef | None) -> TaskResult:
+    task = EtlTask(
+        key=f"etl-1/etl/{split}/p0",
+        experiment="one",
+        dataset="d",
+        split=split,
+        partition=0,
+        code=known(context, spec).sha256,
+        locators=LOCATORS,
+        max_failed=0.0,
+        fitted=fitted,
+    )
+    return handler.Handler(context).handle(task, 1)
+
+
+def test_what_was_fitted_is_used_for_every_split(volumes: Volumes, context: Context) -> None:
+    """Of training rows alone; and other rows come out where it is another one."""
+    first, second = fit(context, Shifted(), 1), fit(context, Shifted(), 2)
+    assert first.rows == 5
+    assert first.fitted is not None
+    assert second.fitted is not None
+    assert first.fitted.name != second.fitted.name
+    assert first.fitted.checksum == second.fitted.checksum
+    path = volumes.shared / first.fitted.name
+    assert restore_fitted(read_fitted(path, first.fitted)) == 10
+    for split, expected in (("train", [0, 1, 2, 3, 4]), ("valid", [-7])):
+        assert make(context, Shifted(), split, first.fitted).rows == len(expected)
+        folder = volumes.partition("d", split, 0)
+        ((inputs, _),) = PartitionLoader([folder], batch_size=len(expected), seed=None)
+        assert inputs.tolist() == expected
+    path.unlink()
+    with pytest.raises(DataError, match="what was fitted for this data set"):
+        make(context, Shifted(), "train", first.fitted)
+
+
+def test_a_spec_that_does_not_fit_is_left_alone(volumes: Volumes, context: Context) -> None:
+    """Where nobody had opened it before; and one that fits needs training rows."""
+    assert fit(context, Plain()).fitted is None
+    assert not list((volumes.shared / "datasets/d").glob("fitted/*"))
+    helped = type("Helped", (Plain,), {"fit": False})()
+    with pytest.raises(SpecError, match=r"Helped\.fit is a bool, expected the method fit"):
+        fit(context, helped)
+    with pytest.raises(SpecError, match="sees the rows of the split 'train', and none is located"):
+        fit(context, Shifted(), locators=Locators(valid=LOCATORS.valid))

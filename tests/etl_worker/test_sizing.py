@@ -1,0 +1,259 @@
+"""How many processes preprocess: fewer where memory ran out, more where they wait, and the same bytes all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.tasks import FailureKind
+from cerebro.worker.agent.child import failure_of
+from etl_worker.cores import Cores
+from etl_worker.errors import NoMemoryError
+from etl_worker.partition import preprocess_partition
+from etl_worker.sizing import MOST_PER_CORE, Sizing, Window
+from tests.control_groups import run_in
+from tests.etl_worker.jobs import Double, make_job, nothing, stored
+
+ROWS = 80
+ALL = {value: [value * 2, value] for value in range(ROWS)}
+
+windows = st.builds(
+    Window,
+    rate=st.floats(0, 1e6),
+    busy=st.floats(0, 1),
+    machine_busy=st.floats(0, 1),
+)
+
+
+# --- the decision -----------------------------------------------------------------------------------
+
+
+@given(cores=st.integers(1, 64), seen=st.lists(windows | st.none(), max_size=30))
+def test_the_number_keeps_its_bounds_and_comes_to_rest(cores: int, seen: list[Window | None]) -> None:
+    """Whatever is seen (`None`: memory ran out): at least one, at most so many per core, and never more once memory
+    has run out."""
+    sizing, has_run_out = Sizing(cores), False
+    for window in seen:
+        before = sizing.number
+        if window is None:
+            assert sizing.ran_out() == (before > 1)
+            has_run_out |= before > 1
+            assert sizing.number == -(-before // 2)
+        else:
+            sizing.see(window)
+            assert not has_run_out or sizing.number == before
+        assert 1 <= sizing.number <= MOST_PER_CORE * cores
+
+
+@given(
+    cores=st.integers(1, 16), seen=st.lists(windows.filter(lambda w: w.busy >= 0.6 or w.machine_busy >= 0.7))
+)
+def test_who_computes_or_waits_for_a_processor_gets_no_company(cores: int, seen: list[Window]) -> None:
+    """More processes would only take turns."""
+    sizing = Sizing(cores)
+    for window in seen:
+        sizing.see(window)
+    assert sizing.number == cores
+
+
+@given(cores=st.integers(1, 64), shortages=st.integers(0, 5))
+def test_attempts_after_those_that_ran_out_begin_with_fewer(cores: int, shortages: int) -> None:
+    """The third attempt at 16 cores takes one process; what was learnt before, and is less, holds."""
+    sizing = Sizing(cores)
+    sizing.begin(shortages)
+    assert sizing.number == max(1, cores // 4**shortages)
+    sizing.ran_out()
+    before = sizing.number
+    sizing.begin(0)
+    assert sizing.number == before
+
+
+def test_more_come_as_long_as_that_pays() -> None:
+    """By half each time; the last step is taken back if rows did not come faster."""
+    sizing = Sizing(4)
+    numbers = []
+    for rate in (100.0, 150.0, 220.0, 225.0, 400.0):
+        sizing.see(Window(rate=rate, busy=0.1, machine_busy=0.1))
+        numbers.append(sizing.number)
+    assert numbers == [6, 9, 14, 9, 9]
+
+
+# --- processes --------------------------------------------------------------------------------------
+
+
+class Hungry(Double):
+    """Where more than `most` processes work at a time, the kernel ends the one that is at a row; and always at `bad`.
+
+    Args:
+        deaths: file with a line for each process that was ended so.
+    """
+
+    def __init__(self, folder: Path, most: int, bad: int = -1) -> None:
+        self.folder, self.most, self.bad = folder, most, bad
+
+    def initialize_worker(self) -> None:
+        """See `ETLSpec`."""
+        (self.folder / str(os.getpid())).touch()
+
+    def row_preprocessor(self, row: Any, mode: Any, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        alive = [path for path in self.folder.glob("[0-9]*") if psutil.pid_exists(int(path.name))]
+        if len(alive) > self.most or row["value"] == self.bad:
+            self.die()
+        return super().row_preprocessor(row, mode, object_dir)
+
+    def die(self) -> None:
+        """As the kernel's OOM killer has it."""
+        with (self.folder / "deaths").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Refused(Hungry):
+    """Python itself gets no memory."""
+
+    def die(self) -> None:
+        """See `Hungry`."""
+        raise MemoryError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "processes"
+    made.mkdir()
+    return made
+
+
+def cores_of(spec: Hungry, *, counted: bool = True) -> Cores:
+    """Cores beside a kernel that counts the deaths, or does not."""
+    deaths = spec.folder / "deaths"
+
+    def kills() -> int | None:
+        return len(deaths.read_text().splitlines()) if deaths.exists() else 0
+
+    return Cores(lambda: spec, kills if counted else lambda: None)
+
+
+@pytest.mark.parametrize(("make", "counted"), [(Hungry, True), (Hungry, False), (Refused, True)])
+def test_with_less_memory_fewer_processes_make_the_same_bytes(
+    tmp_path: Path, folder: Path, make: type[Hungry], counted: bool
+) -> None:
+    """No row is lost, doubled or counted twice, and the next partition begins with as many as memory bears."""
+    whole = make_job(tmp_path / "whole", list(range(ROWS)), cores=8)
+    with closing(Cores(Double)) as cores:
+        expected = preprocess_partition(whole, cores, nothing)
+    seen: list[int] = []
+    with closing(cores_of(make(folder, 3), counted=counted)) as cores:
+        job = make_job(tmp_path / "one", list(range(ROWS)), cores=8)
+        made = preprocess_partition(job, cores, lambda progress: seen.append(progress.rows_done))
+        assert cores._sizing.number <= 4
+        before = sorted(folder.iterdir())
+        again = make_job(tmp_path / "two", list(range(ROWS)), cores=8)
+        assert preprocess_partition(again, cores, nothing).checksum == expected.checksum
+        assert sorted(folder.iterdir()) == before, "no other process was started"
+    assert (made.checksum, stored(job.output_folder)) == (expected.checksum, ALL)
+    assert seen[-1] == ROWS
+    assert max(seen) == ROWS
+    assert list(job.output_folder.glob(".*")) == []
+    rows = sorted(path.name for path in job.output_folder.glob("shard-*.arrow"))
+    assert rows == sorted(shard.file for shard in made.shards), "nothing lies there that nobody reads"
+
+
+def test_a_row_for_which_memory_never_suffices_is_named(tmp_path: Path, folder: Path) -> None:
+    """When one process alone was ended for it: the attempt has run out of memory, and says where."""
+    job = make_job(tmp_path, [f"row-{number}" for number in range(ROWS)], cores=4)
+    with (
+        closing(cores_of(Hungry(folder, 9, bad=33))) as cores,
+        pytest.raises(NoMemoryError, match="whose id is 'row-33', with one process alone: ") as caught,
+    ):
+        preprocess_partition(job, cores, nothing)
+    assert (folder / "deaths").read_text().count("\n") == 3
+    failure = failure_of(caught.value)
+    assert (failure.kind, failure.place) == (FailureKind.OUT_OF_MEMORY, "host")
+
+
+class Squeezed(Hungry):
+    """Beside others a row fails by itself before the kernel ends its process."""
+
+    def row_preprocessor(self, row: Any, mode: Any, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        if not (self.folder / "deaths").exists():
+            if row["value"] % 2:
+                self.die()
+            raise OSError("Cannot allocate memory")
+        return super().row_preprocessor(row, mode, object_dir)
+
+
+def test_a_row_that_failed_in_a_process_that_was_ended_is_made_anew(tmp_path: Path, folder: Path) -> None:
+    """What it lacked was memory, perhaps."""
+    job = make_job(tmp_path, list(range(ROWS)), cores=2)
+    with closing(cores_of(Squeezed(folder, 99))) as cores:
+        preprocess_partition(job, cores, nothing)
+    assert stored(job.output_folder) == ALL
+
+
+def test_a_row_that_gets_no_memory_alone_has_failed(tmp_path: Path, folder: Path) -> None:
+    """As it does where its function raises anything else; beside others it is tried again."""
+    job = make_job(tmp_path, list(range(ROWS)), cores=4, max_failed_fraction=0.1)
+    with closing(cores_of(Refused(folder, 9, bad=33))) as cores:
+        manifest = preprocess_partition(job, cores, nothing)
+    assert (manifest.rows_out, manifest.rows_failed) == (ROWS - 1, 1)
+
+
+def test_where_rows_wait_more_processes_make_them(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel's account of processor time tells; the cut stays that of the cores."""
+    rates = iter([10.0, 20.0, 20.0])
+
+    def look(*_: object) -> Window | None:
+        rate = next(rates, None)
+        return None if rate is None else Window(rate=rate, busy=0.0, machine_busy=0.0)
+
+    monkeypatch.setattr("etl_worker.cores.Watch.look", look)
+    job = make_job(tmp_path, list(range(ROWS)), cores=2)
+    with closing(cores_of(Hungry(folder, 99))) as cores:
+        manifest = preprocess_partition(job, cores, nothing)
+        assert cores._sizing.number == 3
+    assert (len(manifest.shards), stored(job.output_folder)) == (8, ALL)
+    assert len(list(folder.iterdir())) == 4
+
+
+_REAL = """
+import sys
+from contextlib import closing
+from pathlib import Path
+from etl_worker.cores import Cores
+from etl_worker.partition import preprocess_partition
+from tests.etl_worker.jobs import Double, make_job, nothing, stored
+
+class Large(Double):
+    def row_preprocessor(self, row, mode, object_dir):
+        held = bytearray(96 << 20)
+        held[:: 4096] = bytes(len(held[:: 4096]))
+        return super().row_preprocessor(row, mode, object_dir)
+
+job = make_job(Path(sys.argv[1]), list(range(80)), cores=8)
+with closing(Cores(Large)) as cores:
+    made = preprocess_partition(job, cores, nothing)
+    print(made.checksum, cores._sizing.number, len(stored(job.output_folder)))
+"""
+
+
+@pytest.mark.slow
+def test_what_the_kernel_ends_is_made_by_fewer_processes(small_group: Path, tmp_path: Path) -> None:
+    """For real: eight processes of a hundred megabytes in a group of 384 MiB."""
+    checksum, number, rows = run_in(small_group, _REAL, tmp_path / "small").split()
+    whole = make_job(tmp_path / "whole", list(range(ROWS)), cores=8)
+    with closing(Cores(Double)) as cores:
+        assert checksum == preprocess_partition(whole, cores, nothing).checksum
+    assert int(number) < 4
+    assert int(rows) == ROWS

@@ -1,0 +1,167 @@
+"""`examples/coco.py` and `examples/captions.py`: captions read, numbered, told apart, compared; and the whole of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro import Experiment, Ragged
+from cerebro.errors import LocatorError
+from cerebro.local import cluster
+from examples import captions, coco, vision
+
+ROOT = Path(__file__).resolve().parents[2]
+_CAPTIONS = st.lists(st.text("ab ", max_size=8), min_size=1, max_size=4)
+
+
+def test_words_are_those_that_are_compared() -> None:
+    """Small letters, no punctuation, apostrophes inside."""
+    said = "A man's dog, isn't it?  On 2 café_tables."
+    assert captions.words_of(said) == ["a", "man's", "dog", "isn't", "it", "on", "2", "café", "tables"]
+
+
+@given(images=st.lists(_CAPTIONS, min_size=1, max_size=4))
+def test_captions_come_back_from_their_tokens(images: list[list[str]]) -> None:
+    """However many an image has, and however long, none among them; words without a number come back as unknown."""
+    vocabulary = captions.Vocabulary((*captions.SPECIAL, "a", "b"))
+    rows = [torch.from_numpy(captions.tokens_of(said, vocabulary.numbers())) for said in images]
+    tokens, owners = coco.one_by_one(Ragged.of(rows))
+    expected = [(image, caption) for image, said in enumerate(images) for caption in said]
+    assert owners.tolist() == [image for image, _ in expected]
+    assert [vocabulary.text(row[1:]) for row in tokens.tolist()] == [
+        " ".join(word if word in ("a", "b") else "<unk>" for word in captions.words_of(caption))
+        for _, caption in expected
+    ]
+
+
+def test_frequent_words_have_numbers() -> None:
+    """The most frequent ones first, whatever the order of captions; ties by the alphabet."""
+    made = captions.Vocabulary.of(["b a b", "A c"], 2)
+    assert list(made.words) == [*captions.SPECIAL, "a", "b"]
+
+
+def test_bleu_is_that_of_the_paper() -> None:
+    """Papineni et al., 2002: n-grams up to 4 are counted in all captions together, matches clipped by the reference
+    that has most of them, and short texts pay."""
+    references = [["the cat is on the mat", "there is a cat on the mat"], ["a dog runs here"]]
+    assert captions.bleu4(["the cat is on the mat", "a dog runs here"], references) == pytest.approx(1)
+    # 1 to 4-grams: 9/9, 6/7, 4/5, 2/3; 9 words against references of 6 and 4.
+    expected = np.exp(1 - 10 / 9) * (1 * 6 / 7 * 4 / 5 * 2 / 3) ** 0.25
+    said = ["the cat is on mat", "a dog runs here"]
+    assert captions.bleu4(said, references) == pytest.approx(expected)
+    assert captions.bleu4(["", ""], references) == 0
+
+
+def test_the_loss_is_of_words_and_ends_alone() -> None:
+    """A decoder that finds all words equally likely has the logarithm of their number, however captions are padded."""
+
+    class Even(torch.nn.Module):
+        def forward(self, features: Any, images: Any, tokens: Any) -> Any:
+            return torch.zeros(*tokens.shape, 7)
+
+    rows = [captions.tokens_of(said, {"a": 4}) for said in (["a a a", ""], ["a"])]
+    loss, tokens = coco._loss(Even(), torch.zeros(2, 3), Ragged.of([torch.from_numpy(row) for row in rows]))
+    assert tokens == 4 + 1 + 2
+    assert float(loss) == pytest.approx(tokens * np.log(7))
+
+
+def test_captions_are_made_up_word_by_word() -> None:
+    """What is said is what the scores of the whole caption have for likeliest, and no longer than is allowed."""
+    torch.manual_seed(0)
+    decoder = coco.Decoder(5, 9, 4, 6).eval()
+    features = torch.randn(3, 5)
+    said = decoder.say(features)
+    assert 1 <= said.shape[1] <= coco.LONGEST
+    shown = torch.cat([torch.full((3, 1), captions.START), said[:, :-1]], 1)
+    assert torch.equal(decoder(features, torch.arange(3), shown).argmax(2), said)
+
+
+def test_each_image_of_the_files_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With all its captions; the vocabulary is of the training split alone, and what it lacks is counted."""
+    captions.synthesize(tmp_path, 20, 16)
+    located = captions.lay_out(tmp_path, tmp_path / "tables", at_least=2)
+    rows = pa.parquet.read_table(located["valid"]["metadata"]).to_pylist()
+    listed = json.loads((tmp_path / "annotations/captions_val2017.json").read_text())
+    assert [row["id"] for row in rows] == [image["id"] for image in listed["images"]]
+    assert [caption for row in rows for caption in row["captions"]] == [
+        each["caption"] for each in listed["annotations"]
+    ]
+    assert "captions" not in pa.parquet.read_table(located["predict"]["metadata"]).column_names
+    told = capsys.readouterr().out
+    unknown = captions.tokens_of(
+        [each["caption"] for each in listed["annotations"]],
+        captions.Vocabulary.read(tmp_path / "tables" / captions.VOCABULARY).numbers(),
+    )
+    assert f"valid: 2 images, 10 captions; {(unknown == captions.UNKNOWN).sum()} of " in told
+
+
+def test_files_that_are_none_of_cocos_are_told(tmp_path: Path) -> None:
+    """Missing, cut short, of another kind, or with captions of images that are not there, or images without."""
+    path = tmp_path / "annotations/captions_train2017.json"
+    with pytest.raises(LocatorError, match=r"there is no file .*train2017.json: give --data the folder"):
+        captions.lay_out(tmp_path, tmp_path, at_least=1)
+    path.parent.mkdir()
+    for content in ('{"images": [', "[]", '{"annotations": []}'):
+        path.write_text(content)
+        with pytest.raises(LocatorError, match="is none of COCO's files of captions"):
+            captions.read_split(path)
+    image, caption = {"id": 1, "file_name": "1.jpg"}, {"id": 7, "image_id": 2, "caption": "A dog."}
+    path.write_text(json.dumps({"images": [image], "annotations": [caption]}))
+    with pytest.raises(LocatorError, match="caption 7 is of image 2, which it does not list"):
+        captions.read_split(path)
+    path.write_text(json.dumps({"images": [image], "annotations": []}))
+    with pytest.raises(LocatorError, match="1 of 1 images have no caption, such as image 1"):
+        captions.lay_out(tmp_path, tmp_path, at_least=1)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", None])
+def test_files_that_are_no_weights_of_the_encoder_are_told(tmp_path: Path, content: bytes | None) -> None:
+    """Empty, of another kind, or of another network."""
+    path = tmp_path / "weights.pth"
+    if content is None:
+        torch.save({"conv1.weight": torch.zeros(1)}, path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(
+        LocatorError, match=r"weights.*: give a state_dict of ResNet50 with torchvision's names"
+    ):
+        coco._published(path, vision.ResNet50(0, 0.1).state_dict())
+
+
+@pytest.mark.slow
+def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster of its own: captions are better than one that fits any image, the encoder is stored once for each
+    model, and predictions are text."""
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    monkeypatch.setenv("CEREBRO_HOME", str(tmp_path))
+    command = [sys.executable, str(ROOT / "examples/coco.py"), "--small"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=dict(os.environ), timeout=400, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "are not in the vocabulary" in done.stdout
+        board = Experiment.attach("coco").result().leaderboard()
+        assert list(board["state"]) == ["finished"] * 2
+        assert board["bleu4"].max() > 0.4
+        assert "picture with one" in done.stdout or "ground" in done.stdout.split("such as:")[1]
+        for model in board["model"]:
+            files = list((tmp_path / "volumes/checkpoints/coco/fit-1" / model).iterdir())
+            frozen = [path.stat().st_size for path in files if path.name.startswith("frozen-")]
+            assert len(frozen) == 1
+            assert frozen[0] > 20 * 2**20
+            assert all(path.stat().st_size < 4 * 2**20 for path in files if path.suffix == ".pt")
+    finally:
+        cluster.stop(tmp_path)

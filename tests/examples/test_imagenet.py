@@ -1,0 +1,189 @@
+"""`examples/imagenet.py` and `examples/vision.py`: networks, what is drawn of images, folders, and the whole of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from cerebro import Experiment
+from cerebro.errors import LocatorError
+from cerebro.local import cluster
+from examples import imagenet, vision
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = imagenet.Size(rows=6, classes=3, side=8, crop=6, width=0.1, epochs=1, space={})
+
+
+def parameters(network: torch.nn.Module) -> int:
+    """How many numbers it learns."""
+    return sum(each.numel() for each in network.parameters())
+
+
+def test_networks_have_as_many_parameters_as_the_published_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And at the paper's 112 pixels, with Adam's two moments, the megabytes of the paper's table 5."""
+    # Without memory to draw into, torch imports its compiler for it, which takes seconds.
+    monkeypatch.setattr(torch.nn.init, "kaiming_normal_", lambda *_, **__: None)
+    with torch.device("meta"):
+        assert parameters(vision.vgg16(1000, 224)) == 138_357_544
+        assert parameters(vision.ResNet50(1000)) == 25_557_032
+        assert round(12 * parameters(vision.vgg16(1000, 112)) / 2**20) == 791  # the paper says 792
+        assert round(12 * parameters(vision.ResNet50(1000)) / 2**20) == 292  # the paper says 293
+
+
+@given(seed=st.integers(0, 2**32), rows=st.integers(1, 5), side=st.integers(6, 12))
+def test_parts_of_images_follow_from_the_seed(seed: int, rows: int, side: int) -> None:
+    """The same seed draws the same parts, the next call others; no value is beyond those of the image."""
+    images = torch.rand(rows, 3, side, side, generator=torch.Generator().manual_seed(seed))
+    torch.manual_seed(seed)
+    first, second = vision.augmented(images, 5), vision.augmented(images, 5)
+    torch.manual_seed(seed)
+    assert torch.equal(vision.augmented(images, 5), first)
+    assert not torch.equal(first, second)
+    assert first.shape == (rows, 3, 5, 5)
+    low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+    assert bool(((first >= low - 1e-5) & (first <= high + 1e-5)).all())
+
+
+def test_half_of_the_images_are_mirrored() -> None:
+    """Left and right change places; up and down do not."""
+    torch.manual_seed(0)
+    down = torch.linspace(0, 1, 16).view(16, 1).expand(16, 16)
+    parts = vision.augmented(torch.stack([down, down.T, down]).expand(200, 3, 16, 16), 8)
+    assert bool((parts[:, 0, -1, 0] > parts[:, 0, 0, 0]).all())
+    mirrored = int((parts[:, 1, 0, -1] < parts[:, 1, 0, 0]).sum())
+    assert 70 < mirrored < 130
+
+
+def test_the_five_likeliest_classes_count() -> None:
+    """Whatever the number of classes."""
+    logits = torch.arange(12.0).view(2, 6)
+    assert imagenet.hits(logits, torch.tensor([5, 4]), 1) == 1
+    assert imagenet.hits(logits, torch.tensor([1, 0]), 5) == 1
+    assert imagenet.hits(logits[:, :2], torch.tensor([1, 0]), 5) == 2
+
+
+class Batches(list[tuple[torch.Tensor, torch.Tensor]]):
+    """What `train` asks of a data loader, without rows that lie anywhere."""
+
+    ranks = 1
+
+    def progress(self, total: dict[str, Any]) -> dict[str, Any]:
+        """Nothing was kept."""
+        return total
+
+    def report(self, **values: Any) -> None:
+        """Nobody looks."""
+
+
+def test_a_last_batch_of_one_row_is_left_out(tmp_path: Path) -> None:
+    """At a crop of which one pixel is left at last, where batch normalization would have one value per channel."""
+    (tmp_path / imagenet.MAPPING).write_text("n01440764 tench\nn01443537 goldfish\n")
+    spec = imagenet.ImageNetTraining(32, 0.03)
+    spec.misc_dir = str(tmp_path)
+    spec.initialize_worker()
+    chosen = {"architecture": "resnet50", "lr": 1e-3, "decay": 0.0}
+    models = spec.create_models(chosen)
+    images, labels = torch.zeros(3, 3, 36, 36, dtype=torch.uint8), torch.tensor([0, 1, 0])
+    batches = Batches([(images[:2], labels[:2]), (images[2:], labels[2:])])
+    metrics = spec.train(models, Mock(), batches, chosen)
+    assert {ratio.denominator for ratio in metrics.values()} == {2}
+
+
+def test_both_layouts_of_the_validation_images_mean_the_same(tmp_path: Path) -> None:
+    """The flat one of the archive with its solution, and a folder for each class."""
+    data = tmp_path / "imagenet"
+    imagenet.synthesize(data, TINY)
+    root = data / "ILSVRC/Data/CLS-LOC"
+    flat = rows(imagenet.lay_out(data, tmp_path)["valid"]["metadata"])
+    assert len(flat) == 3
+    assert len(rows(str(tmp_path / "train.parquet"))) == 6
+    assert set(rows(str(tmp_path / "predict.parquet"))) == {"ILSVRC2012_test_00000001"}
+    (data / imagenet.SOLUTION).unlink()
+    (root / "val" / ".DS_Store").touch()
+    names = list(imagenet.read_mapping(data / imagenet.MAPPING))
+    for row in flat.values():
+        (root / "val" / names[row["label"]]).mkdir(exist_ok=True)
+        (root / "val" / row["image"]).rename(root / "val" / names[row["label"]] / row["image"])
+    sorted_in = rows(imagenet.lay_out(data, tmp_path)["valid"]["metadata"])
+    assert {row: sorted_in[row]["label"] for row in sorted_in} == {row: flat[row]["label"] for row in flat}
+
+
+def rows(path: str) -> dict[str, dict[str, Any]]:
+    """Of a table, by id."""
+    return {row["id"]: row for row in pa.parquet.read_table(path).to_pylist()}
+
+
+def test_what_no_mapping_knows_is_named(tmp_path: Path) -> None:
+    """A folder, or a line of the solution, of another class; and a mapping that is not there."""
+    imagenet.synthesize(tmp_path, TINY)
+    stray = tmp_path / "ILSVRC/Data/CLS-LOC/train/n99999999"
+    stray.mkdir()
+    with pytest.raises(
+        LocatorError, match=r"the folder .*/n99999999 is of no class in .*mapping.txt: add a line"
+    ):
+        imagenet.lay_out(tmp_path, tmp_path)
+    stray.rmdir()
+    with (tmp_path / imagenet.SOLUTION).open("a") as file:
+        file.write("ILSVRC2012_val_00000009,n99999999 0 0 1 1\n")
+    with pytest.raises(LocatorError, match="line 5: ILSVRC2012_val_00000009 is of the class 'n99999999'"):
+        imagenet.lay_out(tmp_path, tmp_path)
+    (tmp_path / imagenet.MAPPING).unlink()
+    with pytest.raises(LocatorError, match=r"has no LOC_synset_mapping.txt: give --data the folder"):
+        imagenet.lay_out(tmp_path, tmp_path)
+
+
+def test_files_that_are_no_images_are_told(tmp_path: Path) -> None:
+    """Missing, cut short, or something else; of what is an image, the square in the middle is read."""
+    Image.new("RGB", (60, 20), "red").save(tmp_path / "red.JPEG")
+    assert vision.read_image(str(tmp_path), "image", "red.JPEG", 8).shape == (3, 8, 8)
+    whole = (tmp_path / "red.JPEG").read_bytes()
+    for name, content in (("cut.JPEG", whole[:-200]), ("text.JPEG", b"<html>"), ("empty.JPEG", b"")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(
+            ValueError, match=f"column 'image' names {name}, which cannot be read as an image"
+        ):
+            vision.read_image(str(tmp_path), "image", name, 8)
+    with pytest.raises(FileNotFoundError, match=r"column 'image' names gone\.JPEG, which is not in"):
+        vision.read_image(str(tmp_path), "image", "gone.JPEG", 8)
+
+
+@pytest.mark.slow
+def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster of its own, with files given: one is damaged, one is missing. Both rows are told, and all else is
+    learnt from."""
+    data = tmp_path / "imagenet"
+    imagenet.synthesize(data, imagenet.SMALL)
+    root = data / "ILSVRC/Data/CLS-LOC"
+    damaged = root / "train/n10000003/n10000003_3.JPEG"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    (root / "val/ILSVRC2012_val_00000001.JPEG").unlink()
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
+    command = [sys.executable, str(ROOT / "examples/imagenet.py"), "--small", "--data", str(data)]
+    command += ["--max-failed", "0.02"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=dict(os.environ), timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        experiment = Experiment.attach("imagenet")
+        dataset = experiment.state().newest_dataset()
+        assert dataset is not None
+        assert "2 rows were left out, such as 'n10000003_3'" in done.stdout
+        board = experiment.result().leaderboard()
+        assert list(board["state"]) == ["finished"] * 4
+        assert board["top1"].max() > 0.25  # by chance 0.1
+    finally:
+        cluster.stop(tmp_path / "home")

@@ -1,0 +1,107 @@
+"""A log to export, and what a tracker has to show of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from cerebro.contract.events import Event, ModelStopRequested, RunFinished
+from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import NotFoundError
+from cerebro.exports.projection import Place, Projection, Row
+from cerebro.state import epoch_report
+from tests.state.stories import Story, unit
+
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+Rows = set[tuple[str, int, int, float]]
+"""(name, step, time in ms, value)."""
+
+
+def record(name: str = "one", created: float = 1.5) -> ExperimentRecord:
+    return ExperimentRecord(name=name, created=created, locators=Locators(train=Locator(metadata="m.csv")))
+
+
+def story() -> Story:
+    """Three models: one finishes after a retried unit and a lost checkpoint, one fails, one is stopped."""
+    told = Story()
+    told.fit(models=3, validated=True)
+    told.fail(unit(1, 0), 0, FailureKind.CRASH)
+    told.train(1, 0, rows=10, loss=4.0, accuracy=0.25)
+    told.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
+    told.train(1, 0, model="m01", loss=9.0)
+    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    told.fail(unit(2, 1), 1, FailureKind.CHECKPOINT)
+    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    told.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
+    # The second epoch is validated before the first.
+    told.validate(2, loss=2.5)
+    told.validate(1, loss=3.0)
+    told.fail(unit(1, 1, "m01"), 1, FailureKind.USER_ERROR)
+    told.tell(ModelStopRequested(run="fit-1", model="m02", by="ada"))
+    told.tell(epoch_report(told.state, told.run, 1))
+    told.tell(epoch_report(told.state, told.run, 2))
+    told.tell(RunFinished(run="fit-1", outcome="finished"))
+    return told
+
+
+def long_log(models: int = 6, epochs: int = 8) -> tuple[Event, ...]:
+    """Enough to be interrupted in its middle often."""
+    told = Story()
+    told.fit(models=models, epochs=epochs)
+    for epoch in range(1, epochs + 1):
+        for model in range(models):
+            for partition in (0, 1):
+                number = 100.0 * epoch + 10 * model + partition
+                told.train(epoch, partition, model=f"m{model:02}", loss=number, accuracy=1 / number)
+    told.tell(RunFinished(run="fit-1", outcome="finished"))
+    return tuple(told.log)
+
+
+def expected(
+    log: Sequence[Event], of: ExperimentRecord | None = None
+) -> dict[Place, list[tuple[str, int, int, float]]]:
+    """Rows by page, in the order of the log."""
+    projection = Projection(of or record())
+    found: dict[Place, list[tuple[str, int, int, float]]] = {}
+    for event in log:
+        for place, row in projection.apply(event):
+            found.setdefault(place, []).append(as_told(row))
+    return found
+
+
+def as_told(row: Row) -> tuple[str, int, int, float]:
+    return row.name, row.step, round(row.time * 1000), row.value
+
+
+class LogStore:
+    """The reads of a client that an export makes: of one experiment, some events at a time."""
+
+    def __init__(self, log: Sequence[Event], of: ExperimentRecord | None = None, page: int = 7) -> None:
+        self.log, self.record, self._page = log, of or record(), page
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        summary = ExperimentSummary(
+            experiment=self.record, last_seq=len(self.log), last_event=0.0, open_runs=()
+        )
+        return (summary,)
+
+    def experiment(self, name: str) -> ExperimentRecord:
+        if name != self.record.name:
+            raise NotFoundError(f"no experiment {name!r}")
+        return self.record
+
+    def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
+        return self.log[after : after + self._page]
+
+
+def write_log(path: Path, log: Sequence[Event]) -> None:
+    path.write_text("\n".join(event.model_dump_json() for event in log))
+
+
+def read_log(path: Path) -> list[Event]:
+    return [_EVENT.validate_python(json.loads(line)) for line in path.read_text().splitlines()]

@@ -1,0 +1,154 @@
+"""Reading logs for an export: all of them, as they grow, come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from cerebro.contract.events import Event, TaskStarted
+from cerebro.contract.records import ExperimentSummary
+from cerebro.errors import ExportError, TrackerUnavailableError, UnreadableError
+from cerebro.exports.following import Followed, Follower
+from cerebro.exports.projection import Place, Projection, Row
+from tests.exports.logged import LogStore, as_told, expected, record, story
+
+
+class Kept:
+    """An export that keeps what it is sent; it may fail."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Place, list[Row]] = {}
+        self.fails = 0
+        self.settled = 0
+
+    def cursor(self, place: Place) -> int:
+        return self.rows[place][-1].seq if place in self.rows else 0
+
+    def send(self, rows: Mapping[Place, Sequence[Row]]) -> None:
+        for place, some in rows.items():
+            if self.fails:
+                self.fails -= 1
+                raise TrackerUnavailableError("away")
+            new = [row for row in some if row.seq > self.cursor(place)]
+            if new:
+                self.rows.setdefault(place, []).extend(new)
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def told(self) -> dict[Place, list[tuple[str, int, int, float]]]:
+        return {place: [as_told(row) for row in rows] for place, rows in self.rows.items()}
+
+
+def test_what_is_not_taken_is_sent_again_before_anything_else() -> None:
+    """A tracker that is away now and then gets all rows, in order."""
+    kept, log = Kept(), story().log
+    followed = Followed(LogStore(log), record(), lambda _: kept)
+    for _ in range(4):
+        kept.fails = 1
+        with pytest.raises(TrackerUnavailableError):
+            followed.catch_up()
+        assert not kept.settled
+        if followed.seq == len(log):
+            break
+    followed.catch_up()
+    assert kept.told() == expected(log)
+    assert kept.settled == 1
+
+
+def test_nothing_new_tells_nothing() -> None:
+    """How pages stand is told once for each end of the log."""
+    kept, store = Kept(), LogStore(story().log[:20])
+    followed = Followed(store, record(), lambda _: kept)
+    for _ in range(3):
+        followed.catch_up()
+    assert kept.settled == 1
+    store.log = story().log
+    followed.catch_up()
+    assert kept.settled == 2
+
+
+def test_a_log_that_cannot_be_read_is_exported_up_to_there() -> None:
+    """The error says which event it is."""
+    log = story().log[:20]
+    bad = TaskStarted(seq=21, time=500.0, task="fit-1/train/m09/e1/p0", attempt=1, worker="worker-0")
+    kept = Kept()
+    with pytest.raises(UnreadableError, match="event 21 of experiment 'one'"):
+        Followed(LogStore([*log, bad], page=50), record(), lambda _: kept).catch_up()
+    assert kept.told() == expected(log)
+    assert kept.settled == 1
+
+
+class Several(LogStore):
+    """Experiments that come and go."""
+
+    def __init__(self, logs: dict[str, Sequence[Event]]) -> None:
+        super().__init__(())
+        self.logs, self.created = logs, dict.fromkeys(logs, 1.0)
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        return tuple(
+            ExperimentSummary(
+                experiment=record(name, self.created[name]), last_seq=len(log), last_event=0.0, open_runs=()
+            )
+            for name, log in self.logs.items()
+        )
+
+    def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
+        return self.logs[experiment][after : after + 7]
+
+
+def test_all_experiments_are_followed_as_they_come_and_go() -> None:
+    """Also one that is made anew under its name: it has pages of its own."""
+    log, made = story().log, dict[str, Kept]()
+    store = Several({"one": log[:10]})
+
+    def export(projection: Projection) -> Kept:
+        return made.setdefault(projection.identity, Kept())
+
+    follower = Follower(store, export)
+    follower.look()
+    store.logs |= {"one": log, "two": log[:20]}
+    store.created["two"] = 1.0
+    follower.look()
+    del store.logs["two"]
+    follower.look()
+    store.logs["one"], store.created["one"] = log[:15], 2.0
+    follower.look()
+    assert {name: kept.told() for name, kept in made.items()} == {
+        "one@1.000000": expected(log),
+        "two@1.000000": expected(log[:20]),
+        "one@2.000000": expected(log[:15]),
+    }
+
+
+def test_one_that_is_refused_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once, and tried again when its log has grown."""
+    log, kept = story().log, Kept()
+    store = Several({"bad": log[:10], "good": log})
+
+    class Refused(Kept):
+        def send(self, rows: Mapping[Place, Sequence[Row]]) -> None:
+            raise ExportError("not you")
+
+    follower = Follower(store, lambda projection: kept if projection.record.name == "good" else Refused())
+    for _ in range(3):
+        follower.look()
+    assert caplog.text.count("the export of bad stops") == 1
+    assert kept.told() == expected(log)
+    store.logs["bad"] = log[:12]
+    follower.look()
+    assert caplog.text.count("the export of bad stops") == 2
+
+
+def test_only_those_that_were_named_are_followed() -> None:
+    """If any were."""
+    made: list[str] = []
+
+    def export(projection: Projection) -> Kept:
+        made.append(projection.record.name)
+        return Kept()
+
+    Follower(Several({"one": story().log, "two": ()}), export, ["one"]).look()
+    assert made == ["one"]

@@ -1,0 +1,58 @@
+"""Exports into a real MLflow tracking server, started from its package."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.exports.logged import long_log, record, write_log
+from tests.exports.reading import Shown
+from tests.exports.trackers import mlflow_server
+from tests.exports.tracking_contract import TrackingContract, check_rows
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mlflow")
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    with mlflow_server(folder) as there:
+        yield there
+
+
+class TestRealServer(TrackingContract):
+    """The contract that the stand-in of the quick tests has, too."""
+
+    @pytest.fixture(autouse=True)
+    def remember(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file(self, address: str, run: Shown, name: str) -> bytes:
+        of = Path(run.info["experiment_id"], run.info["run_id"], "artifacts")
+        return (self.folder / "files" / of / name).read_bytes()
+
+
+def test_an_exporter_that_is_killed_20_times_leaves_each_row_once(address: str, tmp_path: Path) -> None:
+    """By kill -9, at requests that chance chooses; the last one comes to its end."""
+    log, of, chance = long_log(), record("killed"), random.Random(1)
+    write_log(tmp_path / "log", log)
+    command = [sys.executable, "-m", "tests.exports.exporting", str(tmp_path / "log"), of.name, address]
+    for _ in range(KILLS):
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            requests = chance.randint(3, 12)
+            assert len(process.stdout.read(requests)) == requests, "it ended before it could be killed"
+            process.kill()
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    check_rows(address, of, log)

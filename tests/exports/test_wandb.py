@@ -1,0 +1,59 @@
+"""Exports to Weights & Biases: with the real package, offline; and without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import ExportError
+from cerebro.exports.projection import Place, Projection
+from cerebro.exports.wandb_export import WandbExport
+from tests.exports.logged import record, story
+from tests.exports.trackers import program
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With how it is installed, before anything is read."""
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ExportError, match=r"pip install 'cerebro-platform\[wandb\]'"):
+        WandbExport(Projection(record()))
+
+
+@pytest.mark.slow
+def test_runs_have_each_value_once_under_steps_that_only_grow(tmp_path: Path) -> None:
+    """In two parts, as it follows; a second export writes the same under the same steps and ids, which W&B drops."""
+    done = subprocess.run(
+        [program("python"), "-m", "tests.exports.wandb_offline", str(tmp_path)],
+        env={**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    projection, wanted = Projection(record()), dict[str, list[list[object]]]()
+    for event in story().log:
+        for place, row in projection.apply(event):
+            wanted.setdefault(projection.id_of(place), []).append([row.seq, row.name, row.value])
+    again = told["both"][len(told["first"]) :]
+    for runs in (told["first"], again):
+        found: dict[str, list[list[object]]] = {}
+        for run in runs:
+            assert all(before < after for before, after in pairwise(run["steps"]))
+            found.setdefault(run["id"], []).extend(run["rows"])
+        rows = {identity: sorted(rows) for identity, rows in found.items() if rows}
+        assert rows == {identity: sorted(rows) for identity, rows in wanted.items()}
+    last = {run["id"]: run for run in again}
+    model = last[projection.id_of(Place("fit-1", "m00"))]
+    assert (model["name"], model["group"]) == ("fit-1/m00", "fit-1")
+    assert {name: model["config"][name] for name in ("batch_size", "lr")} == {"batch_size": 1, "lr": 0.1}
+    assert last[projection.id_of(Place("fit-1", "m01"))]["exit"] == 1

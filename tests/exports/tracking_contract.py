@@ -1,0 +1,170 @@
+"""What an export needs of a tracking server, and what is to be seen there: one class of tests for the real one and for
+the stand-in.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.events import Event, ModelResumed
+from cerebro.contract.records import ExperimentRecord, Hyperparameters
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.errors import ExportError
+from cerebro.exports.following import Followed
+from cerebro.exports.mlflow_export import MlflowExport, _name
+from cerebro.exports.mlflow_server import MlflowServer
+from cerebro.exports.projection import Place, Projection
+from tests.exports.logged import LogStore, expected, record, story
+from tests.exports.reading import Shown, shown
+from tests.state.stories import Story, unit
+
+
+def export(
+    address: str, of: ExperimentRecord, log: Sequence[Event], *, folder: Path | None = None, page: int = 7
+) -> int:
+    """What the log has, to its end; how many rows were sent."""
+    server = MlflowServer(address, {}, patience_s=30)
+    checkpoint = (lambda reference: folder / "checkpoint.pt") if folder else None
+    followed = Followed(
+        LogStore(log, of, page), of, lambda projection: MlflowExport(server, projection, checkpoint)
+    )
+    followed.catch_up()
+    return followed.sent
+
+
+def seen(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[Place, Shown]:
+    names = {_name(name) for rows in expected(log, of).values() for name, *_ in rows}
+    return shown(address, Projection(of).identity, names)
+
+
+def check_rows(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[Place, Shown]:
+    """All rows of the log are there, each once, and no others."""
+    found = seen(address, of, log)
+    wanted = {
+        place: sorted((_name(n), *rest) for n, *rest in rows) for place, rows in expected(log, of).items()
+    }
+    assert {place: sorted(run.rows) for place, run in found.items() if run.rows} == wanted
+    return found
+
+
+class TrackingContract:
+    """The tests; a subclass gives `address`."""
+
+    @pytest.fixture
+    def of(self) -> ExperimentRecord:
+        """An experiment that the server has not seen."""
+        return record(f"e{uuid.uuid4().hex[:12]}")
+
+    def test_what_is_committed_is_there_once(self, address: str, of: ExperimentRecord) -> None:
+        """However often, and after however much of the log, it is exported."""
+        log = story().log
+        for length in (4, 15, 15, 30, len(log), len(log)):
+            export(address, of, log[:length])
+            check_rows(address, of, log[:length])
+        assert export(address, of, log) == 0
+
+    def test_a_model_is_a_run_below_that_of_its_fit(self, address: str, of: ExperimentRecord) -> None:
+        """With its hyper-parameters, its end and who asked for it."""
+        export(address, of, story().log)
+        found = check_rows(address, of, story().log)
+        fit = found[Place("fit-1")]
+        assert {place.model: run.info["status"] for place, run in found.items()} == {
+            "": "FINISHED", "m00": "FINISHED", "m01": "FAILED", "m02": "KILLED",
+        }  # fmt: skip
+        assert fit.params["metric"] == "loss"
+        assert found[Place("fit-1", "m00")].params == {"batch_size": "1", "lr": "0.1"}
+        for place, run in found.items():
+            assert run.info["run_name"] == (f"fit-1/{place.model}" if place.model else f"{of.name}/fit-1")
+            if place.model:
+                assert run.tags["mlflow.parentRunId"] == fit.info["run_id"]
+        assert found[Place("fit-1", "m00")].tags["cerebro.best_epoch"] == "2"
+        assert found[Place("fit-1", "m01")].tags["cerebro.failure"]
+        assert int(fit.info["start_time"]) == 104_000
+
+    def test_a_model_that_goes_on_runs_again(self, address: str, of: ExperimentRecord) -> None:
+        """In the same run."""
+        told = story()
+        export(address, of, told.log)
+        told.tell(ModelResumed(run="fit-1", model="m02", by="ada"))
+        export(address, of, told.log)
+        assert seen(address, of, told.log)[Place("fit-1", "m02")].info["status"] == "RUNNING"
+        told.train(1, 0, model="m02", loss=5.0)
+        export(address, of, told.log)
+        check_rows(address, of, told.log)
+
+    def test_an_experiment_that_is_made_anew_has_runs_of_its_own(
+        self, address: str, of: ExperimentRecord
+    ) -> None:
+        """Though it has the name, the runs and the models of one that was deleted."""
+        log, later = story().log, of.model_copy(update={"created": 99.0})
+        export(address, of, log)
+        export(address, later, log[:20])
+        check_rows(address, of, log)
+        check_rows(address, later, log[:20])
+
+    def test_names_and_values_of_any_kind_are_taken(self, address: str, of: ExperimentRecord) -> None:
+        """Also more than one request holds, numbers that are none, and names that MLflow refuses."""
+        told = Story()
+        odd = {"läss": 1.0, "a//b": 2.0, "..": 3.0, "x" * 300: 4.0, "a b-c.d/e": 5.0, "ess:1": 6.0}
+        many = {f"metric-{number:04}": float(number) for number in range(1700)}
+        given: Hyperparameters = {
+            "batch_size": 1,
+            "lr": 0.1,
+            "text": "ü" * 9000,
+            "none": None,
+            "läyers": [1, 2],
+        }
+        told.fit(models=1, hyperparams={"m00": given | {f"p{n}": n for n in range(150)}})
+        made = CheckpointRef(name="m00-u0-a1", checksum="-", size=1)
+        told.do(unit(1, 0), 0, TaskResult(rows=1, metrics={**odd, **many, "inf": math.inf}, checkpoint=made))
+        export(address, of, told.log)
+        found = seen(address, of, told.log)[Place("fit-1", "m00")]
+        wanted = [row for row in expected(told.log, of)[Place("fit-1", "m00")] if not math.isinf(row[3])]
+        there = {row[0]: row for row in found.rows}
+        assert len(there) == len(found.rows) == len(wanted) + 1
+        assert all(there[_name(row[0])][1:] == row[1:] for row in wanted)
+        assert len(found.params) == 155
+        assert found.params["p149"] == "149"
+        assert found.params["none"] == "null"
+        assert export(address, of, told.log) == 0
+
+    def test_a_run_that_was_deleted_there_stays_so(self, address: str, of: ExperimentRecord) -> None:
+        """Who deleted it there did not want it."""
+        log = story().log
+        export(address, of, log[:20])
+        run = seen(address, of, log)[Place("fit-1", "m00")]
+        MlflowServer(address, {}).post("runs/delete", run_id=run.info["run_id"])
+        export(address, of, log)
+        assert seen(address, of, log).keys() - {Place("fit-1", "m00")} == {
+            Place("fit-1"), Place("fit-1", "m01"), Place("fit-1", "m02"),
+        }  # fmt: skip
+
+    def test_checkpoints_are_sent_when_asked_for(
+        self, address: str, of: ExperimentRecord, tmp_path: Path
+    ) -> None:
+        """Of models that have ended; once."""
+        log = story().log
+        (tmp_path / "checkpoint.pt").write_bytes(b"weights")
+        export(address, of, log, folder=tmp_path)
+        found = seen(address, of, log)
+        finished = found[Place("fit-1", "m00")]
+        assert finished.tags["cerebro.checkpoint"]
+        assert "cerebro.checkpoint" not in found[Place("fit-1", "m02")].tags  # never trained
+        name = finished.tags["cerebro.checkpoint"].rsplit("/", 1)[-1]
+        assert self.file(address, finished, f"checkpoint/{name}") == b"weights"
+        (tmp_path / "checkpoint.pt").unlink()
+        export(address, of, log, folder=tmp_path)  # it is not read again
+
+    def test_an_address_that_is_no_tracking_server_is_named(self, address: str, of: ExperimentRecord) -> None:
+        """Whatever answers there."""
+        with pytest.raises(ExportError, match="is no MLflow tracking server"):
+            export(f"{address}/elsewhere", of, story().log)
+
+    def file(self, address: str, run: Shown, name: str) -> bytes:
+        """An artifact of a run."""
+        raise NotImplementedError

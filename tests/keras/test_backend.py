@@ -1,0 +1,101 @@
+"""Which backend a process of a Keras spec has, before anything imports Keras."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro import KerasSubEpochSpec
+from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.errors import SpecError
+from cerebro.keras.backend import CORES, chosen
+from cerebro.techniques import ModelFacts
+from cerebro.usercode.encoding import decode, encode
+from trial_runner.inspecting import offered
+from trial_runner.known_ways import known_ways
+
+
+class _Looks:
+    """Restored as what the backend is by then."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.getenv, ("KERAS_BACKEND",)
+
+
+class Spec(KerasSubEpochSpec):
+    """Made for torch."""
+
+    keras_backend = "torch"
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "")
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+
+
+def test_the_backend_is_chosen_before_the_code_is_restored() -> None:
+    """Which imports Keras, that takes no other one afterwards."""
+
+    class Looking(Spec):
+        """As a notebook's, it travels with what its class holds."""
+
+        seen = _Looks()
+
+    assert decode(encode(Looking()).encoded).seen == "torch"
+
+
+def test_the_backend_is_that_of_who_starts_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the spec says, as Keras was imported, as the environment says, or TensorFlow; it travels with the spec."""
+    assert chosen("") == "tensorflow"
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert chosen("") == "torch"
+    encoded = encode(KerasSubEpochSpec()).encoded
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    assert decode(encoded).keras_backend == "torch"
+    assert chosen("tensorflow") == "tensorflow"
+    _imported(monkeypatch, "torch")
+    assert chosen("") == "torch"
+
+
+def test_a_backend_that_units_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the run is started."""
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(SpecError, match=r"'jax', expected 'tensorflow' or 'torch': set keras_backend"):
+        encode(KerasSubEpochSpec())
+
+
+def test_a_process_that_has_imported_another_backend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's, where a dry run is made."""
+    encoded = encode(Spec()).encoded
+    _imported(monkeypatch, "tensorflow")
+    with pytest.raises(
+        SpecError, match=r"imported Keras with the backend 'tensorflow', and the spec wants 'torch'"
+    ):
+        decode(encoded)
+
+
+def test_a_worker_without_keras_says_how_it_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name of the extra, the images, and the file with requirements."""
+    monkeypatch.setenv(CORES, "1")
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(SpecError, match=r"no module 'keras'.*extra 'keras'.*KERAS=1.*requirements\.txt"):
+        decode(encode(Spec()).encoded)
+
+
+def test_techniques_are_struck_off_for_a_keras_model() -> None:
+    """All but `single`, with the reason."""
+    facts = ModelFacts(signature="one", param_bytes=8, trainable_bytes=8, only_single="it is a Keras model")
+    places = [DevicePlace(device=DeviceKind(kind="cpu", name="cpu"), most=2)]
+    ways = known_ways(facts, offered(None), places)
+    assert {way.reason for way in ways if way.way.technique != "single"} == {"it is a Keras model"}
+    assert [way.id for way in ways if not way.reason] == ["single"]
+
+
+def _imported(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    keras = SimpleNamespace(config=SimpleNamespace(backend=lambda: backend))
+    monkeypatch.setitem(sys.modules, "keras", keras)

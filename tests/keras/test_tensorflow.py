@@ -1,0 +1,41 @@
+"""The other backend: what is promised of units holds with TensorFlow, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cerebro.keras.backend import CORES
+from tests.keras.models import require_keras
+
+
+@pytest.mark.slow
+def test_units_are_the_same_with_tensorflow(tmp_path: Path) -> None:
+    """Chains, savepoints, metrics, frozen weights."""
+    require_keras("tensorflow")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={tmp_path / 'units'}",
+    ]
+    tests = str(Path(__file__).with_name("test_units.py"))
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", CORES: "1", "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(
+        [*command, tests, "-k", "chain or (savepoint and 7) or says or frozen or ragged or length or own"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert " passed" in done.stdout

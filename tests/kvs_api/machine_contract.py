@@ -1,0 +1,181 @@
+"""What every store promises about workers' machines: quarantine and its limits, checks, incidents.
+
+Part of `tests.kvs_api.contract.StoreContract`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.health import (
+    CONTROLLER,
+    CheckRequest,
+    CheckResult,
+    IncidentRequest,
+    Probe,
+    QuarantineWorkerRequest,
+    ReleaseRequest,
+)
+from cerebro.contract.records import CHECKS_NODE, Holding
+from cerebro.contract.tasks import KINDS
+from cerebro.errors import ConflictError, NotFoundError
+from tests.kvs_api.bench import LONG_S, Bench, worker
+
+MINE = QuarantineWorkerRequest(reason="it smells", by="ada")
+
+
+def crowd(bench: Bench, number: int, **changes: object) -> None:
+    """So many workers that do everything."""
+    for each in range(number):
+        record = worker("a", f"worker-{each}").model_copy(
+            update={"kinds": (*KINDS, CHECKS_NODE), "holdings": (Holding(dataset="d", partition=each),)}
+        )
+        bench.store.register(record.model_copy(update=changes))
+
+
+class MachineContract:
+    """The tests; `bench` is made anew for each."""
+
+    def test_a_quarantined_worker_is_known_until_it_is_released(self, bench: Bench) -> None:
+        """With who, why and when; people are told of both."""
+        crowd(bench, 2)
+        assert bench.store.workers_health().workers == {}
+        bench.store.quarantine_worker("worker-1", MINE)
+        known = bench.store.workers_health()
+        assert known.quarantined() == {"worker-1"}
+        mark = known.of("worker-1").quarantine
+        assert mark is not None
+        assert (mark.reason, mark.by) == ("it smells", "ada")
+        bench.store.release_worker("worker-1", ReleaseRequest(by="bob"))
+        known = bench.store.workers_health()
+        assert known.quarantined() == set()
+        assert known.of("worker-1").since >= mark.time > 0
+        assert [(each.what, each.worker, each.by) for each in known.incidents] == [
+            ("quarantined", "worker-1", "ada"),
+            ("released", "worker-1", "bob"),
+        ]
+
+    def test_a_repetition_is_one_and_a_persons_word_replaces_the_rules(self, bench: Bench) -> None:
+        """Not the other way round."""
+        term = bench.store.lead("controller-0", LONG_S).term
+        crowd(bench, 2)
+        by_rule = QuarantineWorkerRequest(reason="it failed", term=term)
+        for _ in range(2):
+            bench.store.quarantine_worker("worker-1", by_rule)
+        assert len(bench.store.workers_health().incidents) == 1
+        for request in (MINE, MINE, by_rule):
+            bench.store.quarantine_worker("worker-1", request)
+        mark = bench.store.workers_health().of("worker-1").quarantine
+        assert mark is not None
+        assert mark.by == "ada"
+        assert [each.by for each in bench.store.workers_health().incidents] == [CONTROLLER, "ada"]
+
+    def test_nobody_quarantines_who_is_not_there(self, bench: Bench) -> None:
+        """Nor releases, nor checks; the message names who is there."""
+        crowd(bench, 2)
+        with pytest.raises(NotFoundError, match=r"no worker 'worker-7'.*worker-0, worker-1"):
+            bench.store.quarantine_worker("worker-7", MINE)
+        with pytest.raises(NotFoundError, match="no worker 'worker-7'"):
+            bench.store.release_worker("worker-7", ReleaseRequest())
+        with pytest.raises(NotFoundError, match="no worker 'worker-7'"):
+            bench.store.ask_check("worker-7", CheckRequest(reason="why not"))
+        with pytest.raises(NotFoundError, match="no worker 'worker-7'"):
+            bench.store.tell_check("worker-7", CheckResult(incarnation="a"))
+        with pytest.raises(ConflictError, match="worker-0 is not quarantined"):
+            bench.store.release_worker("worker-0", ReleaseRequest())
+
+    def test_the_last_worker_stays(self, bench: Bench) -> None:
+        """Whoever asks."""
+        crowd(bench, 2)
+        bench.store.quarantine_worker("worker-1", MINE)
+        with pytest.raises(ConflictError, match="worker-0 is the last worker that trains"):
+            bench.store.quarantine_worker("worker-0", MINE)
+
+    def test_more_than_half_is_refused_with_who_is_affected(self, bench: Bench) -> None:
+        """Two of four are given nothing, a third one is not."""
+        crowd(bench, 4)
+        for number in (0, 2):
+            bench.store.quarantine_worker(f"worker-{number}", MINE)
+        with pytest.raises(ConflictError, match=r"worker-0, worker-1, worker-2 would be 3 of 4 workers"):
+            bench.store.quarantine_worker("worker-1", MINE)
+
+    def test_who_holds_what_nobody_could_make_stays(self, bench: Bench) -> None:
+        """Where nobody else preprocesses, the message names what would be lost; what others hold as well is not."""
+        crowd(bench, 3, kinds=("train", "valid"))
+        with pytest.raises(ConflictError, match=r"worker-1 alone holds \(partition 1 of d\)"):
+            bench.store.quarantine_worker("worker-1", MINE)
+        twice = worker("a", "worker-2").model_copy(
+            update={
+                "kinds": ("train",),
+                "holdings": (Holding(dataset="d", partition=1), Holding(dataset="d", partition=2)),
+            }
+        )
+        bench.store.register(twice)
+        bench.store.quarantine_worker("worker-1", MINE)
+
+    def test_a_removed_worker_takes_its_health_with_it(self, bench: Bench) -> None:
+        """One of its name that comes later is another machine. A process that is started anew is not."""
+        crowd(bench, 2)
+        bench.store.quarantine_worker("worker-1", MINE)
+        bench.store.register(worker("b", "worker-1"))
+        assert bench.store.workers_health().quarantined() == {"worker-1"}
+        bench.store.remove_worker("worker-1")
+        assert bench.store.workers_health().workers == {}
+
+    def test_a_check_is_asked_for_once_and_told(self, bench: Bench) -> None:
+        """The question is in the worker's inbox; a second one waits for the answer to the first."""
+        crowd(bench, 2)
+        for _ in range(2):
+            bench.store.ask_check("worker-1", CheckRequest(reason="two models failed", by="ada"))
+        items = bench.store.inbox("worker-1", "a", 0, wait_s=0)
+        assert [(item.check, item.task) for item in items] == [("two models failed", "")]
+        check = bench.store.workers_health().of("worker-1").check
+        assert check is not None
+        assert (check.ended, check.by) == (None, "ada")
+        result = CheckResult(incarnation="a", probes=(Probe(name="memory", problem="1 word"),))
+        for _ in range(2):
+            bench.store.tell_check("worker-1", result)
+        known = bench.store.workers_health()
+        check = known.of("worker-1").check
+        assert check is not None
+        assert (check.result, check.ended is not None) == (result, True)
+        assert [(each.what, each.evidence) for each in known.incidents] == [
+            ("check failed", "memory: 1 word")
+        ]
+        bench.store.ask_check("worker-1", CheckRequest(reason="once more"))
+        assert len(bench.store.inbox("worker-1", "a", 0, wait_s=0)) == 2
+
+    def test_a_worker_of_an_older_version_is_not_asked_to_check(self, bench: Bench) -> None:
+        """It could not read the question."""
+        crowd(bench, 1, kinds=KINDS)
+        with pytest.raises(ConflictError, match="worker-0 is of a version that cannot check its machine"):
+            bench.store.ask_check("worker-0", CheckRequest(reason="why not"))
+        assert bench.store.inbox("worker-0", "a", 0, wait_s=0) == ()
+
+    def test_a_controller_that_leads_no_more_is_refused(self, bench: Bench) -> None:
+        """Whatever it wants done."""
+        crowd(bench, 2)
+        old = bench.store.lead("controller-0", 0.0001).term
+        bench.pass_a_moment()
+        assert bench.store.lead("controller-1", LONG_S).term > old
+        for call in (
+            lambda: bench.store.quarantine_worker("worker-1", QuarantineWorkerRequest(reason="r", term=old)),
+            lambda: bench.store.ask_check("worker-1", CheckRequest(reason="r", term=old)),
+            lambda: bench.store.tell_incident(IncidentRequest(worker="worker-1", what="w", term=old)),
+        ):
+            with pytest.raises(ConflictError, match="term"):
+                call()
+        assert bench.store.workers_health().incidents == ()
+
+    def test_an_incident_is_told_once_until_another_is(self, bench: Bench) -> None:
+        """Of each worker."""
+        term = bench.store.lead("controller-0", LONG_S).term
+        crowd(bench, 2)
+        spared = IncidentRequest(worker="worker-1", what="not quarantined", evidence="e", term=term)
+        for request in (spared, spared, spared.model_copy(update={"worker": "worker-0"}), spared):
+            bench.store.tell_incident(request)
+        found = bench.store.workers_health().incidents
+        assert [(each.worker, each.what, each.by) for each in found] == [
+            ("worker-1", "not quarantined", CONTROLLER),
+            ("worker-0", "not quarantined", CONTROLLER),
+        ]

@@ -1,0 +1,158 @@
+"""Registered models in the store: numbers, what never changes, aliases."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from cerebro.contract import api
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.registry import AliasRequest, ModelVersion, Registration, VersionOutcome
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.errors import BadRequestError, ConflictError, NotFoundError, UnreadableError
+from cerebro.runtime.kvs import KvsClient
+from kvs_api import keys
+from tests.kvs_api.bench import LOCATORS
+from tests.kvs_api.real import Service
+
+ASKED = Registration(
+    experiment="one",
+    run="fit-1",
+    model="m03",
+    epoch=4,
+    checkpoint=CheckpointRef(name="one/fit-1/m03/u1.pt", checksum="xxh3_64:0", size=3),
+    code="0" * 64,
+    hyperparams={"lr": 0.1},
+    metric="accuracy",
+    value=0.9,
+    author="ada",
+)
+COPY = CheckpointRef(name=".registry/digits/v1/model.pt", checksum="xxh3_64:0", size=3)
+
+
+@pytest.fixture
+def one(kvs: KvsClient) -> KvsClient:
+    kvs.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    return kvs
+
+
+def ready(kvs: KvsClient, name: str = "digits") -> ModelVersion:
+    """One more version, copied."""
+    number = kvs.register_model(name, ASKED).version
+    return kvs.settle_version(name, VersionOutcome(version=number, checkpoint=COPY))
+
+
+def test_versions_are_numbered_from_1_and_keep_what_they_are(one: KvsClient) -> None:
+    """Each name for itself; with the experiment's record as it was."""
+    made = [one.register_model(name, ASKED) for name in ("digits", "digits", "other")]
+    assert [(each.name, each.version, each.state) for each in made] == [
+        ("digits", 1, "copying"), ("digits", 2, "copying"), ("other", 1, "copying"),
+    ]  # fmt: skip
+    assert made[0].source == ASKED
+    assert made[0].experiment == one.experiment("one")
+    assert [model.name for model in one.registry()] == ["digits", "other"]
+    assert one.registered_model("digits").versions == (made[0], made[1])
+
+
+def test_a_call_that_is_sent_twice_makes_one_version(one: KvsClient) -> None:
+    """By its identity."""
+    content = ASKED.model_dump_json().encode()
+    answers = [
+        ModelVersion.model_validate_json(
+            one.send("POST", "/v1/registry/digits", content, 0.0, {api.ONCE: identity})
+        )
+        for identity in ("a", "a", "b")
+    ]
+    assert [answer.version for answer in answers] == [1, 1, 2]
+
+
+def test_versions_that_are_asked_for_at_once_have_numbers_of_their_own(
+    service: Service, one: KvsClient
+) -> None:
+    """None is lost, none is there twice."""
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: one.register_model("digits", ASKED).version, range(24)))
+    assert sorted(made) == list(range(1, 25))
+
+
+def test_copying_ends_once(one: KvsClient) -> None:
+    """What is told later changes nothing."""
+    assert ready(one).checkpoint == COPY
+    again = one.settle_version("digits", VersionOutcome(version=1, error="gone"))
+    assert (again.state, again.error, again.checkpoint) == ("ready", "", COPY)
+    assert one.registry(copying=True) == ()
+
+
+def test_only_what_is_to_be_copied_is_listed_for_whoever_copies(one: KvsClient) -> None:
+    """However many there are."""
+    ready(one)
+    waiting = one.register_model("digits", ASKED)
+    assert [model.versions for model in one.registry(copying=True)] == [(waiting,)]
+
+
+def test_an_alias_moves_and_goes(one: KvsClient) -> None:
+    """To a version that is ready."""
+    ready(one)
+    ready(one)
+    for number in (1, 2):
+        one.move_alias("digits", AliasRequest(alias="champion", version=number))
+        assert one.registered_model("digits").aliases == {"champion": number}
+    assert one.registered_model("digits").aliases_of(2) == ("champion",)
+    assert one.move_alias("digits", AliasRequest(alias="champion", version=None)).aliases == {}
+    with pytest.raises(NotFoundError, match=r"digits has no alias 'champion': it has versions 1 to 2"):
+        one.move_alias("digits", AliasRequest(alias="champion", version=None))
+
+
+def test_an_alias_of_what_is_not_there_or_not_ready_is_refused(one: KvsClient) -> None:
+    """With what there is."""
+    with pytest.raises(NotFoundError, match=r"no model is registered as 'digits'; registered are: none yet"):
+        one.move_alias("digits", AliasRequest(alias="champion", version=1))
+    one.register_model("digits", ASKED)
+    with pytest.raises(ConflictError, match="version 1 of digits is not ready: its files are being copied"):
+        one.move_alias("digits", AliasRequest(alias="champion", version=1))
+    one.settle_version("digits", VersionOutcome(version=1, error="it is gone"))
+    with pytest.raises(ConflictError, match="is not ready: it is gone"):
+        one.move_alias("digits", AliasRequest(alias="champion", version=1))
+    with pytest.raises(
+        NotFoundError, match=r"digits has no version 2: it has version 1, and of aliases none"
+    ):
+        one.move_alias("digits", AliasRequest(alias="champion", version=2))
+
+
+def test_an_experiment_that_is_not_there_is_named(one: KvsClient) -> None:
+    """And nothing is made."""
+    with pytest.raises(NotFoundError, match="no experiment 'two'"):
+        one.register_model("digits", ASKED.model_copy(update={"experiment": "two"}))
+    assert one.registry() == ()
+
+
+@pytest.mark.parametrize("name", ["Digits", "a/b", "-a", "a" * 51])
+def test_a_name_that_is_none_is_refused(one: KvsClient, name: str) -> None:
+    """It becomes a folder."""
+    with pytest.raises((BadRequestError, NotFoundError)):
+        one.register_model(name, ASKED)
+    assert one.registry() == ()
+
+
+def test_a_version_outlives_its_experiment(one: KvsClient, service: Service) -> None:
+    """With all that it says."""
+    made = ready(one)
+    with redis.Redis.from_url(service.database.url) as database:
+        database.delete(keys.experiment("one"))
+    assert one.registered_model("digits").versions == (made,)
+
+
+def test_a_record_that_a_newer_version_wrote_is_named(one: KvsClient, service: Service) -> None:
+    """With what to do."""
+    ready(one)
+    with redis.Redis.from_url(service.database.url) as database:
+        database.hset(keys.registered("digits"), "version:1", '{"future": 1}')
+    with pytest.raises(UnreadableError, match=r"version 1 of the registered model 'digits' cannot be read"):
+        one.registered_model("digits")
+
+
+def test_a_store_without_a_registry_has_none(kvs: KvsClient) -> None:
+    """As every store of before."""
+    assert kvs.registry() == kvs.registry(copying=True) == ()

@@ -1,0 +1,108 @@
+"""kvs_api where there are users, without a socket: who asks for what is answered how."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from flask import Flask
+from pydantic import BaseModel
+from werkzeug.test import TestResponse
+
+from cerebro.contract.identity import ACTS_FOR, MadeToken, Principal, Role, Scope, TokenRequest
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from kvs_api.access import Access
+from kvs_api.app import create_app
+from kvs_api.settings import Settings
+from kvs_api.store import Store
+from tests.dispatcher.fakes import Clock
+from tests.kvs_api.real import Database
+
+OPERATOR = "the-token-of-the-cluster"
+SERVICES = {
+    role: f"{role}-{'0' * 32}" for role in (Role.CONTROLLER, Role.WORKER, Role.DISPATCHER, Role.EXPORT)
+}
+LOCATORS = Locators(train=Locator(metadata="/data/train.csv"))
+
+
+def users(url: str, **changes: Any) -> Settings:
+    """Settings of a store with users."""
+    values: dict[str, Any] = {"has_users": True, "service_tokens": SERVICES, "token": OPERATOR}
+    return Settings(host="127.0.0.1", port=0, redis_url=url, **(values | changes))
+
+
+@dataclass(kw_only=True)
+class Place:
+    """A store with users, and who asks it."""
+
+    app: Flask
+    store: Store
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def ask(
+        self, secret: str, route: str, content: object = None, *, acts_for: Principal | str = ""
+    ) -> TestResponse:
+        """A request with a token. `content`: a model, bytes, or what JSON can say."""
+        method, path = route.split(" ", 1)
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        if acts_for:
+            headers[ACTS_FOR] = acts_for if isinstance(acts_for, str) else acts_for.model_dump_json()
+        if isinstance(content, BaseModel):
+            content = content.model_dump_json().encode()
+        data = content if isinstance(content, bytes) or content is None else json.dumps(content).encode()
+        return self.app.test_client().open(path, method=method, data=data, headers=headers)
+
+    def made(self, secret: str = OPERATOR, **asked: Any) -> MadeToken:
+        """A new token, made with another one."""
+        answer = self.ask(secret, "POST /v1/tokens", TokenRequest(**asked))
+        assert answer.status_code == 200, answer.text
+        return MadeToken.model_validate_json(answer.data)
+
+    def person(self, name: str, role: Role = Role.MEMBER, *projects: str, **asked: Any) -> str:
+        """The token of a new person."""
+        return self.made(name=name, role=role, projects=projects, **asked).token
+
+    def create(self, secret: str, name: str = "one", **fields: Any) -> TestResponse:
+        """Create an experiment."""
+        record = ExperimentRecord(name=name, locators=LOCATORS, **fields)
+        return self.ask(secret, f"PUT /v1/experiments/{name}", record)
+
+    def append(self, secret: str, event: BaseModel, name: str = "one", **more: Any) -> TestResponse:
+        """Append an event."""
+        return self.ask(secret, f"POST /v1/experiments/{name}/events", event, **more)
+
+    def events(self, name: str = "one") -> list[dict[str, Any]]:
+        """The log."""
+        found = self.ask(OPERATOR, f"GET /v1/experiments/{name}/events?ledger=1").json
+        assert found is not None
+        return list(found["events"])
+
+    def audited(self) -> list[tuple[str, str]]:
+        """Who did what."""
+        return [(entry.by, entry.what) for entry in self.store.audit()]
+
+
+def opened(database: Database, **changes: Any) -> Place:
+    """A place over an empty database."""
+    store = Store(database.url)
+    return Place(app=create_app(users(database.url, **changes), store), store=store)
+
+
+@dataclass(kw_only=True)
+class Timed:
+    """`Access` with clocks to turn."""
+
+    access: Access
+    clock: Clock
+    monotonic: Clock
+
+
+def timed(place: Place, url: str) -> Timed:
+    """Access to the tokens of a place."""
+    clock, monotonic = Clock(), Clock()
+    access = Access(users(url), place.store, clock=clock, monotonic=monotonic)
+    return Timed(access=access, clock=clock, monotonic=monotonic)
+
+
+__all__ = ["OPERATOR", "SERVICES", "Place", "Scope", "opened", "timed", "users"]

@@ -1,0 +1,172 @@
+"""Who did it is written by the store, and members steer what is theirs alone: the log cannot be lied to."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from cerebro.contract.events import (
+    ClientEvent,
+    DeletionRequested,
+    ExperimentArchived,
+    LocatorsChanged,
+    RunRequested,
+    RunStopRequested,
+)
+from cerebro.contract.identity import Principal, Role
+from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest
+from cerebro.contract.routes import STORE
+from cerebro.contract.runs import EtlRequest
+from kvs_api.stamping import stamped_event
+from tests.kvs_api.bench import requested
+from tests.kvs_api.users.people import LOCATORS, OPERATOR, SERVICES, Place
+
+LIE = "somebody else"
+
+
+@pytest.fixture
+def ada(place: Place) -> str:
+    """A member of project vision, who has made an experiment in it."""
+    secret = place.person("ada", Role.MEMBER, "vision")
+    assert place.create(secret, author=LIE, owner=LIE).status_code == 200
+    return secret
+
+
+def test_an_experiment_says_whose_it_is(place: Place, ada: str) -> None:
+    """By the token, whatever the request says; in the one project that its owner is in."""
+    record = place.store.experiment("one")
+    assert (record.author, record.owner, record.project) == ("ada", "ada", "vision")
+
+
+def test_every_event_says_who_sent_it(place: Place, ada: str) -> None:
+    """And its run shares the cluster as its experiment's project, whatever was asked for."""
+    asked = RunRequested(
+        run="etl-1", request=EtlRequest(code="a" * 64, code_fingerprint="a" * 64), author=LIE, project="rich"
+    )
+    assert place.append(ada, asked).status_code == 200
+    bob = place.person("bob", Role.MEMBER, "text", "vision")
+    assert place.append(bob, RunStopRequested(run="etl-1", by=LIE)).status_code == 200
+    first, second = place.events()
+    assert (first["author"], first["project"]) == ("ada", "vision")
+    assert second["by"] == "bob"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RunStopRequested(run="etl-1", by=LIE),
+        ExperimentArchived(is_archived=True, by=LIE),
+        DeletionRequested(by=LIE),
+        LocatorsChanged(locators=LOCATORS, after=0, by=LIE),
+    ],
+)
+def test_who_is_not_in_the_project_steers_nothing(
+    place: Place,
+    ada: str,
+    event: RunStopRequested | ExperimentArchived | DeletionRequested | LocatorsChanged,
+) -> None:
+    """403, with the project; an admin may."""
+    place.append(ada, requested("etl-1"))
+    bob = place.person("bob", Role.MEMBER, "text")
+    answer = place.append(bob, event)
+    assert answer.status_code == 403
+    assert "is in project 'vision', and bob is not" in answer.text
+    assert place.ask(bob, "POST /v1/experiments/one/stacks", b"{}").status_code == 403
+    assert place.append(OPERATOR, event).status_code in (200, 409)
+    assert place.ask(bob, "GET /v1/experiments/one/events?ledger=1").status_code == 200
+
+
+@pytest.mark.parametrize("kind", get_args(get_args(ClientEvent)[0]))
+def test_all_client_events_are_stamped(kind: type[BaseModel]) -> None:
+    """None of them keeps a name that its sender gave; without users, all do."""
+    field = "by" if "by" in kind.model_fields else "author"
+    given: dict[str, Any] = {field: LIE}
+    event: Any = kind.model_construct(**given)
+    who = Principal(name="ada", role=Role.MEMBER)
+    record = ExperimentRecord(name="one", locators=LOCATORS, project="vision")
+    assert getattr(stamped_event(event, who, record), field) == "ada"
+    assert getattr(stamped_event(event, None, None), field) == LIE
+
+
+def test_what_else_has_a_name_in_it_is_known_here() -> None:
+    """Each of these is stamped by its view: whoever adds one has to do so, and to say it here."""
+    found = {
+        operation.name
+        for operation in STORE.values()
+        if isinstance(operation.body, type)
+        and issubclass(operation.body, BaseModel)
+        and {"by", "author", "owner"} & operation.body.model_fields.keys()
+    }
+    assert found == {
+        *("create_experiment", "request_size", "put_code", "register_model"),
+        *("quarantine_worker", "release_worker", "ask_check"),
+    }
+
+
+def test_what_only_users_have_is_not_written_without(place: Place) -> None:
+    """So that programs of earlier versions read all records of a cluster without users."""
+    record = ExperimentRecord(name="one", locators=LOCATORS)
+    assert not {"project", "owner"} & record.model_dump().keys()
+    assert place.create(OPERATOR).json.keys() >= {"owner"}  # type: ignore[union-attr]
+
+
+def test_an_experiment_in_no_project_is_its_owners(place: Place) -> None:
+    """Whoever is in none has experiments all the same; others read them."""
+    ada, bob = place.person("ada"), place.person("bob")
+    assert place.create(ada).status_code == 200
+    assert place.append(ada, requested("etl-1")).status_code == 200
+    answer = place.append(bob, requested("etl-2"))
+    assert (answer.status_code, "is ada's and in no project" in answer.text) == (403, True)
+
+
+def test_an_experiment_from_before_is_an_admins(place: Place) -> None:
+    """It has no owner: nobody can say that it was theirs."""
+    place.store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS, author="ada"))
+    answer = place.append(place.person("ada"), requested("etl-1"))
+    assert (answer.status_code, "made before there were users" in answer.text) == (403, True)
+    assert place.append(OPERATOR, requested("etl-1")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("project", "status", "why"),
+    [("vision", 200, ""), ("secret", 403, "ada is not in project 'secret'"), ("", 400, "vision, text")],
+)
+def test_a_project_is_one_that_its_owner_is_in(place: Place, project: str, status: int, why: str) -> None:
+    """Of several, one is to be named."""
+    answer = place.create(place.person("ada", Role.MEMBER, "vision", "text"), project=project)
+    assert answer.status_code == status
+    assert why in answer.text
+
+
+def test_a_project_that_is_no_name_is_refused(place: Place) -> None:
+    """400, with the field."""
+    body = {"name": "one", "locators": LOCATORS.model_dump(), "project": "No Name"}
+    answer = place.ask(OPERATOR, "PUT /v1/experiments/one", body)
+    assert (answer.status_code, "project" in answer.text) == (400, True)
+
+
+def test_the_dispatcher_acts_as_who_has_signed_in(place: Place, ada: str) -> None:
+    """As far as they may, under their name. By itself it may steer nothing."""
+    place.append(ada, requested("etl-1"))
+    secret = SERVICES[Role.DISPATCHER]
+    stop = RunStopRequested(run="etl-1", by=LIE)
+    grace = Principal(name="grace", role=Role.MEMBER, projects=("vision",))
+    assert place.append(secret, stop).status_code == 403
+    assert place.append(secret, stop, acts_for=grace.model_copy(update={"projects": ()})).status_code == 403
+    assert place.append(secret, stop, acts_for=grace).status_code == 200
+    assert place.events()[-1]["by"] == "grace"
+
+
+def test_sizes_and_code_say_who_sent_them(place: Place, ada: str) -> None:
+    """A size request that the controller answers stays whose it was."""
+    assert place.ask(OPERATOR, "PUT /v1/cluster/size", SizeRequest(workers=3, by=LIE)).json["by"] == "admin"  # type: ignore[index]
+    answered = SizeRequest(workers=3, by="admin", problem="no room")
+    assert place.ask(SERVICES[Role.CONTROLLER], "PUT /v1/cluster/size", answered).json["by"] == "admin"  # type: ignore[index]
+    assert ("admin", "asked for 3 workers") in place.audited()
+    sha256 = hashlib.sha256(b"x").hexdigest()
+    code = CodeRecord(sha256=sha256, fingerprint=sha256, class_name="S", source="", encoded="x", author=LIE)
+    assert place.ask(ada, f"PUT /v1/code/{sha256}", code).status_code == 200
+    assert place.store.code(sha256).author == "ada"

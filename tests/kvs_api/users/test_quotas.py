@@ -1,0 +1,145 @@
+"""Quotas of projects: counted in the step that appends, told with what is used."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from cerebro.contract.events import ModelsAdded, RunRequested
+from cerebro.contract.identity import Role
+from cerebro.contract.quotas import Quota
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import FitRequest, NewModel
+from tests.kvs_api.bench import Bench, requested
+from tests.kvs_api.real import Service
+from tests.kvs_api.users.people import OPERATOR, SERVICES, Place
+
+
+def limit(place: Place, name: str, **quota: float) -> None:
+    """An admin sets a quota."""
+    assert place.ask(OPERATOR, f"PUT /v1/quotas/{name}", quota).status_code == 200
+
+
+def fit(run: str, models: int) -> RunRequested:
+    """A request for a grid."""
+    grid: tuple[Hyperparameters, ...] = tuple({"lr": number} for number in range(models))
+    asked = FitRequest(code="a" * 64, models=grid, epochs=1, metric="accuracy", mode="max")
+    return RunRequested(run=run, request=asked)
+
+
+def test_open_runs_are_counted_over_all_experiments_of_a_project(place: Place) -> None:
+    """409 with what is used and what is allowed; other projects go on, and a repetition is no new run."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    bob = place.person("bob", Role.MEMBER, "text")
+    limit(place, "vision", open_runs=2)
+    for name in ("one", "two", "three"):
+        place.create(ada, name)
+    assert place.append(ada, requested("etl-1"), "one").status_code == 200
+    assert place.append(ada, requested("etl-1"), "two").status_code == 200
+    answer = place.append(ada, requested("etl-1"), "three")
+    assert answer.status_code == 409
+    assert answer.json == {
+        "error": "ConflictError",
+        "message": "project 'vision' would be over its quota of open runs: 2 used, 2 allowed. Wait for one "
+        "to end, or stop one, or ask an admin to raise it (`cerebro quota`)",
+    }
+    assert place.append(ada, requested("etl-1"), "one").status_code == 200
+    place.create(bob, "four")
+    assert place.append(bob, requested("etl-1"), "four").status_code == 200
+    limit(place, "vision")
+    assert place.append(ada, requested("etl-1"), "three").status_code == 200
+
+
+def test_models_are_counted_over_what_is_added_to_a_run(place: Place) -> None:
+    """Of one run; a search by what it draws at most."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    limit(place, "vision", models=5)
+    place.create(ada)
+    assert place.append(ada, fit("fit-1", 6)).status_code == 409
+    assert place.append(ada, fit("fit-1", 4)).status_code == 200
+    added = ModelsAdded(run="fit-1", models=(NewModel(hyperparams={"lr": 9}, epochs=1),))
+    assert place.append(ada, added).status_code == 200
+    answer = place.append(ada, added)
+    assert (answer.status_code, "6 used, 5 allowed" in answer.text) == (409, True)
+
+
+def test_the_default_holds_for_who_has_none(place: Place) -> None:
+    """Also for owners of experiments in no project, each by themselves."""
+    limit(place, "default", open_runs=1)
+    ada, bob = place.person("ada"), place.person("bob")
+    place.create(ada, "one")
+    place.create(ada, "two")
+    place.create(bob, "three")
+    assert place.append(ada, requested("etl-1"), "one").status_code == 200
+    answer = place.append(ada, requested("etl-1"), "two")
+    assert (answer.status_code, "ada would be over its quota" in answer.text) == (409, True)
+    assert place.append(bob, requested("etl-1"), "three").status_code == 200
+
+
+class ByRole:
+    """A store in which each call is made with the token of who makes it."""
+
+    def __init__(self, service: Service, person: str) -> None:
+        self._clients = {
+            "person": service.client(person),
+            "worker": service.client(SERVICES[Role.WORKER]),
+            "controller": service.client(SERVICES[Role.CONTROLLER]),
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        working = {"register": "worker", "report": "worker", "inbox": "worker"}
+        asking = {"create_experiment": "person", "append": "person"}
+        return getattr(self._clients[(working | asking).get(name, "controller")], name)
+
+    def close(self) -> None:
+        """Close connections."""
+        for client in self._clients.values():
+            client.close()
+
+
+def test_hours_are_counted_as_attempts_end(service: Service, place: Place) -> None:
+    """By the store's clock; once they are used, nothing new begins, and what is open goes on. With service tokens all
+    of what controller and worker do is let in."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as own:
+        store = ByRole(own, ada)
+        bench = Bench(store=store, pass_a_moment=lambda: None)
+        store.append("one", requested("etl-1"))
+        bench.run_until("start")
+        threading.Event().wait(0.02)
+        bench.step("commit")
+        store.close()
+    (used,) = place.store.usages()
+    assert (used.name, used.is_project, used.open_runs) == ("vision", True, 1)
+    with redis.Redis.from_url(service.database.url) as client:
+        (spent,) = client.hgetall("cerebro:1:hours:project:vision").values()
+        assert 20 <= float(spent) < 20_000
+        client.hincrbyfloat("cerebro:1:hours:project:vision", f"{int(time.time() // 86400) - 29}", 7.2e6)
+        client.hincrbyfloat("cerebro:1:hours:project:vision", f"{int(time.time() // 86400) - 31}", 7.2e9)
+    assert place.store.usages()[0].worker_hours == pytest.approx(2, abs=0.01)
+    limit(place, "vision", worker_hours=2)
+    answer = place.append(ada, requested("etl-2"))
+    assert (answer.status_code, "quota of worker-hours in 30 days: 2 used, 2 allowed" in answer.text) == (
+        409,
+        True,
+    )
+
+
+@pytest.mark.parametrize("quota", [{"open_runs": -1}, {"hours": 3}, {"worker_hours": "nan"}])
+def test_a_quota_that_makes_no_sense_is_refused(place: Place, quota: dict[str, object]) -> None:
+    """400; nothing is set."""
+    assert place.ask(OPERATOR, "PUT /v1/quotas/vision", quota).status_code == 400
+    assert place.store.usages() == ()
+
+
+def test_quotas_are_audited(place: Place) -> None:
+    """With who set them."""
+    limit(place, "vision", open_runs=2)
+    assert ("admin", "set the quota of vision: open_runs 2") in place.audited()
+    assert place.ask(SERVICES[Role.DISPATCHER], "GET /v1/quotas").status_code == 200
+    (told,) = place.store.usages()
+    assert told.quota == Quota(open_runs=2)

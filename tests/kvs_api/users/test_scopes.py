@@ -1,0 +1,177 @@
+"""What each role may: the exact table over all routes, and that no route is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cerebro.contract.identity import RANK, SCOPES, Principal, Role, Scope
+from cerebro.contract.routes import STORE
+from kvs_api.app import create_app, scope_of
+from kvs_api.metrics import Metrics
+from kvs_api.store import Store
+from tests.kvs_api.real import Service
+from tests.kvs_api.users.people import OPERATOR, SERVICES, Place, users
+
+V, M, A, C, W, D, E = "viewer", "member", "admin", "controller", "worker", "dispatcher", "export"
+PEOPLE, READERS, ALL = {V, M, A}, {V, M, A, C, D, E}, {V, M, A, C, W, D, E}
+
+TABLE: dict[str, set[str]] = {
+    "GET /openapi.json": READERS,
+    "POST /v1/leader": {C},
+    "GET /v1/experiments": READERS,
+    "PUT /v1/experiments/{name}": {M, A},
+    "GET /v1/experiments/{name}": READERS,
+    "DELETE /v1/experiments/{name}": {C},
+    "POST /v1/experiments/{name}/events": {M, A},
+    "GET /v1/experiments/{name}/events": READERS,
+    "PUT /v1/experiments/{name}/quarantine": {C},
+    "DELETE /v1/experiments/{name}/quarantine": {A},
+    "GET /v1/experiments/{name}/live": READERS,
+    "POST /v1/experiments/{name}/stacks": {M, A},
+    "GET /v1/experiments/{name}/stacks": READERS,
+    "POST /v1/experiments/{name}/decisions": {C},
+    "POST /v1/watch": READERS,
+    "GET /v1/cluster/log": READERS,
+    "POST /v1/cluster/log": {C},
+    "GET /v1/queue": READERS,
+    "GET /v1/audit": READERS,
+    "POST /v1/audit": {D},
+    "GET /v1/reclaim": {V, M, A, C, W, D},
+    "GET /v1/workers": READERS,
+    "PUT /v1/workers/{name}": {W},
+    "DELETE /v1/workers/{name}": {A, C},
+    "GET /v1/cluster/size": READERS,
+    "PUT /v1/cluster/size": {A, C},
+    "DELETE /v1/cluster/size": {A, C},
+    "GET /v1/cluster/troubles": READERS,
+    "PUT /v1/cluster/troubles": {C},
+    "GET /v1/workers/{name}/usage": READERS,
+    "POST /v1/workers/{name}/reports": {W},
+    "POST /v1/workers/{name}/stacks": {W},
+    "GET /v1/workers/{name}/inbox": {W},
+    "GET /v1/cluster/health": READERS,
+    "POST /v1/cluster/health": {C},
+    "PUT /v1/workers/{name}/quarantine": {A, C},
+    "POST /v1/workers/{name}/release": {A, C},
+    "POST /v1/workers/{name}/check": {A, C},
+    "PUT /v1/workers/{name}/check": {W},
+    "POST /v1/trials": READERS,
+    "PUT /v1/trials": {C},
+    "POST /v1/trials/forget": {A},
+    "GET /v1/registry": READERS,
+    "GET /v1/registry/{name}": READERS,
+    "POST /v1/registry/{name}": {M, A},
+    "PUT /v1/registry/{name}": {C},
+    "POST /v1/registry/{name}/aliases": {M, A},
+    "PUT /v1/code/{sha256}": {M, A},
+    "GET /v1/code/{sha256}": {V, M, A, C, W, D},
+    "PUT /v1/archives/{sha256}": {M, A},
+    "GET /v1/archives/{sha256}": {V, M, A, C, W, D},
+    "GET /v1/quotas": READERS,
+    "PUT /v1/quotas/{name}": {A},
+    "GET /v1/whoami": ALL,
+    "GET /v1/tokens": PEOPLE,
+    "POST /v1/tokens": PEOPLE,
+    "DELETE /v1/tokens/{token}": PEOPLE,
+    "GET /metrics": READERS,
+    "GET /v1/nothing": ALL,
+}
+"""Who is let in: all others are told 403. Of what is open to all, nothing stands here."""
+
+
+def secrets(place: Place) -> dict[str, str]:
+    """A token for each role."""
+    people = {role.value: place.person(f"{role}-ada", role, "vision") for role in RANK}
+    return people | {role.value: secret for role, secret in SERVICES.items()}
+
+
+def test_every_route_has_a_scope(service: Service) -> None:
+    """Who adds one has to say who may: without a scope it is nobody's."""
+    store = Store(service.database.url)
+    app = create_app(users(service.database.url), store)
+    Metrics().install(app)
+    for rule in app.url_map.iter_rules():
+        assert scope_of(rule.endpoint) is not Scope.NONE, rule
+    assert {key for key, each in STORE.items() if each.scope is Scope.OPEN} == {"GET /health", "GET /live"}
+    assert scope_of("of a route that says nothing") is Scope.NONE
+    assert not any(Scope.NONE in scopes for scopes in SCOPES.values())
+
+
+def test_the_table_of_routes_and_roles_is_exact(service: Service, place: Place) -> None:
+    """Each role at each route: let in, or told 403 before anything is looked at; nobody without a token."""
+    Metrics().install(place.app)
+    assert {key for key, each in STORE.items() if each.scope is not Scope.OPEN} == {
+        key for key in TABLE if key not in ("GET /metrics", "GET /v1/nothing")
+    }
+    known = secrets(place)
+    for route, allowed in TABLE.items():
+        path = route.replace("{name}", "one").replace("{sha256}", "a" * 64).replace("{token}", "0" * 16)
+        for role, secret in known.items():
+            status = place.ask(secret, path, b"{").status_code
+            assert (status not in (401, 403)) == (role in allowed), (route, role, status)
+        assert place.ask("", path, b"{").status_code == 401
+        assert place.ask(OPERATOR, path, b"{").status_code == place.ask(known[A], path, b"{").status_code
+
+
+def test_a_refusal_says_who_may(place: Place) -> None:
+    """And who was asked for."""
+    answer = place.ask(place.person("ada", Role.VIEWER), "POST /v1/experiments/one/events", b"{")
+    assert answer.json == {
+        "error": "ForbiddenError",
+        "message": "ada is viewer, and this needs the scope 'steer', which member or admin has",
+    }
+
+
+def test_a_token_may_have_fewer_scopes_than_its_role(place: Place) -> None:
+    """It reads and does nothing else; it makes no token that may more."""
+    reads = place.made(name="ada", role=Role.ADMIN, scopes=(Scope.READ, Scope.TOKENS)).token
+    assert place.ask(reads, "GET /v1/experiments").status_code == 200
+    refused = place.create(reads)
+    assert (refused.status_code, "without the scope 'create'" in refused.text) == (403, True)
+    wider = place.ask(reads, "POST /v1/tokens", {"scopes": ["administer"]})
+    assert (wider.status_code, wider.json["error"]) == (403, "ForbiddenError")  # type: ignore[index]
+    child = place.made(reads).token
+    assert place.create(child).status_code == 403
+    assert place.ask(child, "PUT /v1/cluster/size", {"workers": 3}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "somebody",
+    [
+        Principal(name="eve", role=Role.CONTROLLER),
+        Principal(name="eve", role=Role.ADMIN, kind="service"),
+        Principal(name="eve", role=Role.ADMIN, token="0" * 16),
+        "nonsense",
+        "token",
+        "token ../x",
+    ],
+)
+def test_the_dispatcher_acts_for_people_alone(place: Place, somebody: Any) -> None:
+    """Not as a service, and not with a token that it does not name."""
+    answer = place.ask(SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=somebody)
+    assert answer.status_code in (401, 403)
+
+
+def test_nobody_but_the_dispatcher_acts_for_somebody(place: Place) -> None:
+    """The header of anybody else is a refusal, not a right."""
+    eve = Principal(name="eve", role=Role.ADMIN)
+    for role, secret in secrets(place).items():
+        answer = place.ask(secret, "GET /v1/whoami", acts_for=eve)
+        assert answer.status_code == (200 if role == D else 403), role
+    mine = place.made(name="ada", role=Role.VIEWER)
+    told = place.ask(SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=f"token {mine.record.id}")
+    assert told.json is not None
+    assert (told.json["name"], told.json["role"]) == ("ada", "viewer")
+
+
+def test_without_users_the_one_token_does_everything(service: Service) -> None:
+    """As before: services, people and programs have it, and are believed who they are. No other token is one."""
+    store = Store(service.database.url)
+    place = Place(app=create_app(users(service.database.url, has_users=False), store), store=store)
+    for route in TABLE:
+        path = route.replace("{name}", "one").replace("{sha256}", "a" * 64).replace("{token}", "0" * 16)
+        assert place.ask(OPERATOR, path, b"{").status_code not in (401, 403), route
+        assert place.ask(SERVICES[Role.CONTROLLER], path, b"{").status_code == 401
+    assert place.ask(OPERATOR, "GET /v1/whoami").status_code == 404

@@ -1,0 +1,257 @@
+"""Tokens of people and programs: shown once, stored as a hash, ended in time; and no order of calls gains rights."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.identity import RANK, TOKEN, Principal, Role, Scope, TokenRequest, granted
+from cerebro.errors import UnauthorizedError
+from kvs_api.access import FRESH_S
+from kvs_api.settings import Settings
+from tests.kvs_api.real import Service
+from tests.kvs_api.users.people import OPERATOR, SERVICES, Place, timed
+
+
+def test_a_token_is_shown_once_and_its_secret_is_nowhere(service: Service, place: Place) -> None:
+    """Neither in lists nor in the database, whose dump somebody may find."""
+    made = place.made(name="ada", label="laptop")
+    found = TOKEN.fullmatch(made.token)
+    assert found
+    assert made.record.id == found[1]
+    assert round((made.record.expires - made.record.created) / 86400) == 90
+    listed = place.ask(OPERATOR, "GET /v1/tokens").text
+    assert made.record.id in listed
+    assert found[2] not in listed
+    with redis.Redis.from_url(service.database.url) as client:
+        stored = [client.dump(key) for key in client.scan_iter("*")]
+    assert not any(found[2].encode() in (content or b"") for content in stored)
+    assert place.audited() == [("admin", f"made token {made.record.id} for ada: member, 90 days")]
+
+
+def test_who_has_a_token_is_its_owner(place: Place) -> None:
+    """With its role and projects."""
+    answer = place.ask(place.person("ada", Role.MEMBER, "vision"), "GET /v1/whoami").json
+    assert answer is not None
+    assert {name: answer[name] for name in ("name", "role", "projects", "kind")} == {
+        "name": "ada", "role": "member", "projects": ["vision"], "kind": "program",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given", ["", "ck_", "ck_0123456789abcdef_" + "a" * 43, "x" * 5000, "ck_0123456789abcdef_ü", "Bearer"]
+)
+def test_an_unknown_token_is_told_to_be_unknown(place: Place, given: str) -> None:
+    """401, with what to do, and never whether such a name exists."""
+    place.person("ada")
+    answer = place.ask(given, "GET /v1/whoami")
+    assert answer.status_code == 401
+    assert answer.json is not None
+    assert "ada" not in answer.text
+    assert "token" in answer.json["message"]
+
+
+def test_a_wrong_secret_is_told_as_no_token_is(place: Place) -> None:
+    """Who has an id alone, from a list, has nothing."""
+    made = place.made(name="ada")
+    wrong = f"ck_{made.record.id}_{'a' * 43}"
+    unknown = f"ck_{'0' * 16}_{'a' * 43}"
+    assert place.ask(wrong, "GET /v1/whoami").text == place.ask(unknown, "GET /v1/whoami").text
+
+
+def test_an_expired_token_says_since_when(service: Service, place: Place) -> None:
+    """To who has it, secret and all."""
+    made, at = place.made(name="ada", days=1), timed(place, service.database.url)
+    at.clock.now = made.record.expires - 1
+    assert at.access.who(f"Bearer {made.token}").name == "ada"  # type: ignore[union-attr]
+    at.clock.now = made.record.expires
+    with pytest.raises(UnauthorizedError, match=rf"{made.record.id} expired on \d{{4}}-\d\d-\d\d"):
+        at.access.who(f"Bearer {made.token}")
+
+
+def test_a_revoked_token_ends_within_seconds_everywhere(service: Service, place: Place) -> None:
+    """Also in a process that has just seen it; and a session that was begun with it."""
+    made, at = place.made(name="ada"), timed(place, service.database.url)
+    at.clock.now = time.time()
+    principal = at.access.who(f"Bearer {made.token}")
+    assert place.ask(OPERATOR, f"DELETE /v1/tokens/{made.record.id}").status_code == 204
+    at.monotonic.now += FRESH_S
+    with pytest.raises(UnauthorizedError, match="revoked"):
+        at.access.who(f"Bearer {made.token}")
+    with pytest.raises(UnauthorizedError, match="revoked"):
+        at.access.who(f"Bearer {SERVICES[Role.DISPATCHER]}", f"token {made.record.id}")
+    with pytest.raises(UnauthorizedError):
+        at.access.still(principal)
+    assert FRESH_S < 5
+
+
+def test_one_sees_and_revokes_ones_own_tokens_alone(place: Place) -> None:
+    """An admin all. Somebody else's are not there: 404, not 403."""
+    ada, bob = place.made(name="ada"), place.made(name="bob")
+    mine = place.ask(ada.token, "GET /v1/tokens").json
+    assert mine is not None
+    assert [each["id"] for each in mine["tokens"]] == [ada.record.id]
+    assert place.ask(ada.token, f"DELETE /v1/tokens/{bob.record.id}").status_code == 404
+    everybodys = place.ask(OPERATOR, "GET /v1/tokens").json
+    assert everybodys is not None
+    assert [each["id"] for each in everybodys["tokens"]] == [bob.record.id, ada.record.id]
+    assert place.ask(ada.token, f"DELETE /v1/tokens/{ada.record.id}").status_code == 204
+
+
+def test_what_is_made_with_a_token_ends_with_it(place: Place) -> None:
+    """A stolen token of a day is none of a year, and revoking it leaves nothing of it."""
+    first = place.made(name="ada", days=1)
+    second = place.made(first.token, days=365)
+    third = place.made(second.token, days=365)
+    assert third.record.expires == second.record.expires == first.record.expires
+    assert place.ask(OPERATOR, f"DELETE /v1/tokens/{first.record.id}").status_code == 204
+    assert place.ask(OPERATOR, "GET /v1/tokens").json == {"tokens": []}
+
+
+def test_what_an_admin_makes_for_others_outlives_the_admins_token(place: Place) -> None:
+    """Else a laptop that is lost would end everybody's work."""
+    root = place.made(name="root", role=Role.ADMIN, days=1)
+    ada = place.made(root.token, name="ada")
+    assert ada.record.expires > root.record.expires
+    place.ask(OPERATOR, f"DELETE /v1/tokens/{root.record.id}")
+    assert [each.id for each in place.store.tokens()] == [ada.record.id]
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"name": "bob"}, "made by bob, or by an admin"),
+        ({"role": "admin"}, "cannot be admin"),
+        ({"projects": ["vision", "secret"]}, "not in project secret"),
+        ({"scopes": ["control"]}, "needs the scope 'control'"),
+    ],
+)
+def test_nobody_gives_what_one_has_not(place: Place, asked: dict[str, Any], why: str) -> None:
+    """403, with what is too much."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    answer = place.ask(ada, "POST /v1/tokens", asked)
+    assert answer.status_code == 403
+    assert why in answer.text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"days": 0}, {"days": 366}, {"role": "worker"}, {"name": "a\nb"}, {"name": ""}, {"rights": "all"}],
+)
+def test_a_token_that_makes_no_sense_is_refused(place: Place, asked: dict[str, Any]) -> None:
+    """400; services have no tokens of this kind."""
+    assert place.ask(OPERATOR, "POST /v1/tokens", asked).status_code == 400
+
+
+def test_one_has_so_many_tokens_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """409, with how many there are. One that has ended counts no more."""
+    monkeypatch.setattr("kvs_api.tokens.MAX_TOKENS", 2)
+    place.person("ada")
+    last = place.made(name="ada")
+    answer = place.ask(OPERATOR, "POST /v1/tokens", {"name": "ada"})
+    assert (answer.status_code, "has 2 tokens, at most 2" in answer.text) == (409, True)
+    place.ask(OPERATOR, f"DELETE /v1/tokens/{last.record.id}")
+    place.person("ada")
+
+
+def test_when_a_token_was_used_is_listed(place: Place) -> None:
+    """To the minute: so that one sees which are needed no more."""
+    made = place.made(name="ada")
+    assert place.store.tokens()[0].used is None
+    place.ask(made.token, "GET /v1/experiments")
+    used = place.store.tokens()[0].used
+    assert used is not None
+    assert abs(used - time.time()) < 60
+
+
+def test_the_audit_list_is_bounded_and_read_from_its_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each entry is a line of the service's log, too, which may be kept for longer."""
+    monkeypatch.setattr("kvs_api.audit.KEPT", 300)
+    with caplog.at_level(logging.INFO, logger="kvs_api.audit"):
+        for number in range(1000):
+            place.store.note("ada", f"did {number}")
+    assert "audit by=ada what=did 0" in caplog.text
+    kept = place.store.audit(5000)
+    assert 300 <= len(kept) < 900  # Redis cuts in blocks
+    assert kept[-1].what == "did 999"
+    told = place.ask(OPERATOR, "GET /v1/audit?last=2").json
+    assert told is not None
+    assert [entry["what"] for entry in told["entries"]] == ["did 998", "did 999"]
+    assert place.ask(OPERATOR, "GET /v1/audit?last=x").status_code == 400
+
+
+def test_a_token_that_cannot_be_read_opens_nothing(service: Service, place: Place) -> None:
+    """Nor does it hide the others."""
+    made, other = place.made(name="ada"), place.made(name="bob")
+    with redis.Redis.from_url(service.database.url) as client:
+        client.hset(f"cerebro:1:token:{made.record.id}", "record", "{}")
+    assert place.ask(made.token, "GET /v1/whoami").status_code == 401
+    assert [each.id for each in place.store.tokens()] == [other.record.id]
+
+
+def test_service_tokens_are_long_and_differ() -> None:
+    """Two that are the same would give one service the rights of another."""
+    environment = {"CEREBRO_TOKEN": "t" * 40, "CEREBRO_AUTH_MODE": "users", "CEREBRO_WORKER_TOKEN": "w" * 40}
+    found = Settings.from_environment(environment)
+    assert found.service_tokens == {Role.WORKER: "w" * 40}
+    assert "w" * 40 not in repr(found)
+    assert "w" * 40 in found.secrets
+    for wrong, why in (
+        ({"CEREBRO_WORKER_TOKEN": "short"}, "CEREBRO_WORKER_TOKEN has 5 characters"),
+        ({"CEREBRO_WORKER_TOKEN": "t" * 40}, "must all differ"),
+        ({"CEREBRO_CONTROLLER_TOKEN": "w" * 40}, "must all differ"),
+        ({"CEREBRO_AUTH_MODE": "user"}, "expected token or users"),
+    ):
+        with pytest.raises(Exception, match=re.escape(why)):
+            Settings.from_environment(environment | wrong)
+    assert not Settings.from_environment({"CEREBRO_TOKEN": "t"}).has_users
+
+
+PROJECTS = ("vision", "text", "secret")
+_ASKED = st.builds(
+    TokenRequest,
+    name=st.none() | st.sampled_from(("ada", "bob", "root")),
+    role=st.none() | st.sampled_from(RANK),
+    projects=st.none() | st.lists(st.sampled_from(PROJECTS), unique=True).map(tuple),
+    scopes=st.none() | st.lists(st.sampled_from(list(Scope)), unique=True, max_size=4).map(tuple),
+)
+_MAKERS = st.builds(
+    Principal,
+    name=st.sampled_from(("ada", "bob")),
+    role=st.sampled_from((Role.VIEWER, Role.MEMBER)),
+    projects=st.lists(st.sampled_from(PROJECTS[:2]), unique=True).map(tuple),
+    scopes=st.none() | st.lists(st.sampled_from(list(Scope)), unique=True).map(tuple),
+)
+
+
+@given(maker=_MAKERS, asked=st.lists(_ASKED, min_size=1, max_size=6))
+@settings(max_examples=500)
+def test_no_order_of_calls_gains_rights(maker: Principal, asked: list[TokenRequest]) -> None:
+    """Whatever chain of tokens somebody makes with tokens, none may what the first one may not."""
+    reached, first = [maker], maker
+    for request in asked:
+        for who in tuple(reached):
+            made = granted(request, who)
+            if isinstance(made, str):
+                continue
+            reached.append(made)
+            assert made.name == first.name
+            assert {scope for scope in Scope if made.may(scope)} <= {
+                scope for scope in Scope if first.may(scope)
+            }
+            assert set(made.projects) <= set(first.projects)
+
+
+@given(asked=_ASKED, role=st.sampled_from(list(SERVICES)))
+def test_a_service_makes_no_tokens(asked: TokenRequest, role: Role) -> None:
+    """Whatever it asks for."""
+    assert isinstance(granted(asked, Principal(name=role, role=role, kind="service")), str)

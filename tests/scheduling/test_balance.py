@@ -1,0 +1,75 @@
+"""Loads of workers that share partitions as evenly as they can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cerebro.scheduling.balance import Balance
+
+paces = st.sampled_from((0.5, 1.0, 1.0, 4.0))
+works = st.sampled_from((0.0, 1.0, 10.0, 32.0))
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> tuple[list[float], list[float], list[tuple[int, ...]]]:
+    """Work of up to 5 partitions, paces of up to 4 workers, holders of each partition."""
+    pace = draw(st.lists(paces, min_size=1, max_size=4))
+    workers = list(range(len(pace)))
+    work = draw(st.lists(works, min_size=1, max_size=5))
+    held = [tuple(sorted(draw(st.sets(st.sampled_from(workers), min_size=1)))) for _ in work]
+    return work, pace, held
+
+
+def bound(work: Sequence[float], pace: Sequence[float], held: Sequence[tuple[int, ...]]) -> float:
+    """The least possible largest load: of all sets of partitions, their work over the speed of all their holders."""
+    found = 0.0
+    for mask in range(1, 1 << len(work)):
+        chosen = [p for p in range(len(work)) if mask >> p & 1]
+        holders = {w for p in chosen for w in held[p]}
+        found = max(found, sum(work[p] for p in chosen) / sum(1 / pace[w] for w in holders))
+    return found
+
+
+@settings(max_examples=100)
+@given(instance=instances())
+@example(instance=([32.0, 0.0, 10.0], [0.5, 0.5, 0.5, 0.5], [(0, 2, 3), (0,), (0, 1)]))
+def test_all_work_is_done_and_nobody_could_end_much_sooner(
+    instance: tuple[list[float], list[float], list[tuple[int, ...]]],
+) -> None:
+    """What the workers do together is the work; the largest load is the least possible but for a few per cent."""
+    work, pace, held = instance
+    loads = Balance(work, pace, held).loads
+    assert sum(load / each for load, each in zip(loads, pace, strict=True)) == pytest.approx(sum(work))
+    least = bound(work, pace, held)
+    assert least * (1 - 1e-6) <= max(loads) <= 1.05 * least + 1e-6
+
+
+@settings(max_examples=100)
+@given(instance=instances(), data=st.data())
+def test_another_copy_never_makes_a_partition_later(
+    instance: tuple[list[float], list[float], list[tuple[int, ...]]], data: st.DataObject
+) -> None:
+    """And what is told in advance of it is what comes at the most."""
+    work, pace, held = instance
+    balance = Balance(work, pace, held)
+    partition = data.draw(st.integers(0, len(work) - 1))
+    worker = data.draw(st.integers(0, len(pace) - 1))
+    before, told = max(balance.loads), balance.level_with(partition, worker)
+    assert told <= balance.level(partition) * (1 + 1e-6) + 1e-6 or not work[partition]
+    balance.add(partition, worker)
+    assert max(balance.loads) <= before * (1 + 1e-2) + 1e-6
+    assert worker in balance.holders[partition]
+
+
+def test_a_slow_worker_is_relieved() -> None:
+    """One of eight takes four times as long: alone it has 128 s to do, with two copies a third of that."""
+    balance = Balance([32.0] * 8, [4.0, *[1.0] * 7], [(worker,) for worker in range(8)])
+    assert max(balance.loads) == 128
+    assert balance.level_with(0, 1) == pytest.approx(51.2)
+    balance.add(0, 1)
+    balance.add(0, 2)
+    assert balance.loads == pytest.approx([128 / 3] * 3 + [32] * 5)

@@ -1,0 +1,54 @@
+"""Which checkpoints of finished models have to be there, and which of them are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.events import DeletionRequested
+from cerebro.data.lost_files import lost_files
+from cerebro.state.final_files import FinalFile, final_files, lost_text
+from tests.state.stories import Story
+
+
+def trained() -> Story:
+    """Two models, one of which is finished."""
+    story = Story()
+    story.fit(models=2)
+    story.epoch(1)
+    story.epoch(2)
+    return story
+
+
+def test_a_finished_model_needs_its_last_state_and_its_best() -> None:
+    """One file where both are the same; nothing of a model that is trained on, which notices by itself, nor of an
+    experiment that is being deleted."""
+    story = trained()
+    model = story.run.models["m00"]
+    found = list(final_files(story.state))
+    assert {each.model for each in found} == {"m00"}
+    assert model.visits[-1].file in {each.name for each in found}
+    assert {each.name for each in found} <= story.run.kept_checkpoints(model)
+    story.state.deletion = DeletionRequested(by="ann")
+    assert list(final_files(story.state)) == []
+
+
+def test_what_is_not_there_or_empty_is_lost(tmp_path: Path) -> None:
+    """Of a volume that cannot be looked at nothing is known."""
+    files = [FinalFile("fit-1", f"m0{number}", f"one/fit-1/m0{number}/u.pt") for number in range(4)]
+    for file, content in zip(files, ("state", "", None, None), strict=True):
+        if content is not None:
+            (tmp_path / file.name).parent.mkdir(parents=True)
+            (tmp_path / file.name).write_text(content)
+    (tmp_path / "one/fit-1/m03").write_text("no folder")
+    assert lost_files(tmp_path, files) == files[1:]
+    with pytest.raises(OSError, match="nowhere"):
+        lost_files(tmp_path / "nowhere", files)
+
+
+def test_what_to_do_is_said() -> None:
+    """The file, and a command that is one."""
+    said = lost_text("one", FinalFile("fit-1", "m03", "one/fit-1/m03/u.pt"))
+    assert "one/fit-1/m03/u.pt" in said
+    assert "`cerebro clone one m03 --run fit-1`" in said

@@ -1,0 +1,87 @@
+"""What a fit has cost so far, and what is said of its goal."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import ForecastMade, RunPaused, RunResumed
+from cerebro.contract.runs import ForecastEnd, Goal
+from cerebro.state.goals import forecast_lines, spent, worker_hours
+from tests.state.stories import Story, joined, lost
+
+
+def begun(goal: Goal = Goal()) -> Story:  # noqa: B008 - it is immutable
+    """Two workers that were there before the first run, and a fit."""
+    story = Story(workers=2)
+    story.etl()
+    story.fit(models=2, epochs=1)
+    run = story.state.runs["fit-1"]
+    object.__setattr__(run.request, "goal", goal)
+    return story
+
+
+def test_workers_that_were_there_before_count_from_the_beginning() -> None:
+    """Until they are lost; pauses are no part of it."""
+    story = begun()
+    run = story.state.runs["fit-1"]
+    assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(2.0)
+    story.tell(lost(1))
+    gone = story.state.worker_changes[-1].time - run.started
+    expected = (3600 + gone) / 3600
+    assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(expected)
+    story.tell(RunPaused(run="fit-1", reason="its budget is spent"), RunResumed(run="fit-1", by="ada"))
+    since, until = run.pauses[-1]
+    expected -= (until - since) / 3600
+    assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(expected)
+
+
+def test_a_worker_that_comes_back_counts_again() -> None:
+    """From when it is there."""
+    story = begun()
+    run = story.state.runs["fit-1"]
+    story.tell(lost(1), joined(1, incarnation="b"))
+    went, came = (change.time for change in story.state.worker_changes[-2:])
+    expected = (2 * 3600 - (came - went)) / 3600
+    assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(expected)
+
+
+def test_a_budget_is_spent_once() -> None:
+    """Who resumes the run has it go on without one."""
+    story = begun(Goal(worker_hours=1.0))
+    run = story.state.runs["fit-1"]
+    assert spent(story.state, run, run.started + 1000) == ""
+    assert "budget of 1 worker-hours is spent" in spent(story.state, run, run.started + 1801)
+    run.pauses.append((run.started + 1800.0, run.started + 1900.0))
+    assert spent(story.state, run, run.started + 5000) == ""
+
+
+def test_what_is_said_of_a_forecast() -> None:
+    """When it ends, what more workers would change, and what the goal takes."""
+    story = begun(Goal(finish_by=50_000.0))
+    story.tell(
+        ForecastMade(
+            run="fit-1",
+            workers=2,
+            ends=(
+                ForecastEnd(2, 90_000, 95_000),
+                ForecastEnd(4, 60_000, 63_000),
+                ForecastEnd(11, 40_000, 41_000),
+            ),
+            advised=4,
+            allowed=4,
+        )
+    )
+    run = story.state.runs["fit-1"]
+    at = run.forecasts[0].time
+    ends, short, other = forecast_lines(run, at)
+    assert ends.startswith("forecast: ends at ")
+    assert ends.endswith("with 2 workers")
+    assert "needs 11 workers, or until " in short
+    assert short.endswith("; 4 are allowed")
+    assert other.startswith("4 workers would end it at ")
+
+
+def test_a_forecast_names_the_number_that_is_there() -> None:
+    """Else it says nothing of the run as it is."""
+    with pytest.raises(ValueError, match="with the workers that are there"):
+        ForecastMade(run="fit-1", workers=3, ends=(ForecastEnd(2, 1, 2),))

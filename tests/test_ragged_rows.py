@@ -1,0 +1,168 @@
+"""A `Ragged` has the rows that it was made of, in whatever form it is asked for them."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro import Ragged
+from cerebro.errors import DataError
+
+_RESTS = st.sampled_from([(), (1,), (2, 3), (0,)])
+
+
+def _rows(lengths: list[int], rest: tuple[int, ...]) -> list[Any]:
+    """Arrays of so many entries, of which no two are alike."""
+    sizes = [length * int(np.prod(rest)) for length in lengths]
+    ends = np.cumsum(sizes)
+    return [
+        np.arange(end - size, end, dtype=np.float32).reshape(length, *rest)
+        for size, end, length in zip(sizes, ends, lengths, strict=True)
+    ]
+
+
+def _same(found: Any, rows: list[Any]) -> bool:
+    return len(found) == len(rows) and all(
+        tuple(one.shape) == other.shape and np.array_equal(np.asarray(one), other)
+        for one, other in zip(found, rows, strict=True)
+    )
+
+
+@settings(max_examples=25)
+@given(
+    lengths=st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    rest=_RESTS,
+    tensors=st.booleans(),
+    length=st.none() | st.integers(0, 6),
+    data=st.data(),
+)
+def test_it_has_its_rows_in_every_form(
+    lengths: list[int], rest: tuple[int, ...], tensors: bool, length: int | None, data: st.DataObject
+) -> None:
+    """Rows one by one, some of them, padded and masked, joined, pickled: of arrays and tensors alike."""
+    rows = _rows(lengths, rest)
+    made = Ragged.of([torch.from_numpy(row) for row in rows] if tensors else rows)
+    count = len(rows)
+    assert _same(made, rows)
+    assert _same([made[at] for at in range(-count, count)], rows + rows)
+    assert made.lengths.tolist() == lengths
+    assert made.longest == max(lengths)
+    begin, end = data.draw(st.integers(-count, count)), data.draw(st.integers(-count, count))
+    assert _same(made[begin:end], rows[begin:end])
+    assert _same(made[::-2], rows[::-2])
+    chosen = data.draw(st.lists(st.integers(-count, count - 1), max_size=4))
+    index = torch.tensor(chosen, dtype=torch.int64) if tensors else np.array(chosen, np.int64)
+    assert _same(made[index], [rows[at] for at in chosen])
+    assert _same(made[chosen], [rows[at] for at in chosen])
+    kept = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    mask = torch.tensor(kept) if tensors else np.array(kept)
+    assert _same(made[mask], [row for row, is_kept in zip(rows, kept, strict=True) if is_kept])
+    assert _same(Ragged.cat([made, made[begin:end]]), rows + rows[begin:end])
+    assert _same(pickle.loads(pickle.dumps(made)), rows)
+    padded, is_there = made.padded(-1, length), made.mask(length)
+    size = max(lengths) if length is None else length
+    assert tuple(padded.shape) == (count, size, *rest)
+    for number, row in enumerate(rows):
+        kept = row[:size]
+        assert np.array_equal(padded[number][: len(kept)], kept)
+        assert (padded[number][len(kept) :] == -1).all()
+        assert is_there[number].tolist() == [at < len(row) for at in range(size)]
+
+
+def test_a_gradient_goes_through_padding() -> None:
+    """What is computed of padded rows reaches the values, of each once."""
+    values = torch.rand(5, 2, requires_grad=True)
+    rows = Ragged(torch.arange(5), [0, 2, 2, 5]).with_values(values)
+    (rows.padded() * 3).sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == [[3, 3]] * 5
+
+
+@pytest.mark.slow  # torch loads its compiler for nested tensors, which takes two seconds
+def test_torch_has_the_same_rows_nested() -> None:
+    """As one jagged tensor over the same values."""
+    rows = [torch.arange(3.0), torch.arange(0.0), torch.arange(2.0)]
+    nested = Ragged.of(rows).nested()
+    assert [row.tolist() for row in nested.unbind()] == [row.tolist() for row in rows]
+    with pytest.raises(DataError, match="NumPy"):
+        Ragged.of([np.zeros(2)]).nested()
+
+
+@pytest.mark.parametrize(
+    ("values", "offsets", "expected"),
+    [
+        (np.arange(3), [0, 2], "3 values, but its offsets end at 2"),
+        (np.arange(3), [1, 3], "begin with 0"),
+        (np.arange(3), [0, 2, 1, 3], "never fall"),
+        (np.arange(3), [], "have dtype float64, expected whole numbers"),
+        (np.arange(3), np.zeros((2, 2), int), "one axis"),
+        (np.float32(3), [0], "one number"),
+        (torch.arange(3), torch.tensor([0.0, 3.0]), "have dtype float32, expected whole numbers"),
+        (torch.arange(3), [0, 4], "3 values, but its offsets end at 4"),
+    ],
+)
+def test_offsets_that_do_not_fit_are_named(values: Any, offsets: Any, expected: str) -> None:
+    """What they are, and what they have to be."""
+    with pytest.raises(DataError, match=expected):
+        Ragged(values, offsets)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ([np.zeros((2, 3)), np.zeros((2, 4))], r"entry 1 .* shape \(2, 4\).* entry 0 .*\(2, 3\)"),
+        ([np.zeros(2), np.zeros(2, np.float32)], "entry 1 .* float32, but entry 0 .* float64"),
+        ([np.zeros(2), torch.zeros(2)], "entry 1 .* a tensor"),
+        ([[1, 2]], r"builtins\.list, expected an array.*np\.asarray"),
+        ([np.float32(1)], "expected an array"),
+        ([], "no arrays"),
+    ],
+)
+def test_rows_that_do_not_go_together_are_named(arrays: Any, expected: str) -> None:
+    """By their place, with what they are and what the first is."""
+    with pytest.raises(DataError, match=expected):
+        Ragged.of(arrays)
+
+
+def test_a_row_that_is_not_there_is_an_error() -> None:
+    """As of a list."""
+    rows = Ragged.of([np.arange(3), np.arange(2)])
+    with pytest.raises(IndexError, match="row 2 of a Ragged with 2 rows"):
+        rows[2]
+    with pytest.raises(IndexError, match="2 rows"):
+        rows[[0, -3]]
+    with pytest.raises(DataError, match="5 values was given 4"):
+        rows.with_values(np.zeros(4))
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+@pytest.mark.parametrize(
+    ("index", "error"),
+    [
+        ((0, 1), TypeError),
+        (None, TypeError),
+        (True, TypeError),
+        ([0.9, 1.2], TypeError),
+        ([True, False], IndexError),
+        ([True, False, True, False], IndexError),
+        ([[True, False, True], [False, False, True]], IndexError),
+        ([[0, 1], [1, 2]], IndexError),
+    ],
+)
+def test_an_index_that_means_no_rows_is_refused(kind: Any, index: Any, error: type[Exception]) -> None:
+    """Whether a list or an array or tensor of it: more than one axis, truth values for fewer or more rows, other types.
+    An empty list is one of whole numbers."""
+    rows = Ragged.of([kind([1, 2, 3]), kind([4]), kind([5, 6])])
+    for each in (index, kind(index)) if isinstance(index, list | bool) else (index,):
+        with pytest.raises(
+            error, match=r"expected a number, a slice, or a list.* of one truth value for each row"
+        ):
+            rows[each]
+    assert len(rows[[]]) == 0
+    assert rows[kind(1)].tolist() == [4]

@@ -1,0 +1,83 @@
+"""What `ETLSpec.fit` returned: stored once, checked when it is read, and refused where it cannot be stored."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cerebro.contract.tasks import FailureKind, FittedRef
+from cerebro.errors import DataError, SpecError, VolumeError
+from cerebro.usercode import fitted
+from cerebro.worker.agent.child import failure_of
+
+
+class Vocabulary:
+    """A class of the user's own."""
+
+    def __init__(self, words: dict[str, int]) -> None:
+        self.words = words
+
+
+def test_what_was_fitted_comes_back(tmp_path: Path) -> None:
+    """Of any type that can be sent; restored as often as there are processes."""
+    value = {"mean": np.arange(3.0), "words": Vocabulary({"a": 0})}
+    path = tmp_path / "datasets" / "d" / "fitted" / "etl-1-a2.pickle"
+    reference = fitted.write_fitted(path, fitted.pack_fitted(value), tmp_path)
+    assert reference.name == "datasets/d/fitted/etl-1-a2.pickle"
+    found = fitted.restore_fitted(fitted.read_fitted(tmp_path / reference.name, reference))
+    assert found["mean"].tolist() == [0, 1, 2]
+    assert found["words"].words == {"a": 0}
+
+
+def test_what_cannot_be_stored_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its type or size, and what to do."""
+    with pytest.raises(SpecError, match=r"ETLSpec.fit returned, a lock, cannot be stored: .* Return numbers"):
+        fitted.pack_fitted(threading.Lock())
+    monkeypatch.setattr(fitted, "MAX_FITTED_BYTES", 1 << 20)
+    with pytest.raises(SpecError, match="takes 2 MiB, at most 1: keep what is needed"):
+        fitted.pack_fitted(bytes(2 << 20))
+    with pytest.raises(SpecError, match=r"what ETLSpec.fit returned cannot be restored"):
+        fitted.restore_fitted(b"no pickle")
+
+
+def test_damage_is_noticed(tmp_path: Path) -> None:
+    """Nothing is fitted anew behind the partitions that were made with it."""
+    path = tmp_path / "datasets" / "d" / "fitted" / "x.pickle"
+    reference = fitted.write_fitted(path, fitted.pack_fitted([1, 2]), tmp_path)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(DataError, match=r"x.pickle, has checksum .* it was damaged"):
+        fitted.read_fitted(path, reference)
+    path.unlink()
+    with pytest.raises(DataError, match=r"cannot be read \(No such file or directory\): bring the file back"):
+        fitted.read_fitted(path, reference)
+
+
+def test_a_volume_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data set is not given up: another attempt may read the same file."""
+    path = tmp_path / "datasets" / "d" / "fitted" / "x.pickle"
+    reference = fitted.write_fitted(path, fitted.pack_fitted([1, 2]), tmp_path)
+
+    def stale(self: Path) -> bytes:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    with pytest.raises(VolumeError, match=r"cannot be read now \(Stale file handle\)") as caught:
+        fitted.read_fitted(path, reference)
+    assert failure_of(caught.value).kind is FailureKind.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/x.pickle", "datasets/../../fitted/x.pickle", "datasets/d/fitted/../../../x.pickle", "x.pickle"],
+)
+def test_a_file_elsewhere_is_not_what_was_fitted(name: str) -> None:
+    """Workers tell the name, and others put it behind the root of the shared volume."""
+    known: dict[str, Any] = {"checksum": "xxh3_64:0", "size": 1}
+    FittedRef(name="datasets/0a1b/fitted/etl-1-a2.pickle", **known)
+    with pytest.raises(ValueError, match="name"):
+        FittedRef(name=name, **known)

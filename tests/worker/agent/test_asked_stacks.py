@@ -1,0 +1,79 @@
+"""Where the process of a unit is, is told while it runs: through a real store, by a real worker; the unit goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.records import TELLS_STACKS
+from cerebro.errors import ClusterError, ConflictError, NotFoundError
+from cerebro.runtime.asked_stacks import stacks_of
+from cerebro.runtime.kvs import KvsClient
+from tests.kvs_api.bench import TASK, Bench, worker
+from tests.worker.agent.agents import Agents, until
+
+
+def test_a_running_unit_tells_its_stacks_and_goes_on(agents: Agents, kvs: KvsClient) -> None:
+    """The text is in its log as well. An attempt that has ended is not asked."""
+    agents.start()
+    key = agents.give(1, "wait")
+    agents.begun(1)
+    asked, text = stacks_of(kvs, "one", key)
+    assert (asked.worker, asked.attempt) == ("worker-0", 1)
+    assert "fake_handler.py" in text
+    until(lambda: text.splitlines()[-1] in agents.log(1), "the log has it, too")
+    stacks_of(kvs, "one", key)
+    agents.gate(1).touch()
+    assert isinstance(agents.end_of(key), TaskCommitted)
+    with pytest.raises(ConflictError, match="does not run now: attempt 1 is committed at worker-0"):
+        stacks_of(kvs, "one", key)
+    with pytest.raises(NotFoundError, match="was ever assigned"):
+        stacks_of(kvs, "one", "fit-1/train/m00/e1/p7")
+
+
+def running(kvs: KvsClient, *abilities: str) -> Bench:
+    """A worker that runs a task, and does not read its inbox."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    record = worker("a")
+    kvs.register(record.model_copy(update={"kinds": (*record.kinds, *abilities)}))
+    bench.assign()
+    bench.step("start")
+    return bench
+
+
+def test_a_worker_of_an_older_version_is_not_asked(kvs: KvsClient) -> None:
+    """It could not read the question."""
+    running(kvs)
+    with pytest.raises(ConflictError, match="worker-0, which is of a version that cannot tell"):
+        stacks_of(kvs, "one", TASK)
+    assert len(kvs.inbox("worker-0", "a", 0, wait_s=0)) == 1
+
+
+def test_a_worker_that_does_not_answer_is_named(kvs: KvsClient) -> None:
+    """After as long as somebody waits for it; no sooner."""
+    running(kvs, TELLS_STACKS)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    with pytest.raises(ClusterError, match="worker-0 has not said within 15 s where"):
+        stacks_of(kvs, "one", TASK, clock=lambda: now[0], sleep=sleep)
+    assert now[0] >= 15
+
+
+def test_a_question_counts_once_and_is_answered_once(kvs: KvsClient) -> None:
+    """One that is sent again is the same one; an answer to none is dropped; an empty answer is one."""
+    running(kvs, TELLS_STACKS)
+    question = api.StacksRequest(task=TASK, question="0" * 32)
+    for _ in range(2):
+        kvs.ask_stacks("one", question)
+    (found,) = [item for item in kvs.inbox("worker-0", "a", 0, wait_s=0) if item.stacks]
+    assert (found.task, found.attempt, found.stacks) == (TASK, 1, "0" * 32)
+    assert kvs.stacks("one", found.stacks) is None
+    kvs.tell_stacks("worker-0", api.StacksReport(experiment="one", question=found.stacks, text=""))
+    assert kvs.stacks("one", found.stacks) == ""
+    kvs.tell_stacks("worker-0", api.StacksReport(experiment="one", question="1" * 32, text="late"))
+    with pytest.raises(NotFoundError, match="ask anew"):
+        kvs.stacks("one", "1" * 32)

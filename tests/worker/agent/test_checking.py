@@ -1,0 +1,163 @@
+"""A worker checks its machine in a process of its own: what that tells, and what becomes of one that never ends."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from cerebro.contract.health import CheckRequest
+from cerebro.contract.records import Reclaim
+from cerebro.errors import StoreUnavailableError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.usage.gpus import Gpus
+from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent.checking import NodeChecker
+from cerebro.worker.agent.devices import WorkerDevices
+from cerebro.worker.agent.settings import Settings
+from tests.worker.agent.agents import Agents, until
+
+
+class Store:
+    """One that answers, or not."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        self._problem = problem
+
+    def reclaim(self) -> Reclaim:
+        if self._problem:
+            raise self._problem
+        return Reclaim()
+
+
+def checker(tmp_path: Path, code: str, *, killed_s: float = 60.0, store: Store | None = None) -> NodeChecker:
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    settings = Settings(server="", token="t", worker="worker-0", volumes=volumes, cores=1)
+    return NodeChecker(
+        cast(KvsClient, store or Store()),
+        settings,
+        WorkerDevices(1),
+        "a",
+        command=[sys.executable, "-c", code],
+        killed_s=killed_s,
+    )
+
+
+def test_what_the_process_found_is_told(tmp_path: Path) -> None:
+    """With the store's round trip; what a library prints between is left out."""
+    found = checker(
+        tmp_path, """print('{"name": "memory", "problem": "1 word"}'); print('a warning')"""
+    ).check()
+    assert found.verdict == "memory: 1 word"
+    assert [probe.name for probe in found.probes] == ["memory", "store"]
+    assert (found.incarnation, found.device) == ("a", "1 core")
+
+
+def test_a_process_that_dies_has_failed(tmp_path: Path) -> None:
+    """With its last words, and what it had found by then."""
+    code = """import sys; print('{"name": "memory", "seconds": 1.0}'); sys.exit("Segmentation fault")"""
+    found = checker(tmp_path, code).check()
+    assert found.verdict == "the check ended with status 1: Segmentation fault"
+    assert [probe.name for probe in found.probes] == ["memory", "store"]
+
+
+def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
+    """A device that does not answer is a finding."""
+    code = """import time; print('{"name": "memory", "seconds": 1.0}', flush=True); time.sleep(600)"""
+    found = checker(tmp_path, code, killed_s=1.0).check()
+    assert found.verdict == "the check did not end within 1 s"
+    assert found.probes[0].name == "memory"
+
+
+def test_a_store_that_is_away_says_nothing_of_the_machine(tmp_path: Path) -> None:
+    """It is away for everybody."""
+    found = checker(tmp_path, "", store=Store(StoreUnavailableError("away"))).check()
+    assert found.verdict == ""
+    assert found.probes[-1].told == "away"
+
+
+class Nvml:
+    """A driver with one GPU that has trouble."""
+
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
+
+    class NVMLError(Exception):
+        """Whatever the driver does not answer."""
+
+    def __init__(
+        self, *, rows: tuple[int, int, int, int] = (0, 0, 0, 0), ecc: int = 0, slow: int = 0
+    ) -> None:
+        self._rows, self._ecc, self._slow = rows, ecc, slow
+        self.is_lost = False
+
+    def __getattr__(self, name: str) -> Any:
+        answers: dict[str, Any] = {
+            "nvmlInit": None,
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetHandleByIndex": 0,
+            "nvmlDeviceGetName": "H200",
+            "nvmlDeviceGetUUID": "GPU-1",
+            "nvmlDeviceGetRemappedRows": self._rows,
+            "nvmlDeviceGetTotalEccErrors": self._ecc,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": self._slow,
+        }
+
+        def call(*_: Any) -> Any:
+            if self.is_lost or name not in answers:
+                raise self.NVMLError("GPU is lost")
+            return answers[name]
+
+        return call
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        if self.is_lost:
+            raise self.NVMLError("GPU is lost")
+        return type("Info", (), {"total": 1 << 30, "used": 0})()
+
+
+@pytest.mark.parametrize(
+    ("nvml", "broken", "told"),
+    [
+        (Nvml(), [], []),
+        (Nvml(rows=(0, 1, 1, 0)), ["H200 remaps a broken row of its memory at its next reset"], []),
+        (Nvml(rows=(0, 1, 0, 1)), ["H200 could not remap a broken row of its memory"], []),
+        (Nvml(ecc=3), [], ["H200 has had 3 uncorrectable errors of its memory since its driver was loaded"]),
+        (Nvml(slow=0x40), [], ["H200 is slowed down by heat"]),
+    ],
+)
+def test_what_the_driver_tells(nvml: Nvml, broken: list[str], told: list[str]) -> None:
+    """What is broken, and what is only to be known."""
+    found = Gpus(library=nvml).troubles(1)
+    assert [each.text for each in found if each.is_broken] == broken
+    assert [each.text for each in found if not each.is_broken] == told
+
+
+def test_a_gpu_that_the_driver_has_lost() -> None:
+    """Since the worker began, or before."""
+    nvml = Nvml()
+    gpus = Gpus(library=nvml)
+    nvml.is_lost = True
+    assert "does not answer: GPU is lost" in gpus.troubles(1)[0].text
+    (found,) = Gpus(library=Nvml()).troubles(2)
+    assert (found.text, found.is_broken) == ("2 GPUs were registered, the driver tells of 1", True)
+
+
+def test_a_real_worker_checks_its_machine_when_it_is_asked(agents: Agents, kvs: KvsClient) -> None:
+    """Through the store and its inbox; asked twice while one is under way, it is one."""
+    agents.start()
+    for _ in range(2):
+        kvs.ask_check("worker-0", CheckRequest(reason="somebody asked", by="somebody"))
+
+    def told() -> bool:
+        check = kvs.workers_health().of("worker-0").check
+        return check is not None and check.ended is not None
+
+    until(told, "the check is told")
+    check = kvs.workers_health().of("worker-0").check
+    assert check is not None
+    assert check.result is not None
+    assert check.result.verdict == ""
+    assert {probe.name for probe in check.result.probes} >= {"processor", "checkpoint volume", "store"}
+    assert len([each for each in kvs.workers_health().incidents if each.what == "check passed"]) == 1

@@ -1,0 +1,125 @@
+"""Which errors are the machine's, which may be, and which are the code's: texts as the driver, torch and others have
+them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import DeviceError
+from cerebro.worker.agent.child import failure_of
+from cerebro.worker.agent.device_errors import Blame, blame, tells_of_device
+
+_MORE = (
+    "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+    "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable "
+    "device-side assertions.\n"
+)
+
+
+class AcceleratorError(RuntimeError):
+    """As torch raises it: with the runtime's number."""
+
+    def __init__(self, message: str, error_code: int) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+AcceleratorError.__module__ = "torch"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(f"CUDA error: uncorrectable ECC error encountered{_MORE}"),
+        RuntimeError("CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered"),
+        RuntimeError(f"CUDA error: CUDA-capable device(s) is/are busy or unavailable{_MORE}"),
+        RuntimeError("NVML_ERROR_GPU_IS_LOST"),
+        RuntimeError("GPU 0000:65:00.0: GPU has fallen off the bus."),
+        RuntimeError("Failed to initialize NVML: Driver/library version mismatch"),
+        RuntimeError("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"),
+        AcceleratorError("CUDA error: words of a newer runtime", 214),
+        DeviceError("this worker registered a GPU, but torch finds none any more"),
+    ],
+)
+def test_what_only_a_broken_machine_raises(error: Exception) -> None:
+    """Whether or not the task was given a GPU."""
+    assert blame(error, has_gpu=False) is Blame.DEVICE
+    assert failure_of(error).kind is FailureKind.DEVICE
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        f"CUDA error: no CUDA-capable device is detected{_MORE}",
+        "No CUDA GPUs are available",
+        "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+        "The NVIDIA driver on your system is too old (found version 11040).",
+        "CUDA driver version is insufficient for CUDA runtime version",
+    ],
+)
+def test_a_gpu_that_is_not_there_is_missed_only_where_one_was_given(message: str) -> None:
+    """Elsewhere user code asks for what the worker never had."""
+    assert failure_of(RuntimeError(message), has_gpu=True).kind is FailureKind.DEVICE
+    assert failure_of(RuntimeError(message)).kind is FailureKind.USER_ERROR
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(f"CUDA error: an illegal memory access was encountered{_MORE}"),
+        RuntimeError(f"CUDA error: unspecified launch failure{_MORE}"),
+        RuntimeError(
+            "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb)`"
+        ),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError(f"CUDA error: misaligned address{_MORE}"),
+        AcceleratorError("CUDA error: words of a newer runtime", 700),
+    ],
+)
+def test_what_a_mistake_raises_as_well(error: Exception) -> None:
+    """It stays the user's error, and says that it may not be."""
+    found = failure_of(error, has_gpu=True)
+    assert (found.kind, found.may_be_device) == (FailureKind.USER_ERROR, True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(f"CUDA error: device-side assert triggered{_MORE}"),
+        RuntimeError(f"CUDA error: invalid device ordinal{_MORE}"),
+        RuntimeError("Cannot re-initialize CUDA in forked subprocess."),
+        AcceleratorError("CUDA error: device-side assert triggered", 710),
+        AssertionError("Torch not compiled with CUDA enabled"),
+        KeyError("label"),
+        type("OtherError", (RuntimeError,), {"error_code": 214})("a library of somebody else's"),
+    ],
+)
+def test_what_only_code_raises(error: Exception) -> None:
+    """As it was told before."""
+    found = failure_of(error, has_gpu=True)
+    assert (found.kind, found.may_be_device) == (FailureKind.USER_ERROR, False)
+
+
+def test_lack_of_memory_is_told_as_that() -> None:
+    """A status that also tells of it counts first."""
+    error = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED, then CUBLAS_STATUS_EXECUTION_FAILED")
+    assert failure_of(error, has_gpu=True).kind is FailureKind.OUT_OF_MEMORY
+
+
+def test_the_cause_counts_and_what_was_merely_handled_does_not() -> None:
+    """User code may wrap the error; or fail by itself after it has dealt with one."""
+    ecc = RuntimeError("CUDA error: uncorrectable ECC error encountered")
+    wrapped = ValueError("cannot train")
+    wrapped.__cause__ = ecc
+    later = KeyError("label")
+    later.__context__ = ecc
+    assert blame(wrapped, has_gpu=True) is Blame.DEVICE
+    assert blame(later, has_gpu=True) is Blame.CODE
+
+
+def test_the_last_words_of_a_process_that_died() -> None:
+    """A library's thread ends the process, and its words are in the log alone."""
+    words = "epoch 3\nterminate called\n  what(): CUDA error: uncorrectable ECC error encountered\nhint\n"
+    assert tells_of_device(words) == "  what(): CUDA error: uncorrectable ECC error encountered"
+    assert tells_of_device("an illegal memory access was encountered") == ""

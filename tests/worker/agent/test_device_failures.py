@@ -1,0 +1,45 @@
+"""A unit that raises, or dies with, what a broken device says: told as what it is to who can read it; the next unit has
+another process."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import TaskCommitted, TaskFailed
+from cerebro.contract.tasks import FailureKind
+from tests.worker.agent.agents import Agents
+
+
+@pytest.mark.parametrize(
+    ("do", "kind", "may_be", "before"),
+    [
+        ("ecc", FailureKind.DEVICE, False, FailureKind.USER_ERROR),
+        ("illegal", FailureKind.USER_ERROR, True, FailureKind.USER_ERROR),
+        ("aborted by ecc", FailureKind.DEVICE, False, FailureKind.CRASH),
+        ("raise", FailureKind.USER_ERROR, False, FailureKind.USER_ERROR),
+        ("crash", FailureKind.CRASH, False, FailureKind.CRASH),
+    ],
+)
+def test_who_asks_is_told_of_machines_and_others_as_before(
+    agents: Agents, do: str, kind: FailureKind, may_be: bool, before: FailureKind
+) -> None:
+    """A controller of an earlier version asks for nothing, and could not read it."""
+    agents.start()
+    for partition, tells_device in enumerate((True, False)):
+        told = agents.end_of(agents.give(partition, do, tells_device=tells_device))
+        assert isinstance(told, TaskFailed)
+        expected = (kind, may_be) if tells_device else (before, False)
+        assert (told.failure.kind, told.failure.may_be_device) == expected
+    assert isinstance(agents.end_of(agents.give(2, "work")), TaskCommitted)
+
+
+@pytest.mark.parametrize("do", ["ecc", "illegal"])
+def test_a_process_that_met_a_broken_device_is_used_no_more(agents: Agents, do: str) -> None:
+    """Every later call in it would raise the same. After another error it stays."""
+    agents.start()
+    pids = []
+    for partition, what in enumerate(("pid", "raise", "pid", do, "pid")):
+        agents.end_of(agents.give(partition, what, tells_device=True))
+        if what == "pid":
+            pids.append(agents.log(partition).split("process ")[1].split()[0])
+    assert pids[0] == pids[1] != pids[2]

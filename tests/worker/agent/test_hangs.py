@@ -1,0 +1,60 @@
+"""Hangs of real processes: when they are ended, what is told of them, and who is left alone."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.tasks import FailureKind
+from tests.worker.agent.agents import Agents, until
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 6.0
+
+
+def started(agents: Agents, key: str) -> float:
+    """When its attempt did."""
+    events = agents.bench.store.events("one")
+    return next(event.time for event in events if isinstance(event, TaskStarted) and event.task == key)
+
+
+def test_an_idle_process_is_dumped_and_ended_within_10_s_of_its_limit(agents: Agents) -> None:
+    """With its stack, which the log has twice. It says that it was idle only where that can be read."""
+    agents.start()
+    key = agents.give(1, "hang", hang_timeout_s=LIMIT_S, tells_idle=True)
+    event = agents.end_of(key)
+    assert isinstance(event, TaskFailed)
+    assert event.failure.kind is FailureKind.HANG
+    assert LIMIT_S <= event.time - started(agents, key) <= LIMIT_S + 10
+    assert "fake_handler.py" in event.failure.traceback
+    assert agents.log(1).count("most recent call first") >= 2
+    assert event.failure.is_idle
+    other = agents.end_of(agents.give(2, "hang", hang_timeout_s=LIMIT_S))
+    assert isinstance(other, TaskFailed)
+    assert not other.failure.is_idle
+
+
+def test_a_process_that_computes_goes_on_beyond_its_limit(agents: Agents) -> None:
+    """To its end; or to three times the limit, and says that it was busy."""
+    agents.start()
+    key = agents.give(1, "spin", hang_timeout_s=LIMIT_S)
+    agents.begun(1)
+    began = started(agents, key)
+    until(lambda: time.time() - began > 2 * LIMIT_S, "twice the limit is over")
+    agents.gate(1).touch()
+    assert isinstance(agents.end_of(key), TaskCommitted)
+    kind, message = agents.failure(agents.give(2, "spin", hang_timeout_s=1.0))
+    assert kind is FailureKind.HANG
+    assert "though its processes compute" in message
+
+
+def test_a_process_that_waits_in_the_kernel_is_the_volumes_fault(agents: Agents) -> None:
+    """No signal reaches it, so it cannot tell its stack. The unit is tried elsewhere."""
+    agents.start()
+    kind, message = agents.failure(agents.give(1, "kernel", hang_timeout_s=3.0))
+    assert kind is FailureKind.UNAVAILABLE, message
+    assert "waits in the kernel" in message
+    assert "a volume or a device does not answer" in message
+    assert isinstance(agents.end_of(agents.give(2, "work")), TaskCommitted)

@@ -1,0 +1,63 @@
+"""Processes of several groups are asked where they are at once, and waited for together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro.worker.agent import stacks
+
+SILENT, SLOW, BABBLING, DEAF = range(100, 104)
+"""Groups of one process: one does not answer, one halts between two lines, one writes all the time, one would be ended
+by the signal."""
+
+
+class Clock:
+    """Time that passes while somebody sleeps, and what is written meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now, self._folder, self._lines = 0.0, folder, {SLOW: {0.05: "first", 0.12: "second"}}
+        self.signals: list[tuple[float, int]] = []
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let it pass."""
+        before, self.now = self.now, self.now + seconds
+        for group, lines in self._lines.items():
+            for due, line in lines.items():
+                if before < due <= self.now:
+                    self._write(group, line)
+        self._write(BABBLING, "x")
+
+    def _write(self, group: int, line: str) -> None:
+        with (self._folder / str(group)).open("a") as file:
+            file.write(f"{line}\n")
+
+    def kill(self, process: int, number: int) -> None:
+        """A signal is sent."""
+        self.signals.append((self.now, process))
+
+
+def test_all_are_asked_at_once_and_none_is_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is silent delays no other; they share one deadline. A short halt is not the end of a text."""
+    clock = Clock(tmp_path)
+    monkeypatch.setattr(stacks, "time", clock)
+    monkeypatch.setattr("os.kill", clock.kill)
+    monkeypatch.setattr(stacks, "members", lambda group: [group])
+    monkeypatch.setattr(stacks, "_has_offered", lambda process: process != DEAF)
+    groups = (SILENT, BABBLING, DEAF, SLOW)
+    for group in groups:
+        (tmp_path / str(group)).write_text("before\n")
+    found = stacks.written([stacks.Asked(group, tmp_path / str(group)) for group in groups], within_s=1.0)
+    assert clock.signals == [(0.0, SILENT), (0.0, BABBLING), (0.0, SLOW)]
+    assert clock.now == pytest.approx(1.0)
+    assert found[0] == found[2] == ""
+    assert set(found[1].split()) == {"x"}
+    assert found[3] == "first\nsecond"
+    clock.now = 0.0
+    assert stacks.written([stacks.Asked(SLOW, tmp_path / str(SLOW))]) == ["first\nsecond"]
+    assert clock.now < 0.3

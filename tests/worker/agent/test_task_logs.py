@@ -1,0 +1,100 @@
+"""A log keeps its beginning and its end, however much is printed; who prints is not held up and need not know."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.worker.agent.task_logs import TaskLogs, shorten
+from tests.worker.agent.agents import Agents, until
+
+LIMIT = 4000
+
+
+def lines(first: int, last: int) -> bytes:
+    """Numbered ones."""
+    return b"".join(b"line %06d\n" % number for number in range(first, last))
+
+
+@given(st.integers(0, 3000), st.integers(0, 3000))
+def test_the_beginning_and_the_end_stay(before: int, after: int) -> None:
+    """Whole lines of both, in their order, and between them what says how much is missing; what is printed later comes
+    behind. A short log is left as it is."""
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"cerebro-test-{os.getpid()}.log"
+    try:
+        with path.open("ab", buffering=0) as printing:
+            printing.write(lines(0, before))
+            size = path.stat().st_size
+            left_out = shorten(path, LIMIT)
+            printing.write(lines(before, before + after))
+        found = path.read_bytes().splitlines()
+    finally:
+        path.unlink()
+    if size <= LIMIT:
+        assert (left_out, found) == (0, lines(0, before + after).splitlines())
+        return
+    (mark,) = (number for number, line in enumerate(found) if line.startswith(b"[..."))
+    assert b"%s bytes are left out" % f"{left_out:,}".encode() in found[mark]
+    whole = lines(0, before + after).splitlines()
+    assert whole[:mark] == found[:mark]
+    assert whole[len(whole) - (len(found) - mark - 1) :] == found[mark + 1 :]
+    assert mark > 80
+    assert len(found) - mark - 1 - after > 80
+    assert left_out == (len(whole) - len(found) + 1) * 12
+
+
+def test_a_line_without_end_is_cut_as_well(tmp_path: Path) -> None:
+    """As a progress bar makes it."""
+    (tmp_path / "log").write_bytes(b"x" * 10 * LIMIT)
+    shorten(tmp_path / "log", LIMIT)
+    assert (tmp_path / "log").stat().st_size < LIMIT
+
+
+def test_a_log_is_looked_at_once_more_after_its_end(tmp_path: Path) -> None:
+    """And no longer. One that is not there, or was removed, is none."""
+    logs, path = TaskLogs(LIMIT), tmp_path / "log"
+    logs.begin([path, tmp_path / "rank1"])
+    logs.keep_short()
+    path.write_bytes(lines(0, 3000))
+    logs.end([path])
+    logs.keep_short()
+    assert path.stat().st_size < LIMIT
+    path.write_bytes(lines(0, 3000))
+    logs.keep_short()
+    assert path.stat().st_size > LIMIT
+
+
+def test_without_a_limit_nothing_is_left_out(tmp_path: Path) -> None:
+    """As who sets 0 wants it."""
+    logs, path = TaskLogs(0), tmp_path / "log"
+    path.write_bytes(lines(0, 3000))
+    logs.begin([path])
+    logs.keep_short()
+    assert path.stat().st_size > LIMIT
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    """User code may have put one there."""
+    (tmp_path / "other").write_bytes(lines(0, 3000))
+    (tmp_path / "log").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic"):
+        shorten(tmp_path / "log", LIMIT)
+
+
+def test_a_unit_that_prints_without_end_fills_no_disk(agents: Agents) -> None:
+    """It is committed; its log has the first and the last line."""
+    agents.start(CEREBRO_TASK_LOG_MIB="1", lease_s=1.0)
+    key = agents.give(1, "prints")
+    pid = agents.begun(1)
+    path = next((agents.log_folder).glob("*p1.a1.log"))
+    until(lambda: "are left out here" in path.read_text(errors="replace"), f"the log of {pid} is cut")
+    agents.gate(1).touch()
+    assert isinstance(agents.end_of(key), TaskCommitted)
+    found = agents.log(1).splitlines()
+    assert found[0] == "prints attempt 1"
+    assert found[-1] == "the last line"

@@ -1,0 +1,210 @@
+"""`ETLSpec.fit` sees each training row once, however they were cut; what goes wrong is told by where it was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.data.objects.folder import FolderStore
+from cerebro.data.tables import write_table
+from cerebro.errors import LocatorError, ObjectStoreError, PreemptedError, SpecError
+from cerebro.spec import ETLSpec
+from cerebro.worker.preprocessing import fitting
+from cerebro.worker.preprocessing.fitting import FitPass
+
+
+class Collecting(ETLSpec):
+    """Keeps what it sees."""
+
+    def __init__(self, batch_rows: int = 4, columns: list[str] | None = None) -> None:
+        self.batch_rows, self.is_feature_download = batch_rows, columns or []
+
+    def fit(self, batches: Iterator[Any], object_dir: str) -> Any:
+        """Ids, sizes of batches, contents of objects, a number drawn."""
+        ids, sizes, objects = [], [], []
+        for batch in batches:
+            ids += batch["id"].to_pylist()
+            sizes.append(batch.num_rows)
+            for column in self.is_feature_download:
+                objects += [(Path(object_dir) / name).read_text() for name in batch[column].to_pylist()]
+        return ids, sizes, objects, random.random()
+
+
+def parts(folder: Path, cut: list[int]) -> list[Path]:
+    """Metadata of partitions of so many rows."""
+    paths, begin = [], 0
+    for number, count in enumerate(cut):
+        ids = range(begin, begin + count)
+        table = pa.table({"id": pa.array(ids, pa.int64()), "file": [f"{one}.txt" for one in ids]})
+        path = folder / f"train-{number}.arrow"
+        write_table(path, table)
+        paths.append(path)
+        begin += count
+    return paths
+
+
+def passing(spec: Any, paths: list[Path], folder: Path, **given: Any) -> FitPass:
+    options: dict[str, Any] = {
+        "objects_uri": None,
+        "scratch": folder / "scratch",
+        "seed_key": "one/fit",
+        **given,
+    }
+    return FitPass(spec, paths, **options)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any), st.integers(1, 12))
+def test_each_row_is_seen_once_in_one_order(cut: list[int], batch_rows: int) -> None:
+    """Batches of up to `batch_rows`; the same numbers are drawn, whatever was drawn before."""
+    with TemporaryDirectory() as name:
+        folder, told = Path(name), []
+        made = passing(
+            Collecting(batch_rows),
+            parts(folder, cut),
+            folder,
+            on_rows=lambda rows, total: told.append((rows, total)),
+        )
+        ids, sizes, _, drawn = made.fit()
+        random.random()
+        assert passing(Collecting(batch_rows), parts(folder, cut), folder).fit()[3] == drawn
+    assert ids == list(range(sum(cut)))
+    assert max(sizes) <= batch_rows
+    assert made.rows == sum(cut)
+    assert told[0] == (0, sum(cut))
+    assert told[-1] == (sum(cut), sum(cut))
+
+
+class Remote(FolderStore):
+    """Objects that have to be copied."""
+
+    def local_root(self) -> Path:
+        return cast(Path, None)
+
+
+def test_objects_are_there_for_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder itself, or copied for as long as the batch lasts. Rows without theirs, which fail, are left out."""
+    root = tmp_path / "objects"
+    root.mkdir()
+    for one in range(10):
+        (root / f"{one}.txt").write_text(str(one))
+    spec, paths = Collecting(3, ["file"]), parts(tmp_path, [4, 6])
+    here = passing(spec, paths, tmp_path, objects_uri=str(root)).fit()
+    assert here[2] == [str(one) for one in range(10)]
+    monkeypatch.setattr(fitting, "open_store", lambda uri: Remote(str(root)))
+    assert passing(spec, paths, tmp_path, objects_uri="s3://there").fit() == here
+    (root / "5.txt").unlink()
+    ids, sizes, _, _ = passing(spec, paths, tmp_path, objects_uri="s3://there").fit()
+    assert ids == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert sizes == [3, 1, 2, 3]
+    assert not (tmp_path / "scratch").exists()
+    for one in range(7, 10):
+        (root / f"{one}.txt").unlink()
+    ids, sizes, _, _ = passing(spec, paths, tmp_path, objects_uri="s3://there").fit()
+    assert (ids, sizes) == ([0, 1, 2, 3, 4, 6], [3, 1, 2])
+
+
+def test_objects_are_told_one_by_one_and_few_lie_there_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a slow store is no hang, and the volume need not hold those of a large batch."""
+    root = tmp_path / "objects"
+    root.mkdir()
+    for one in range(7):
+        (root / f"{one}.txt").write_text(str(one))
+    monkeypatch.setattr(fitting, "_FETCHED_ROWS", 3)
+    monkeypatch.setattr(fitting, "open_store", lambda uri: Remote(str(root)))
+    told: list[int] = []
+    made = passing(
+        Collecting(100, ["file"]),
+        parts(tmp_path, [7]),
+        tmp_path,
+        objects_uri="s3://there",
+        on_rows=lambda rows, total: told.append(rows),
+    )
+    assert made.fit()[1] == [3, 3, 1]
+    assert sorted(set(told)) == list(range(8))
+    assert told == sorted(told)
+
+
+def test_a_mistake_is_told_with_its_place_and_traceback(tmp_path: Path) -> None:
+    """The rows at hand, and the frames of user code."""
+
+    class Wrong(Collecting):
+        def fit(self, batches: Iterator[Any], object_dir: str) -> Any:
+            next(batches)
+            return {"a": 1}[next(batches)["file"][0].as_py()]
+
+    with pytest.raises(
+        SpecError, match=r"in the 4 rows from row 4 on, after 4 rows: KeyError: '4.txt'"
+    ) as caught:
+        passing(Wrong(), parts(tmp_path, [10]), tmp_path).fit()
+    assert "in fit" in caught.value.user_traceback
+    with pytest.raises(SpecError, match="the locator of 'train' has no object root"):
+        passing(Collecting(4, ["file"]), parts(tmp_path, [10]), tmp_path).fit()
+
+
+def test_trouble_that_is_not_user_codes_is_told_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it is tried again, whatever user code makes of it."""
+
+    class Broken(Remote):
+        def fetch(self, name: str, destination: Path) -> None:
+            raise ObjectStoreError("away")
+
+    class Hiding(Collecting):
+        def fit(self, batches: Iterator[Any], object_dir: str) -> Any:
+            try:
+                return list(batches)
+            except Exception as error:
+                raise ValueError("something") from error
+
+    class Swallowing(Collecting):
+        def fit(self, batches: Iterator[Any], object_dir: str) -> Any:
+            with suppress(Exception):
+                return list(batches)
+
+    (tmp_path / "objects").mkdir()
+    monkeypatch.setattr(fitting, "open_store", lambda uri: Broken(str(tmp_path / "objects")))
+    for spec in (Hiding(4, ["file"]), Swallowing(4, ["file"])):
+        with pytest.raises(ObjectStoreError, match="away"):
+            passing(spec, parts(tmp_path, [10]), tmp_path, objects_uri="s3://there").fit()
+
+
+def test_user_code_may_have_seen_enough(tmp_path: Path) -> None:
+    """Then what it returns counts, and so do the rows that it was given."""
+
+    class Sampling(Collecting):
+        def fit(self, batches: Iterator[Any], object_dir: str) -> Any:
+            return next(batches)["id"].to_pylist()
+
+    made = passing(Sampling(), parts(tmp_path, [10]), tmp_path)
+    assert made.fit() == [0, 1, 2, 3]
+    assert made.rows == 4
+
+
+def test_a_pass_is_left_at_a_batch(tmp_path: Path) -> None:
+    """Where its worker is asked to end; user code's ``except Exception`` does not keep that."""
+
+    def leave(rows: int, total: int) -> None:
+        if rows:
+            raise PreemptedError
+
+    with pytest.raises(PreemptedError):
+        passing(Collecting(), parts(tmp_path, [10]), tmp_path, on_rows=leave).fit()
+
+
+def test_missing_metadata_is_told(tmp_path: Path) -> None:
+    """With the file."""
+    with pytest.raises(LocatorError, match="train-9"):
+        passing(Collecting(), [tmp_path / "train-9.arrow"], tmp_path).fit()

@@ -1,0 +1,38 @@
+"""A partition's metadata: the same rows, in however many record batches they were written."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.worker.preprocessing.metadata import Metadata
+
+
+@settings(max_examples=60)
+@given(lengths=st.lists(st.integers(0, 5), max_size=6), data=st.data())
+def test_any_rows_are_read_from_any_batches(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], data: st.DataObject
+) -> None:
+    """As dicts, of all columns or some, and as Arrow columns; a batch may be empty."""
+    path = tmp_path_factory.mktemp("metadata") / "t.arrow"
+    total = sum(lengths)
+    table = pa.table(
+        {"id": pa.array(range(total), pa.int64()), "word": pa.array(map(str, range(total)), pa.string())}
+    )
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        for number, length in enumerate(lengths):
+            begin = sum(lengths[:number])
+            writer.write_batch(
+                pa.RecordBatch.from_pydict(table.slice(begin, length).to_pydict(), table.schema)
+            )
+    metadata = Metadata(path)
+    assert (metadata.num_rows, list(metadata.columns)) == (total, ["id", "word"])
+    start = data.draw(st.integers(0, total))
+    stop = data.draw(st.integers(start, total))
+    expected = table.slice(start, stop - start).to_pylist()
+    assert metadata.rows(start, stop) == expected
+    assert metadata.rows(start, stop, ["id"]) == [{"id": row["id"]} for row in expected]
+    if start < stop:
+        assert metadata.batch(start, stop).to_pylist() == expected

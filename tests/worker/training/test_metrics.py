@@ -1,0 +1,210 @@
+"""A metric that is a quotient of counts is that of all rows, however they are cut into units, partitions and ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import cerebro
+from cerebro.contract.metrics import total
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.errors import MetricError, NonFiniteMetricError, RanksDifferError
+from cerebro.spec import Ratio
+from cerebro.state.tasks import Attempt
+from cerebro.state.visits import Visit, mean
+from cerebro.worker.training.metrics import (
+    Measured,
+    RankMetrics,
+    checked_metrics,
+    numbers_of,
+    of_ranks,
+    ratios_of,
+    require_mergeable,
+)
+
+Row = tuple[bool, bool]
+"""Predicted, true."""
+
+ROWS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40)
+
+
+def counted(rows: Sequence[Row]) -> dict[str, Any]:
+    """What a user returns of some rows."""
+    predicted, true = np.array(rows, bool).reshape(-1, 2).T
+    tp, fp, fn = (int(x.sum()) for x in (predicted & true, predicted & ~true, ~predicted & true))
+    return {
+        "f1": Ratio(2 * tp, 2 * tp + fp + fn),
+        "precision": cerebro.Ratio(torch.tensor(tp), torch.tensor(tp + fp)),
+        "recall": Ratio(np.int64(tp), np.int64(tp + fn)),
+        "loss": float(fp + fn) / max(1, len(rows)),
+    }
+
+
+def cut(rows: Sequence[Row], at: Sequence[int]) -> list[Sequence[Row]]:
+    """At these places, some of which may be equal."""
+    places = [0, *sorted(min(place, len(rows)) for place in at), len(rows)]
+    return [rows[begin:end] for begin, end in pairwise(places)]
+
+
+def visit(metrics: Measured, rows: int, partition: int) -> Visit:
+    """A unit with these metrics as the log has it."""
+    result = TaskResult(rows=rows, metrics=numbers_of(metrics), ratios=ratios_of(metrics))
+    read = TaskResult.model_validate_json(result.model_dump_json())
+    attempt = Attempt(number=1, worker="w0", assigned=0.0, started=0.0, ended=1.0)
+    checkpoint = CheckpointRef(name="x", checksum="-", size=1)
+    return Visit.of(epoch=1, partition=partition, attempt=attempt, result=read, checkpoint=checkpoint)
+
+
+@given(
+    ROWS,
+    st.lists(st.integers(0, 40), max_size=4),
+    st.lists(st.integers(0, 12), max_size=3),
+    st.integers(1, 2),
+)
+def test_ratios_of_an_epoch_are_those_of_all_rows(
+    rows: list[Row], units: list[int], ranks: list[int], copies: int
+) -> None:
+    """To the last count, whatever units and ranks there are, and where several ranks read the same share."""
+    visits = []
+    for number, unit in enumerate(part for part in cut(rows, units) if part):
+        found = [
+            RankMetrics(checked_metrics(counted(share), "train", "here"), len(share), index)
+            for index, share in enumerate(cut(unit, ranks))
+            for _ in range(copies)
+        ]
+        visits.append(visit(of_ranks(found), len(unit), number))
+    expected = {name: each.value for name, each in counted(rows).items() if isinstance(each, Ratio)}
+    assert {name: value for name, value in mean(visits).items() if name != "loss"} == expected
+    assert mean(visits)["loss"] == pytest.approx(counted(rows)["loss"])
+
+
+def test_results_without_ratios_are_as_before() -> None:
+    """Older versions read them; so are logs of theirs by this one."""
+    written = TaskResult(rows=3, metrics={"loss": 0.5}).model_dump(mode="json")
+    assert "ratios" not in written
+    assert mean([visit({"loss": 0.5}, 3, 0), visit({"loss": 1.0}, 1, 1)]) == {"loss": 0.625}
+
+
+def test_nothing_to_count_is_zero() -> None:
+    """In one part it counts nothing; in all of them the metric is 0."""
+    assert checked_metrics({"f1": Ratio(0, 0)}, "test", "here") == {"f1": Ratio(0.0, 0.0)}
+    assert mean([visit({"f1": Ratio(0, 0)}, 5, 0)]) == {"f1": 0.0}
+    assert mean([visit({"f1": Ratio(0, 0)}, 5, 0), visit({"f1": Ratio(1, 2)}, 1, 1)]) == {"f1": 0.5}
+    assert (Ratio(1, 2) + Ratio(2, 3)).value == 0.6
+
+
+TERM = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(st.lists(st.tuples(TERM, TERM), max_size=6))
+@example([(1.7e308, 1e308)] * 2)
+@example([(1.7e308, 1.0), (-1.7e308, 1.0), (1.7e308, 1.0)])
+@example([(math.inf, 1.0), (-math.inf, 1.0)])
+def test_whatever_terms_a_log_has_can_be_put_together(ratios: list[tuple[float, float]]) -> None:
+    """Of finite ones whose denominators are not negative, to the mean that they have."""
+    found = total(ratios).value
+    if not all(math.isfinite(above) and math.isfinite(below) and below >= 0 for above, below in ratios):
+        return
+    above, below = (sum((Fraction(each[term]) for each in ratios), Fraction()) for term in (0, 1))
+    if below > 1e-300 and abs(above / below) < 1e300:
+        assert found == pytest.approx(float(above / below), rel=1e-12, abs=1e-300)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        ({"x" * 5_000_000: 1.0}, "names a metric 'xxx.*expected 1 to 200 characters"),
+        ({"": 1.0}, "expected 1 to 200 characters"),
+        ({"a\nb": 1.0}, "that can be shown"),
+        ({f"m{number}": 1.0 for number in range(1001)}, "1001 metrics, expected at most 1000"),
+    ],
+)
+def test_names_and_numbers_of_metrics_are_bounded(metrics: dict[str, float], told: str) -> None:
+    """The log keeps them of every unit. What is said of a name is no longer than that."""
+    with pytest.raises(MetricError, match=f"(?s){told}") as caught:
+        checked_metrics(metrics, "train", "here")
+    assert len(str(caught.value)) < 500
+
+
+def test_of_no_rows_numbers_are_as_without_ratios() -> None:
+    """An epoch's mean of no rows is 0, whatever else it has."""
+    units = [visit({"f1": Ratio(1, 2), "loss": 1.0}, 0, number) for number in (0, 1)]
+    assert mean(units) == {"f1": 0.5, "loss": 0.0}
+    assert mean([visit({"loss": 1.0}, 0, number) for number in (0, 1)]) == {"loss": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "told"),
+    [
+        (Ratio(1, -1), MetricError, r"1.0 / -1.0 for 'f1', expected a denominator above 0"),
+        (Ratio(1, 0), MetricError, "nothing to count"),
+        (Ratio(1.7e308, 1e308), MetricError, r"1.7e\+308 / 1e\+308 for 'f1', expected terms up to 1e\+300"),
+        (Ratio(float("nan"), 2), NonFiniteMetricError, "f1 became nan, as nan / 2.0, in here"),
+        (Ratio(1e300, 1e-300), NonFiniteMetricError, "f1 became inf"),
+        (Ratio(np.ones(2), 2), MetricError, r"ndarray of shape \(2,\) for 'the numerator of f1'"),
+        (Ratio(1, "2"), MetricError, "a str for 'the denominator of f1'"),
+        (np.ones(3), MetricError, r"ndarray of shape \(3,\) for 'f1', expected one number or cerebro.Ratio"),
+        ("0.5", MetricError, "a str for 'f1', expected one number"),
+        ([1, 2], MetricError, "a list for 'f1'"),
+    ],
+)
+def test_what_is_no_metric_is_refused(value: Any, error: type[Exception], told: str) -> None:
+    """With its name, what it is, and what was expected."""
+    with pytest.raises(error, match=told):
+        checked_metrics({"f1": value}, "test", "here")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "merges", "told"),
+    [
+        (
+            {"f1": 0.5, "loss": 1.0},
+            {"f1": True},
+            r"'f1' of model m03 is a number in epoch 2, .* was a ratio before",
+        ),
+        (
+            {"f1": Ratio(1, 2), "loss": 1.0},
+            {"f1": False},
+            "is a ratio in .* was a number before .*: return it always",
+        ),
+        (
+            {"auc": 0.5},
+            {"loss": False},
+            "metric 'loss' of model m03 is missing in .* train.. returned: auc. It ranks",
+        ),
+        ({"f1": Ratio(1, 2)}, None, "which a controller or worker of an earlier version does not know"),
+    ],
+)
+def test_metrics_of_units_that_cannot_be_put_together_are_refused(
+    metrics: Measured, merges: dict[str, bool] | None, told: str
+) -> None:
+    """Named with the model, and what to do. So is one that is missing and that models are ranked by."""
+    with pytest.raises(MetricError, match=told):
+        require_mergeable(metrics, merges, ("loss",), "m03", "epoch 2, partition 1")
+
+
+@pytest.mark.parametrize("merges", [{}, {"loss": False, "grad_norm": False, "auc": True}, None])
+def test_what_only_some_units_return_is_no_error(merges: dict[str, bool] | None) -> None:
+    """It is left out of the epoch, as ever."""
+    require_mergeable({"loss": 1.0, "accuracy": 0.5}, merges, ("loss",), "m03", "here")
+    require_mergeable({}, merges, (), "m03", "here")
+    assert mean([visit({"loss": 1.0, "x": 2.0}, 1, 0), visit({"loss": 1.0, "f1": Ratio(1, 2)}, 1, 1)]) == {
+        "loss": 1.0
+    }
+
+
+def test_ranks_that_return_another_kind_are_refused() -> None:
+    """As those that do not name the same metrics."""
+    with pytest.raises(
+        RanksDifferError, match=r"'f1' as a ratio on some ranks only \(rank 0 Ratio.*, rank 1 0.5\)"
+    ):
+        of_ranks([RankMetrics({"f1": Ratio(1, 2)}, 5, 0), RankMetrics({"f1": 0.5}, 5, 1)])
