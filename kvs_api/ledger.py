@@ -57,12 +57,15 @@ class LedgerStore(StacksStore):
         Args:
             found: what the database has of them.
         """
-        if found and seq_of(found[0][0]) > after + 1:
-            # Of an experiment's log there may be events of the cluster between.
-            archived = self._files.after(keys.log_of(name), name, after)
-            if archived:
-                return archived[:PAGE], True
-        return found, len(found) == PAGE
+        if not found or seq_of(found[0][0]) == after + 1:
+            return found, len(found) == PAGE
+        # Of an experiment's log there may be events of the cluster between; else these are in files.
+        moved: Entries = []
+        while len(moved) < PAGE and (more := self._files.after(keys.log_of(name), name, after)):
+            moved += more[: PAGE - len(moved)]
+            after = seq_of(moved[-1][0])
+        page = moved + [entry for entry in found if seq_of(entry[0]) > after]
+        return page[:PAGE], len(page) >= PAGE or len(found) == PAGE
 
     def write_ledger(self, request: api.LedgerRequest) -> bool:
         """Append the controller's events to the ledger; false if something follows its cursor.

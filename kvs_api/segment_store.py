@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from cerebro import errors
-from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, Snapshot
+from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
 from kvs_api import keys
 from kvs_api.database import PAGE, seq_of, translated
 from kvs_api.ledger import LedgerStore
@@ -184,9 +184,10 @@ class SegmentStore(LedgerStore):
                     _log.warning("a snapshot is left out: %s", error)
         return None
 
-    def segments(self, name: str) -> tuple[Segment, ...]:
-        """What of a log is in files, oldest first."""
-        return self._files.segments(keys.log_of(name))
+    def segments(self, name: str) -> SegmentsAnswer:
+        """What of a log is in files."""
+        log = keys.log_of(name)
+        return SegmentsAnswer(segments=self._files.segments(log), snapshots=self._files.snapshots(log))
 
     def _answered(self, name: str, call: dict[str, Any], term: int) -> dict[str, Any]:
         answer = self._run(call)

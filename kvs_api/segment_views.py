@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Response, request
 
 from cerebro import errors
-from cerebro.contract.segments import SegmentRequest, SegmentsAnswer
+from cerebro.contract.segments import SegmentRequest
 from kvs_api import keys
 from kvs_api.answering import answer, body, checked_name, whole_number
 from kvs_api.registry_views import RegistryViews
@@ -27,7 +27,11 @@ class SegmentViews(RegistryViews):
     def segments(self, name: str) -> Response:
         """What of an experiment's log is in files."""
         self._store.require(checked_name(name))
-        return answer(SegmentsAnswer(segments=self._store.segments(name)))
+        return answer(self._store.segments(name))
+
+    def ledger_segments(self) -> Response:
+        """The same of the cluster's log."""
+        return answer(self._store.segments(keys.CLUSTER_LOG))
 
     def keep_snapshot(self, name: str) -> Response:
         """Keep the fold of an experiment's log."""

@@ -267,6 +267,12 @@ STORE: dict[str, Operation] = {
         answer=api.LedgerAnswer,
         statuses=(200, 409),
     ),
+    "GET /v1/cluster/log/segments": Operation(
+        name="ledger_segments",
+        scope=Scope.READ,
+        summary="What of the cluster's log is in files, and in the database no more.",
+        answer=SegmentsAnswer,
+    ),
     "POST /v1/cluster/log/segments": Operation(
         name="cut_ledger",
         scope=Scope.CONTROL,

@@ -84,6 +84,12 @@ class SegmentAnswer(Contract):
 
 
 class SegmentsAnswer(Contract):
-    """The segments of a log, oldest first."""
+    """What there is of a log in files.
+
+    Attributes:
+        segments: oldest first.
+        snapshots: newest first.
+    """
 
     segments: tuple[Segment, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
+from cerebro.contract.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
 from cerebro.errors import NotFoundError
 from cerebro.runtime.transport import Transport
 
@@ -21,12 +21,12 @@ class SegmentCalls(Transport):
         """
         return self.call("POST", f"{_log(experiment)}/segments", SegmentAnswer, request)
 
-    def segments(self, experiment: str) -> tuple[Segment, ...]:
-        """What of an experiment's log is in files, oldest first."""
+    def segments(self, experiment: str) -> SegmentsAnswer:
+        """What of a log is in files; nothing where kvs_api is of a version that knows none."""
         try:
-            return self.call("GET", f"{_log(experiment)}/segments", SegmentsAnswer).segments
+            return self.call("GET", f"{_log(experiment)}/segments", SegmentsAnswer)
         except NotFoundError:
-            return ()
+            return SegmentsAnswer()
 
     def keep_snapshot(self, experiment: str, seq: int, of_format: str, term: int, content: bytes) -> Snapshot:
         """Keep the fold of a log up to event `seq`; raises as `cut`."""

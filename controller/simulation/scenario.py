@@ -69,6 +69,8 @@ class Scenario:
             worker is a process that finds its partitions, does no ETL, and is lost by its silence.
         lease_s: silence after which a worker is lost.
         crash_before: numbers of the controller's writes before which it dies and is rebuilt from the log.
+        keeps_every: after so many events a snapshot is made, and what is in it is cut off the log: writes, too.
+            0: never.
     """
 
     holdings: Mapping[str, Sequence[int]]
@@ -109,3 +111,4 @@ class Scenario:
     """Kinds of samplers by which the controller has values drawn. Workers draw by others."""
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()
+    keeps_every: int = 0

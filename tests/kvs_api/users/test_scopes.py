@@ -32,6 +32,7 @@ TABLE: dict[str, set[str]] = {
     "POST /v1/experiments/{name}/segments": {C},
     "GET /v1/experiments/{name}/snapshot": READERS,
     "PUT /v1/experiments/{name}/snapshot": {C},
+    "GET /v1/cluster/log/segments": READERS,
     "POST /v1/cluster/log/segments": {C},
     "GET /v1/cluster/log/snapshot": READERS,
     "PUT /v1/cluster/log/snapshot": {C},
