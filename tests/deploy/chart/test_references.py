@@ -179,6 +179,7 @@ def test_volumes_lie_where_the_services_look_for_them() -> None:
 
 
 WRITABLE = {
+    "kvs-api/kvs-api": {"shared"},
     "controller/controller": {"shared", "checkpoints", "metrics", "logs"},
     "dispatcher/dispatcher": set(),
     "tensorboard/tensorboard": set(),

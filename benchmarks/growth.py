@@ -1,0 +1,278 @@
+"""What a long run costs: a controller that starts over, a client that attaches, the page's first answer, what the log
+takes in the database and on the shared volume; with all of it in the database, and with snapshots and segments.
+
+Redis, kvs_api, controller and dispatcher are the real processes. The log is written straight into the database, with a
+record of each task, as `benchmarks.web_store` does it; its numbers are drawn, because measured ones compress as badly.
+Then it is moved as the controller moves it (`controller.log_keeper`), by the same calls.
+
+``python -m benchmarks.growth 300000`` measures that many units alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import redis
+
+from benchmarks.figure import Figure
+from benchmarks.services import ControlPlane, control_plane
+from benchmarks.web_store import Writer
+from cerebro.client.connection import connect
+from cerebro.client.session import Session
+from cerebro.contract import api
+from cerebro.contract.events import (
+    EpochCompleted,
+    Event,
+    RunRequested,
+    RunStarted,
+    TaskAssigned,
+    TaskCommitted,
+    TaskStarted,
+    WorkerJoined,
+)
+from cerebro.contract.records import Holding, Hyperparameters
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
+from cerebro.errors import ClusterError
+from cerebro.runtime.kvs import KvsClient
+from controller.log_keeper import Progress, Rule
+from controller.snapshot_process import SnapshotQuestion, made
+
+UNITS = (10_000, 100_000)
+MODELS, WORKERS = 100, 20
+_NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
+_LONGEST_S = 1800.0
+_LOOK_S = 0.05
+
+
+def benchmark() -> list[Figure]:
+    """The longer log against the bars, and what moving it changes."""
+    few, many = (measure(units) for units in UNITS)
+    case = f"{UNITS[1]:,} units in the history"
+    before, after = many["before"], many["after"]
+
+    def seconds(what: str, name: str, bar: float) -> Figure:
+        return Figure(
+            what=f"{case}: {what}",
+            measured=f"{after[name]:.2f} s; {before[name]:.2f} s without snapshots",
+            ratio=after[name],
+            bar=bar,
+            sense="at most",
+            unit="s",
+        )
+
+    def megabytes(what: str, name: str, bar: float) -> Figure:
+        return Figure(
+            what=f"{case}: {what}",
+            measured=f"{after[name] / 2**20:.0f} MB; {before[name] / 2**20:.0f} MB before",
+            ratio=after[name] / 2**20,
+            bar=bar,
+            sense="at most",
+            unit="MB",
+        )
+
+    return [
+        seconds("controller started to next decision", "decided_s", 5.0),
+        seconds("page's first answer", "page_s", 1.0),
+        seconds("Experiment.attach", "attach_s", 2.0),
+        megabytes("Redis", "redis", 512),
+        megabytes("segments on the volume", "segments", 400),
+        megabytes("controller", "controller", 300),
+        megabytes("dispatcher", "dispatcher", 300),
+        Figure(
+            what=f"a controller that starts over: {UNITS[1]:,} units against {UNITS[0]:,}",
+            measured=f"{after['decided_s']:.2f} s, {few['after']['decided_s']:.2f} s",
+            ratio=after["decided_s"] / few["after"]["decided_s"],
+            bar=1.5,
+            sense="at most",
+        ),
+    ]
+
+
+def measure(units: int) -> dict[str, dict[str, float]]:
+    """The same log before and after it is moved."""
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
+        folder = Path(name)
+        with control_plane(folder, ("redis", "kvs_api")) as plane, Writer(plane.database) as writer:
+            writer.experiment(_NAME, _story(units), began=time.time() - 86_400, run=_RUN)
+            for key in _tasks(units):
+                writer.task(_NAME, key, "worker-0")
+        before = _looked(folder, "newcomer-1")
+        with control_plane(folder, ("redis", "kvs_api")) as plane:
+            moving_s = _move(plane)
+        after = _looked(folder, "newcomer-2") | {"moving_s": moving_s}
+        after["segments"] = float(sum(path.stat().st_size for path in folder.rglob("*.segment")))
+        after["snapshots"] = float(sum(path.stat().st_size for path in folder.rglob("*.snapshot")))
+        return {"before": before | {"segments": 0.0}, "after": after}
+
+
+def _move(plane: ControlPlane) -> float:
+    """Have the log moved as far as a controller would have by now; the seconds that it took."""
+    kvs, rule = KvsClient(plane.server, plane.token), Rule()
+    (summary,) = kvs.experiments()
+    while not (term := kvs.lead("keeper", 3600.0).term):
+        time.sleep(_LOOK_S)
+    began = time.monotonic()
+    progress = Progress(seq=summary.last_seq, grows=True)
+    question = SnapshotQuestion(
+        server=plane.server, token=plane.token, experiment=_NAME, until=summary.last_seq, least=1, term=term
+    )
+    kept = made(question)
+    while kvs.cut(_NAME, rule.cut(progress, kept, term)).moved:
+        pass
+    kvs.lead("keeper", 0.001)
+    return time.monotonic() - began
+
+
+def _looked(folder: Path, newcomer: str) -> dict[str, float]:
+    """What it costs to begin with the log."""
+    with control_plane(folder, ("redis", "kvs_api")) as plane:
+        _name(KvsClient(plane.server, plane.token), newcomer)
+        with redis.Redis(unix_socket_path=str(plane.database)) as database:
+            taken = float(database.info("memory")["used_memory"])
+        began = time.monotonic()
+        connection = connect(plane.server, plane.token)
+        Session(connection, connection.kvs.experiment(_NAME)).state()
+        attach_s = time.monotonic() - began
+    with control_plane(folder, ("redis", "kvs_api", "dispatcher")) as plane:
+        began = time.monotonic()
+        _page(plane)
+        page_s = time.monotonic() - began
+        dispatcher = _rss(plane.pids["dispatcher"])
+    with control_plane(folder) as plane:
+        began = time.monotonic()
+        kvs = KvsClient(plane.server, plane.token)
+        (summary,) = kvs.experiments()
+        while not kvs.events(_NAME, summary.last_seq):
+            if time.monotonic() > began + _LONGEST_S:
+                raise ClusterError(f"the controller did not decide within {_LONGEST_S:g} s")
+            time.sleep(_LOOK_S)
+        decided_s = time.monotonic() - began
+        controller = _rss(plane.pids["controller"])
+    return {
+        "decided_s": decided_s,
+        "attach_s": attach_s,
+        "page_s": page_s,
+        "redis": taken,
+        "controller": controller,
+        "dispatcher": dispatcher,
+    }
+
+
+def _page(plane: ControlPlane) -> None:
+    """Ask for the experiment's overview, until it says all that the log does."""
+    request = urllib.request.Request(
+        f"{plane.page}/api/views/experiments/{_NAME}", headers={"Authorization": f"Bearer {plane.token}"}
+    )
+    began = time.monotonic()
+    while True:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            if b'"is_complete":false' not in answer.read().replace(b" ", b""):
+                return
+        if time.monotonic() > began + _LONGEST_S:
+            raise ClusterError("the page is not complete")
+        time.sleep(_LOOK_S)
+
+
+def _rss(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return float(line.split()[1]) * 1024
+    return 0.0
+
+
+def _name(kvs: KvsClient, newcomer: str) -> None:
+    """Write into the log that a worker has joined: that it is lost, the controller notes once it knows the log."""
+    (summary,) = kvs.experiments()
+    joined = WorkerJoined(worker=newcomer, incarnation="a", weight=1.0, kinds=("test",))
+    while not (term := kvs.lead("rival", 0.001).term):
+        time.sleep(_LOOK_S)
+    request = api.DecideRequest(term=term, after=summary.last_seq, steps=(api.Note(event=joined),))
+    assert kvs.decide(_NAME, request).outcomes[0].outcome == "done"
+
+
+# --- what happened ------------------------------------------------------------------------------
+
+
+def _story(units: int) -> Iterator[tuple[float, Event]]:
+    """A run that is at the end of an epoch: seconds since the event before, and the event."""
+    random = Random(1)
+    models: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(MODELS)]
+    epochs = units // (MODELS * WORKERS)
+    request = FitRequest(
+        code="0" * 64, models=tuple(models), epochs=epochs + 1, metric="loss", mode="min", scheduler="lrptw"
+    )
+    names = {_model(number): each for number, each in enumerate(models)}
+    plan = FitPlan(dataset=_DATASET, models=names, partitions=dict.fromkeys(range(WORKERS), 1000))
+    yield 0.0, RunRequested(run=_RUN, request=request)
+    for number in range(WORKERS):
+        held = (Holding(dataset=_DATASET, partition=number),)
+        name = f"worker-{number}"
+        yield (
+            0.0,
+            WorkerJoined(worker=name, incarnation="a", weight=1.0, kinds=("train",), holdings=held),
+        )
+    yield 0.0, RunStarted(run=_RUN, plan=plan)
+    for epoch, turn in itertools.product(range(1, epochs + 1), range(MODELS)):
+        for number in range(WORKERS):
+            yield from _unit((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number, random)
+        if turn == MODELS - 1:
+            bound = 0.1 * epoch * MODELS
+            idle = {f"worker-{number}": 1.0 for number in range(WORKERS)}
+            yield (
+                0.0,
+                EpochCompleted(
+                    run=_RUN, epoch=epoch, makespan_s=1.1 * bound, lower_bound_s=bound, idle_s=idle
+                ),
+            )
+
+
+def _unit(model: int, epoch: int, worker: int, random: Random) -> Iterator[tuple[float, Event]]:
+    task, name = _task(model, epoch, worker), f"worker-{worker}"
+    yield random.random() / 1000, TaskAssigned(task=task, attempt=1, worker=name)
+    yield random.random() / 1000, TaskStarted(task=task, attempt=1, worker=name)
+    file = f"{_NAME}/{_RUN}/{_model(model)}/u{epoch * WORKERS + worker:05}-e{epoch:03}-p{worker:04}-a1.pt"
+    result = TaskResult(
+        rows=1000,
+        cores=1,
+        metrics={"loss": random.random(), "accuracy": random.random()},
+        checkpoint=CheckpointRef(name=file, checksum=f"{random.getrandbits(64):016x}", size=10**8),
+        timings=Timings(load_s=random.random() / 100, compute_s=random.random(), save_s=random.random() / 10),
+        peak_bytes=5 * 10**8 + 4096 * random.randrange(10_000),
+    )
+    yield random.random() / 100, TaskCommitted(task=task, attempt=1, worker=name, result=result)
+
+
+def _tasks(units: int) -> Iterator[str]:
+    epochs = range(1, units // (MODELS * WORKERS) + 1)
+    for epoch, model, worker in itertools.product(epochs, range(MODELS), range(WORKERS)):
+        yield _task(model, epoch, worker)
+
+
+def _task(model: int, epoch: int, partition: int) -> str:
+    return f"{_RUN}/train/{_model(model)}/e{epoch}/p{partition}"
+
+
+def _model(number: int) -> str:
+    return f"m{number:03}"
+
+
+def main() -> None:
+    """Print the figures, or what was measured of so many units."""
+    if len(sys.argv) > 1:
+        for when, found in measure(int(sys.argv[1])).items():
+            print(when, {name: round(value, 3) for name, value in found.items()})
+        return
+    for figure in benchmark():
+        print(figure.cells(), *figure.notes, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()
