@@ -147,6 +147,10 @@ class Handler:
         print(f"threads {self._context.cores} {os.environ.get('OMP_NUM_THREADS')}")  # noqa: T201
         if ranks:
             print(f"rank {ranks.rank} of {ranks.size} in {ranks.folder}")  # noqa: T201
+        if do.startswith("write "):
+            Path(do.removeprefix("write ")).write_text("user code's")
+        if do.startswith("read "):
+            print(Path(do.removeprefix("read ")).read_text())  # noqa: T201 - user code prints
         if do == "raise":
             raise ValueError("boom")
         if do == "lost":
