@@ -15,6 +15,7 @@ from controller.advisor import ChildHelper
 from controller.brain.brain import Brain, Rules
 from controller.leadership import resign
 from controller.loop import Controller
+from controller.measured_bytes import MeasuredBytes
 from controller.metrics import Metrics
 from controller.orchestrator import Orchestrator
 from controller.projection import Projection
@@ -58,6 +59,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: _end(settings))
     projection.start()
     Registering(kvs, settings.volumes).start()
+    MeasuredBytes(kvs, settings.volumes).start()
     controller.run()
 
 

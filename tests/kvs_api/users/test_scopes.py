@@ -70,6 +70,7 @@ TABLE: dict[str, set[str]] = {
     "PUT /v1/archives/{sha256}": {M, A},
     "GET /v1/archives/{sha256}": {V, M, A, C, W, D},
     "GET /v1/quotas": READERS,
+    "POST /v1/bytes": {C},
     "PUT /v1/quotas/{name}": {A},
     "GET /v1/whoami": ALL,
     "GET /v1/tokens": PEOPLE,
