@@ -69,6 +69,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
                 "enabled": True,
                 "url": "http://mlflow.mlflow:5000",
                 "experiments": ["digits"],
+                "registry": True,
                 "existingSecret": "our-mlflow",
             }
         },
