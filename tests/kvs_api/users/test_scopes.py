@@ -147,6 +147,8 @@ def test_a_token_may_have_fewer_scopes_than_its_role(place: Place) -> None:
         "nonsense",
         "token",
         "token ../x",
+        "operator",
+        "operator " + "0" * 64,
     ],
 )
 def test_the_dispatcher_acts_for_people_alone(place: Place, somebody: Any) -> None:
