@@ -1,7 +1,7 @@
-"""Which answers with files are downloads: each one once, in however many pieces it is fetched. Pure, but for the clock.
+"""Which answers with files are downloads: each one once, in however many pieces it is fetched. Pure but for the clock.
 
-A client that fetches a file in ranges asks many times, in any order, and perhaps never for its beginning. So what counts
-is who asks for which file: as long as the pieces come, they are one download.
+A client that fetches a file in ranges asks many times, in any order, and perhaps never for its beginning. So what
+counts is who asks for which file: as long as the pieces come, they are one download.
 """
 
 from __future__ import annotations

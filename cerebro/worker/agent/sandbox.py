@@ -123,7 +123,7 @@ def rights_of(scope: Scope, volumes: Volumes, common: Sequence[Path]) -> Rights:
     elif scope.work == "models":
         predictions = shared / "predictions" / scope.experiment
         own += (checkpoints / scope.experiment, predictions, shards / "misc", shards / "ranks")
-        opened = (*data, checkpoints / ".registry")
+        opened = (*data, volumes.registry.resolve())
     closed = (
         checkpoints,
         *(root / "datasets" for root in (shards, shared)),
