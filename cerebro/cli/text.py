@@ -19,7 +19,7 @@ def size(number: float) -> str:
         if number < _KILO:
             return f"{number:.0f} {unit}"
         number /= _KILO
-    return f"{number:.1f} GB"
+    return f"{number:.1f} GB" if number < _KILO else f"{number / _KILO:.1f} TB"
 
 
 def bytes_of(text: str) -> int:

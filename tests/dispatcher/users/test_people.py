@@ -9,6 +9,7 @@ import pytest
 
 from cerebro.contract.events import RunStopRequested
 from cerebro.contract.identity import Role, operator_word
+from cerebro.contract.quotas import Quota
 from cerebro.errors import UnauthorizedError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
@@ -248,3 +249,15 @@ def test_a_session_of_the_clusters_token_ends_when_it_changes(
         assert ada.get("/fragments/experiments").status_code == 200
     place.store.address = users_service.address
     assert any(what.startswith("signed in by operator from ") for _, what in place.audited())
+
+
+def test_what_a_project_has_on_volumes_is_on_its_account_page(
+    users_service: Service, place: Signed, people: dict[str, str]
+) -> None:
+    """Beside what it may have."""
+    controller = place.client(SERVICES[Role.CONTROLLER])
+    controller.note_bytes({"digits": 3_400_000_000})
+    controller.close()
+    place.client().set_quota("vision", Quota(bytes=2 * 10**12))
+    page = place.browser(people["ada"]).get("/account").text
+    assert '3.2 GiB<span class="quiet">/1.8 TiB</span>' in page
