@@ -27,6 +27,8 @@ from cerebro.runtime.volumes import Volumes
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _CACHES = (".cache", ".nv", ".triton", ".keras")
 """In the user's home: what downloads and compilers keep."""
+_MADE = (".cache", ".triton")
+"""Those that are made where they are missing: a rule needs a folder, and who uses these fails without."""
 _CACHE_VARIABLES = (
     "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH",
     "KERAS_HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR",
@@ -123,7 +125,7 @@ def rights_of(scope: Scope, volumes: Volumes, common: Sequence[Path]) -> Rights:
     elif scope.work == "models":
         predictions = shared / "predictions" / scope.experiment
         own += (checkpoints / scope.experiment, predictions, shards / "misc", shards / "ranks")
-        opened = (*data, volumes.registry.resolve())
+        opened = (*data, downloads, volumes.registry.resolve())
     closed = (
         checkpoints,
         *(root / "datasets" for root in (shards, shared)),
@@ -223,8 +225,8 @@ class Sandbox:
         temporary = Path(tempfile.gettempdir())
         common = common_folders(os.environ, temporary, self._further, self._volumes)
         rights = rights_of(scope, self._volumes, common)
-        cache = Path.home() / _CACHES[0]
-        for folder in (*rights.own, *([cache] if cache.resolve() in common else [])):
+        made = (Path.home() / name for name in _MADE)
+        for folder in (*rights.own, *(cache for cache in made if cache.resolve() in common)):
             with suppress(OSError):  # a volume that is not mounted here; who needs it says so
                 folder.mkdir(parents=True, exist_ok=True)
         try:
