@@ -267,12 +267,18 @@ class Sandbox:
             return None
         for found in reversed(_DENIED.findall(text)):
             for name in filter(None, reversed(found)):
-                path = Path(os.path.realpath(name))
-                there = next(each for each in (path, *path.parents) if each.exists())
-                is_writing = not self._rights.may_write(path) and os.access(there, os.W_OK)
-                if is_writing or not self._rights.may_read(path):
-                    return path
+                # Whatever user code has put into its text: no path may be that long, or have such a character.
+                with suppress(OSError, ValueError):
+                    path = Path(os.path.realpath(name))
+                    if _is_denied(path, self._rights):
+                        return path
         return None
+
+
+def _is_denied(path: Path, rights: Rights) -> bool:
+    there = next(each for each in (path, *path.parents) if each.exists())
+    is_writing = not rights.may_write(path) and os.access(there, os.W_OK)
+    return is_writing or not rights.may_read(path)
 
 
 def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:

@@ -183,6 +183,8 @@ def test_user_code_cannot_write_or_read_what_is_anothers(started: Agents, tmp_pa
         assert all(word in message for word in ("'one'", "CEREBRO_SANDBOX=off", "worker.sandbox"))
     assert other.read_text() == "theirs"
     assert not (tmp_path / "new").exists()
+    kind, message = started.failure(started.give(19, "odd denial"))
+    assert (kind, "The sandbox" in message) == (FailureKind.USER_ERROR, False)
     # What is not there, and what its own rights forbid, is no matter of the sandbox.
     assert "sandbox" not in started.failure(started.give(20, f"read {tmp_path}/checkpoints/one/none"))[1]
 
