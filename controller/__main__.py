@@ -16,6 +16,7 @@ from controller.brain.brain import Brain, Rules
 from controller.leadership import resign
 from controller.log_keeper import LogKeeper
 from controller.loop import Controller
+from controller.measured_bytes import MeasuredBytes
 from controller.metrics import Metrics
 from controller.orchestrator import Orchestrator
 from controller.projection import Projection
@@ -70,6 +71,7 @@ def main() -> None:
     projection.start()
     keeper.start()
     Registering(kvs, settings.volumes).start()
+    MeasuredBytes(kvs, settings.volumes).start()
     controller.run()
 
 

@@ -11,7 +11,9 @@ Runs in a thread of its own, because a checkpoint may have gigabytes.
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
@@ -19,7 +21,7 @@ from pathlib import Path
 from cerebro.contract.registry import ModelVersion, VersionOutcome
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.based import BasedFile, UnreadableLayoutError, joined
-from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, fill
+from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, discard_stale, fill
 from cerebro.data.safe_open import ABSENT, open_below
 from cerebro.errors import CerebroError, RetryableError, StorageFullError, VolumeError
 from cerebro.runtime.kvs import KvsClient
@@ -29,13 +31,27 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 """Between two looks for versions that are to be copied."""
+_TIDY_S = 3600.0
+"""Between two looks for what killed copies have left. A copy that nobody wrote to for so long is nobody's."""
 
 
 class Registering:
-    """Copies in the background."""
+    """Copies in the background.
 
-    def __init__(self, kvs: KvsClient, volumes: Volumes) -> None:
-        self._kvs, self._volumes = kvs, volumes
+    Args:
+        clock: seconds since the epoch. monotonic: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        kvs: KvsClient,
+        volumes: Volumes,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kvs, self._volumes, self._clock, self._monotonic = kvs, volumes, clock, monotonic
+        self._tidied = -math.inf
         self.stop = threading.Event()
 
     def start(self) -> None:
@@ -62,6 +78,17 @@ class Registering:
             for version in model.versions:
                 if version.state == "copying" and self._is_still_copying(version):
                     self._settle(version)
+        if self._monotonic() >= self._tidied + _TIDY_S:
+            self._tidied = self._monotonic()
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what copies have left that were killed. What another controller copies now is written to all the
+        time, and stays."""
+        before = self._clock() - _TIDY_S
+        for folder in self._volumes.registry.glob("*/v*"):
+            for path in discard_stale(folder, before):
+                log.info("removed %s, which a copy that was cut short had left", path)
 
     def _is_still_copying(self, version: ModelVersion) -> bool:
         """Copying those before it may have taken long, and another controller may have settled it meanwhile."""

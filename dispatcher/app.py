@@ -114,7 +114,10 @@ def create_app(
         disks=disks,
         lost=LostFiles(settings.volumes.checkpoints, reader, clock),
         files=files.Files(
-            settings.volumes, settings.sent_files, partial(_note, store) if settings.has_users else None
+            settings.volumes,
+            settings.sent_files,
+            partial(_note, store) if settings.has_users else None,
+            monotonic=monotonic,
         ),
         logs=LogReader(settings.volumes),
         metrics=metrics,

@@ -17,7 +17,16 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from cerebro.contract.identity import RANK, TOKEN, Principal, Role, Scope, digest
+from cerebro.contract.identity import (
+    OPERATOR_WORD,
+    RANK,
+    TOKEN,
+    Principal,
+    Role,
+    Scope,
+    digest,
+    operator_word,
+)
 from cerebro.errors import ForbiddenError, UnauthorizedError
 from kvs_api.settings import Settings
 from kvs_api.tokens import StoredToken, TokenStore
@@ -62,6 +71,7 @@ class Access:
     ) -> None:
         self._has_users = settings.has_users
         self._operator = f"Bearer {settings.token}".encode()
+        self._operator_word = operator_word(settings.token).encode()
         self._tokens, self._clock, self._monotonic = tokens, clock, monotonic
         self._services = {
             hashlib.sha256(secret.encode()).digest(): Principal(name=role, role=role, kind="service")
@@ -162,7 +172,11 @@ class Access:
         kind, _, identity = acts_for.partition(" ")
         if kind == "token":
             return self._of_token(identity)
-        if acts_for == "operator":
+        if kind == OPERATOR_WORD:
+            if not hmac.compare_digest(acts_for.encode("utf-8", "surrogatepass"), self._operator_word):
+                raise UnauthorizedError(
+                    "this session was begun with a token that is not the cluster's any more: sign in again"
+                )
             return _OPERATOR
         try:
             somebody = Principal.model_validate_json(acts_for)

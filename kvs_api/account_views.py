@@ -57,6 +57,14 @@ class AccountViews:
         self._store.note(who.name, f"set the quota of {name}: {told or 'none'}")
         return answer(quota)
 
+    def note_bytes(self) -> Response:
+        """What experiments have on volumes; counted where there are users."""
+        asked = body(api.BytesRequest)
+        if not self._store.has_users:
+            return answer(api.BytesAnswer(is_counted=False))
+        known = self._store.note_bytes({each.name: each.bytes for each in asked.measured})
+        return answer(api.BytesAnswer(is_counted=True, known=known))
+
     def note_audit(self) -> Response:
         """Note what somebody did at the dispatcher."""
         asked, who = body(api.AuditRequest), caller()

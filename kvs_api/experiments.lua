@@ -114,16 +114,19 @@ function calls.usages()
   for account, open in pairs(open_by_account(request.queue, request.quotas.experiments)) do
     of(account).open_runs = open
   end
-  local cursor = '0'
-  repeat
-    local found = redis.call('SCAN', cursor, 'MATCH', request.quotas.hours .. '*', 'COUNT', 1000)
-    cursor = found[1]
-    for _, key in ipairs(found[2]) do
-      local account = string.sub(key, #request.quotas.hours + 1)
-      of(account).worker_hours = spent_hours(request.quotas.hours, account, wall)
-    end
-  until cursor == '0'
+  for _, account in ipairs(spenders(request.quotas)) do
+    of(account).worker_hours = spent_hours(request.quotas.hours, account, wall)
+  end
+  local bytes = redis.call('HGETALL', request.quotas.bytes .. ':accounts')
+  for place = 1, #bytes, 2 do of(bytes[place]).bytes = tonumber(bytes[place + 1]) end
   return {used = used}
+end
+
+function calls.note_bytes()
+  for _, each in ipairs(request.measured) do
+    note_bytes(request.bytes, each.name, request.experiments .. each.name, each.bytes)
+  end
+  return {known = redis.call('HKEYS', request.bytes)}
 end
 
 function calls.append()
@@ -189,6 +192,7 @@ function calls.erase()
     end
   end
   redis.call('ZREM', request.experiments, request.name)
+  forget_bytes(request.bytes, request.name)
   redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
     request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets', request.log .. ':time',
     request.log .. ':waiting', request.log .. ':models', request.log .. ':cluster', request.log .. ':old',

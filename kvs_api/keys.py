@@ -31,6 +31,9 @@
 | token:ID                 | hash   | record: TokenRecord, JSON; sha: of its secret; used (s) | kvs_api      | kvs_api            | a month after its end |
 | quotas                   | hash   | `project:P` or `default` -> Quota, JSON           | kvs_api            | steps.lua          | never  |
 | hours:A                  | hash   | day since the epoch -> ms of devices that account A used | steps.lua   | steps.lua          | 31 days after its last |
+| accounts                 | set    | accounts that have `hours:A`; empty: those of before it was kept are in it | steps.lua | steps.lua | with the hours |
+| bytes                    | hash   | experiment -> `BYTES ACCOUNT`: what it has on volumes, as measured | steps.lua | steps.lua | with the experiment |
+| bytes:accounts           | hash   | account -> sum of these                           | steps.lua          | steps.lua          | never  |
 | exp:E:log:models         | hash   | run -> models that it was requested with or were added, where there are users | steps.lua | steps.lua | never |
 | tokens                   | zset   | ids of tokens by creation time                    | kvs_api            | kvs_api            | never  |
 | queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
@@ -86,6 +89,8 @@ TOKENS = f"{_PREFIX}tokens"
 QUOTAS = f"{_PREFIX}quotas"
 HOURS = f"{_PREFIX}hours:"
 """What accounts are put behind: ``project:P`` or ``owner:O``."""
+ACCOUNTS = f"{_PREFIX}accounts"
+BYTES = f"{_PREFIX}bytes"
 REGISTERING = f"{_PREFIX}registering"
 REGISTRY = f"{_PREFIX}registry"
 DATASET = f"{_PREFIX}dataset:"

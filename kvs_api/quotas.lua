@@ -20,7 +20,8 @@ local function devices_in(listed)
   return commas + 1
 end
 
--- An attempt has ended: the time of its devices is its account's. `hours` is what names of accounts are put behind.
+-- An attempt has ended: the time of its devices is its account's. `hours`: prefix, which names of accounts are put behind;
+-- accounts, the set of those that have any.
 local function spend(hours, key, log, task, now, wall)
   if not hours then return end
   local began = tonumber(redis.call('HGET', key, 'began') or '')
@@ -30,8 +31,57 @@ local function spend(hours, key, log, task, now, wall)
   local devices = devices_in(task.devices)
   for _, other in ipairs(task.others) do devices = devices + devices_in(other.devices) end
   local day = string.format('%d', math.floor(wall / DAY_MS))
-  redis.call('HINCRBYFLOAT', hours .. account, day, (now - began) * devices)
-  redis.call('EXPIRE', hours .. account, (COUNTED_DAYS + 1) * DAY_MS / 1000)
+  redis.call('HINCRBYFLOAT', hours.prefix .. account, day, (now - began) * devices)
+  redis.call('EXPIRE', hours.prefix .. account, (COUNTED_DAYS + 1) * DAY_MS / 1000)
+  redis.call('SADD', hours.accounts, account)
+end
+
+-- Accounts that have spent hours. Those of before the set was kept are looked for once, which its empty member tells of.
+local function spenders(quotas)
+  if redis.call('SISMEMBER', quotas.accounts, '') == 0 then
+    local cursor = '0'
+    repeat
+      local found = redis.call('SCAN', cursor, 'MATCH', quotas.hours .. '*', 'COUNT', 1000)
+      cursor = found[1]
+      for _, key in ipairs(found[2]) do redis.call('SADD', quotas.accounts, string.sub(key, #quotas.hours + 1)) end
+    until cursor == '0'
+    redis.call('SADD', quotas.accounts, '')
+  end
+  local accounts = {}
+  for _, account in ipairs(redis.call('SMEMBERS', quotas.accounts)) do
+    if account ~= '' then
+      if redis.call('EXISTS', quotas.hours .. account) == 1 then
+        accounts[#accounts + 1] = account
+      else
+        redis.call('SREM', quotas.accounts, account) -- its hours are too long ago
+      end
+    end
+  end
+  return accounts
+end
+
+-- What an experiment has on volumes is no account's any more.
+local function forget_bytes(bytes, name)
+  local before = redis.call('HGET', bytes, name)
+  if not before then return end
+  local number, account = string.match(before, '^(%d+) (.*)$')
+  redis.call('HDEL', bytes, name)
+  if redis.call('HINCRBY', bytes .. ':accounts', account, '-' .. number) <= 0 then
+    redis.call('HDEL', bytes .. ':accounts', account)
+  end
+end
+
+-- An experiment has so many bytes on volumes, as digits; `key`: of its record.
+local function note_bytes(bytes, name, key, number)
+  forget_bytes(bytes, name)
+  local account = account_of(key)
+  if not account or number == '0' then return end
+  redis.call('HSET', bytes, name, number .. ' ' .. account)
+  redis.call('HINCRBY', bytes .. ':accounts', account, number)
+end
+
+local function bytes_of(bytes, account)
+  return tonumber(redis.call('HGET', bytes .. ':accounts', account) or '0')
 end
 
 local function spent_hours(hours, account, wall)
@@ -71,6 +121,10 @@ local function over_quota(quotas, account, asked, queue, wall)
   if quota.worker_hours then
     local used = spent_hours(quotas.hours, account, wall)
     if used >= quota.worker_hours then return over('worker_hours', used, quota.worker_hours) end
+  end
+  if quota.bytes then
+    local used = bytes_of(quotas.bytes, account)
+    if used >= quota.bytes then return over('bytes', used, quota.bytes) end
   end
   return nil
 end

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from kvs_api.tokens import TokenStore
 _WORDS = {
     "open_runs": ("open runs", "wait for one to end, or stop one"),
     "models": ("models in one run", "ask for fewer"),
+    "bytes": ("bytes of checkpoints and predictions", "delete experiments that nobody needs"),
     "worker_hours": (f"worker-hours in {DAYS} days", "wait until some of them are longer ago"),
 }
 
@@ -57,9 +59,26 @@ class QuotaStore(TokenStore):
                     quota=quotas.get(account),
                     open_runs=each.get("open_runs", 0),
                     worker_hours=round(each.get("worker_hours", 0.0), 3),
+                    bytes=int(each.get("bytes", 0)),
                 )
             )
         return tuple(found)
+
+    def note_bytes(self, measured: Mapping[str, int]) -> tuple[str, ...]:
+        """What experiments have on volumes from now on; those that there are none of any more are left out.
+
+        Returns:
+            All experiments that have something by what was told until now.
+        """
+        # As digits: Lua's numbers would be rounded.
+        told = [{"name": name, "bytes": str(number)} for name, number in measured.items()]
+        call = {
+            "call": "note_bytes",
+            "bytes": keys.BYTES,
+            "experiments": _PLACES["experiments"],
+            "measured": told,
+        }
+        return tuple(self._run(call)["known"] or ())
 
     def _counted(self, event: ClientEvent) -> dict[str, Any]:
         """What the script needs to hold an event against a quota."""
@@ -75,10 +94,16 @@ class QuotaStore(TokenStore):
 
     def _spending(self) -> dict[str, Any]:
         """What the script needs to count the hours of attempts."""
-        return {"hours": keys.HOURS} if self.has_users else {}
+        return {"hours": {"prefix": keys.HOURS, "accounts": keys.ACCOUNTS}} if self.has_users else {}
 
 
-_PLACES = {"key": keys.QUOTAS, "hours": keys.HOURS, "experiments": keys.experiment("")}
+_PLACES = {
+    "key": keys.QUOTAS,
+    "hours": keys.HOURS,
+    "accounts": keys.ACCOUNTS,
+    "bytes": keys.BYTES,
+    "experiments": keys.experiment(""),
+}
 
 
 def over(told: dict[str, Any]) -> errors.ConflictError:
@@ -86,8 +111,10 @@ def over(told: dict[str, Any]) -> errors.ConflictError:
     kind, _, name = told["account"].partition(":")
     words, advice = _WORDS[told["what"]]
     whose = f"project {name!r}" if kind == "project" else name
+    used, limit = (told[name] for name in ("used", "limit"))
+    pattern = ",.0f" if told["what"] == "bytes" else ".4g"
     return errors.ConflictError(
-        f"{whose} would be over its quota of {words}: {told['used']:.4g} used, {told['limit']:.4g} allowed. "
+        f"{whose} would be over its quota of {words}: {used:{pattern}} used, {limit:{pattern}} allowed. "
         f"{advice[:1].upper()}{advice[1:]}, or ask an admin to raise it (`cerebro quota`)"
     )
 

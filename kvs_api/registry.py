@@ -14,6 +14,7 @@ from cerebro.contract.registry import (
     ModelVersion,
     RegisteredModel,
     Registration,
+    UnreadableVersion,
     VersionOutcome,
 )
 from kvs_api import keys
@@ -126,8 +127,10 @@ class RegistryStore(SegmentStore):
             with translated():
                 found: Any = self._redis.smembers(keys.REGISTERING)
             pairs = sorted(text(entry).split("/") for entry in found)
-            pending = [(name, self._version(name, int(version))[1]) for name, version in pairs]
-            return tuple(RegisteredModel(name=name, versions=(version,)) for name, version in pending)
+            pending = [(name, self._pending(name, int(version))) for name, version in pairs]
+            return tuple(
+                RegisteredModel(name=name, versions=(version,)) for name, version in pending if version
+            )
         names = sorted(self._names())
         with translated():
             pipe = self._redis.pipeline(transaction=False)
@@ -135,6 +138,13 @@ class RegistryStore(SegmentStore):
                 pipe.hgetall(keys.registered(name))
             answers: Any = pipe.execute()
         return tuple(_model(name, fields) for name, fields in zip(names, answers, strict=True))
+
+    def _pending(self, name: str, version: int) -> ModelVersion | None:
+        """`None`: it cannot be read, and waits for a version of Cerebro that can; those behind it do not."""
+        try:
+            return self._version(name, version)[1]
+        except errors.UnreadableError:
+            return None
 
     def _names(self) -> list[str]:
         with translated():
@@ -151,7 +161,8 @@ class RegistryStore(SegmentStore):
 
 
 def _absent(model: RegisteredModel, what: str) -> str:
-    versions = f"versions 1 to {len(model.versions)}" if len(model.versions) > 1 else "version 1"
+    newest = max([v.version for v in model.versions] + [v.version for v in model.unreadable])
+    versions = f"versions 1 to {newest}" if newest > 1 else "version 1"
     aliases = ", ".join(sorted(model.aliases)) or "none"
     return f"{model.name} has no {what}: it has {versions}, and of aliases {aliases}"
 
@@ -163,10 +174,11 @@ def _content(version: ModelVersion) -> str:
 
 def _read(name: str, version: int, content: bytes) -> ModelVersion:
     try:
-        return ModelVersion.model_validate(json.loads(content) | {"name": name, "version": version})
-    except ValidationError as cause:
+        return ModelVersion.model_validate({**json.loads(content), "name": name, "version": version})
+    except (ValueError, TypeError) as cause:  # also what is no JSON, or no object
+        found = errors.found_in(cause.errors()) if isinstance(cause, ValidationError) else "it is no record"
         raise errors.UnreadableError(
-            f"version {version} of the registered model {name!r} cannot be read ({errors.found_in(cause.errors())}): "
+            f"version {version} of the registered model {name!r} cannot be read ({found}): "
             "it is damaged, or a newer version of Cerebro wrote it. Install that version"
         ) from cause
 
@@ -174,9 +186,17 @@ def _read(name: str, version: int, content: bytes) -> ModelVersion:
 def _model(name: str, fields: dict[bytes, bytes]) -> RegisteredModel:
     told = {text(field): content for field, content in fields.items()}
     numbers = sorted(int(field.removeprefix(_VERSION)) for field in told if field.startswith(_VERSION))
+    versions: list[ModelVersion] = []
+    unreadable: list[UnreadableVersion] = []
+    for number in numbers:
+        try:
+            versions.append(_read(name, number, told[f"{_VERSION}{number}"]))
+        except errors.UnreadableError as error:
+            unreadable.append(UnreadableVersion(version=number, reason=str(error)))
     return RegisteredModel(
         name=name,
-        versions=tuple(_read(name, number, told[f"{_VERSION}{number}"]) for number in numbers),
+        versions=tuple(versions),
+        unreadable=tuple(unreadable),
         aliases={
             field.removeprefix(_ALIAS): int(content)
             for field, content in told.items()

@@ -58,6 +58,11 @@ class RegistryViews(AccountViews):
             model = self._store.registered_model(name)
         except errors.NotFoundError:
             return
+        if not model.versions or any(each.version < model.versions[0].version for each in model.unreadable):
+            raise errors.ForbiddenError(
+                f"whose the registered model {name!r} is cannot be read ({model.unreadable[0].reason}): register under "
+                "another name, or ask an admin"
+            )
         owner = model.versions[0].experiment
         if not who.is_in(owner):
             raise errors.ForbiddenError(

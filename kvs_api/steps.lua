@@ -12,13 +12,14 @@
 --
 --   {call = "decide", experiment, log, after, term, leader, steps = [...], hours?}
 --   {call = "usages", queue, quotas}
+--   {call = "note_bytes", bytes, experiments, measured = [{name, bytes}]}
 --   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, usage?, history, steps = [...], hours?,
 --    live = [...], live_id, recent, reclaim, cluster}; the live points themselves are ARGV[2] and on, task by task
 --   {call = "append", experiment, log, name, kind, event, said, once?, run?, entry?, hash?, by?, unread?, after?, record?, queue,
 --    deleting, cluster, quotas?, models?}
 --   {call = "erase_tasks", experiment, name, term, leader, deleting, worker, tasks = [...]}
 --   {call = "erase", experiment, experiments, name, log, live, said, term, leader, dataset, deleting, reclaim, audit,
---    what, cluster}
+--    what, cluster, bytes}
 --   {call = "quarantine", experiment, name, log, leader, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
 --   {call = "reserve", logs = [{experiment, log}]}

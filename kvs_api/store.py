@@ -178,6 +178,7 @@ class Store(RegistryStore):
                 "audit": keys.AUDIT,
                 "what": f"deleted experiment {name}",
                 "cluster": keys.CLUSTER,
+                "bytes": keys.BYTES,
             },
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.scale import cluster_client
-from cerebro.cli.text import table
+from cerebro.cli.text import bytes_of, size, table
 from cerebro.contract.quotas import DEFAULT
 from cerebro.errors import BadRequestError, found_in
 
@@ -60,6 +60,7 @@ def register(commands: Any, common: argparse.ArgumentParser, number: Callable[[s
     quota.add_argument("--open-runs", type=int, metavar="N", help="runs that wait or are worked on at a time")
     quota.add_argument("--models", type=int, metavar="N", help="models in one run")
     quota.add_argument("--worker-hours", type=float, metavar="H", help="device-hours in 30 days")
+    quota.add_argument("--bytes", metavar="SIZE", help="of checkpoints and predictions, such as 200GB")
     quota.add_argument("--none", action="store_true", help="the project has no quota of its own any more")
     quota.set_defaults(run=run_quota)
     audit = commands.add_parser(
@@ -112,6 +113,7 @@ def run_quota(options: argparse.Namespace) -> int:
 
     kvs = cluster_client(options.home)
     given = {name: getattr(options, name) for name in ("open_runs", "models", "worker_hours")}
+    given["bytes"] = None if options.bytes is None else bytes_of(options.bytes)
     asked = {name: value for name, value in given.items() if value is not None}
     if asked or options.none:
         if not options.project or (asked and options.none):
@@ -124,17 +126,19 @@ def run_quota(options: argparse.Namespace) -> int:
             raise BadRequestError(found_in(cause.errors())) from cause
     elif options.project:
         raise BadRequestError(
-            "say what the project may have: --open-runs, --models, --worker-hours or --none"
+            "say what the project may have: --open-runs, --models, --worker-hours, --bytes or --none"
         )
     rows = []
     for each in kvs.quotas():
         quota = each.quota or Quota()
         name = each.name if each.is_project or each.name == DEFAULT else f"({each.name})"
         hours = _of(round(each.worker_hours, 1), quota.worker_hours)
-        rows.append((name, _of(each.open_runs, quota.open_runs), hours, _limit(quota.models)))
+        kept = f"{size(each.bytes)} of {'any' if quota.bytes is None else size(quota.bytes)}"
+        rows.append((name, _of(each.open_runs, quota.open_runs), hours, _limit(quota.models), kept))
     if not rows:
         print("There is no quota, and nothing was used yet.")
-    print("\n".join(table(("PROJECT", "OPEN RUNS", "HOURS IN 30 DAYS", "MODELS IN A RUN"), rows, indent="")))
+    head = ("PROJECT", "OPEN RUNS", "HOURS IN 30 DAYS", "MODELS IN A RUN", "BYTES")
+    print("\n".join(table(head, rows, indent="")))
     return 0
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.scale import cluster_client
@@ -15,7 +16,9 @@ from cerebro.errors import ClusterError
 if TYPE_CHECKING:
     from cerebro.client.files import Files
     from cerebro.exports.following import Export, Follower
+    from cerebro.exports.mlflow_registry import RegistryExport
     from cerebro.exports.projection import Projection
+    from cerebro.runtime.kvs import KvsClient
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -41,6 +44,9 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     mlflow.add_argument(
         "--checkpoints", action="store_true", help="also the checkpoints of models that have ended"
     )
+    mlflow.add_argument(
+        "--registry", action="store_true", help="also, or alone, registered models, into its model registry"
+    )
     mlflow.set_defaults(run=_mlflow)
     wandb = tracker("wandb", "as runs of Weights & Biases; needs its package")
     wandb.add_argument("--project", default="", metavar="P", help="there (default: the experiment's name)")
@@ -50,13 +56,30 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _mlflow(options: argparse.Namespace) -> int:
     from cerebro.exports.mlflow_export import MlflowExport
+    from cerebro.exports.mlflow_registry import RegistryExport
     from cerebro.exports.mlflow_server import MlflowServer
 
     url = options.url or os.environ.get("MLFLOW_TRACKING_URI", "")
     server = MlflowServer(url, os.environ)
     files = _files(options) if options.checkpoints else None
     checkpoint = files.whole if files else None
-    return _export(options, lambda projection: MlflowExport(server, projection, checkpoint), server.address)
+    if not options.registry:
+        return _export(
+            options, lambda projection: MlflowExport(server, projection, checkpoint), server.address
+        )
+    registry = RegistryExport(server, checkpoint)
+    if options.experiment or options.all:
+        export = partial(MlflowExport, server, checkpoint=checkpoint)
+        return _export(options, export, server.address, registry)
+    if options.follow:
+        raise ClusterError("with --registry and --follow also name experiments, or give --all")
+    return _push(cluster_client(options.home), registry, server.address)
+
+
+def _push(kvs: KvsClient, registry: RegistryExport, where: str) -> int:
+    registry.push(kvs.registry())
+    sys.stdout.write(f"{registry.sent} new versions of registered models are at {where}.\n")
+    return 0
 
 
 def _wandb(options: argparse.Namespace) -> int:
@@ -77,7 +100,12 @@ def _files(options: argparse.Namespace) -> Files:
     return connect(home=options.home).files
 
 
-def _export(options: argparse.Namespace, export: Callable[[Projection], Export], where: str) -> int:
+def _export(
+    options: argparse.Namespace,
+    export: Callable[[Projection], Export],
+    where: str,
+    registry: RegistryExport | None = None,
+) -> int:
     from cerebro.exports.following import Followed, Follower
     from cerebro.runtime import logs
 
@@ -88,7 +116,8 @@ def _export(options: argparse.Namespace, export: Callable[[Projection], Export],
         logs.set_up("export", os.environ)
         for name in options.experiment:
             kvs.experiment(name)  # says so, if there is none
-        follower = Follower(kvs, export, options.experiment)
+        also = (lambda: registry.push(kvs.registry())) if registry else (lambda: None)
+        follower = Follower(kvs, export, options.experiment, also)
         if bind := os.environ.get("CEREBRO_HEALTH_BIND", ""):
             _answer_probes(bind, follower)
         follower.run()
@@ -100,7 +129,7 @@ def _export(options: argparse.Namespace, export: Callable[[Projection], Export],
         sys.stdout.write(
             f"{name}: {followed.sent} new values of events up to {followed.seq} are at {where}.\n"
         )
-    return 0
+    return _push(kvs, registry, where) if registry else 0
 
 
 _HUNG_S = 900.0

@@ -103,7 +103,8 @@ def lines(models: tuple[RegisteredModel, ...], *, with_all: bool) -> list[str]:
         ]
         rows += [_row(version, model) for version in shown]
     columns = ("version", "aliases", "metric", "from", "epoch", "registered", "by", "state")
-    return table(columns, rows, indent="")
+    reasons = [each.reason for model in models for each in model.unreadable]
+    return [*(table(columns, rows, indent="") if rows else ()), *reasons]
 
 
 def _row(version: ModelVersion, model: RegisteredModel) -> tuple[str, ...]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
+from cerebro.errors import BadRequestError
+
 _KILO = 1000
+_PREFIXES = ("", "k", "m", "g", "t")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmgt]?)(i?)b?", re.IGNORECASE)
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
@@ -14,7 +19,21 @@ def size(number: float) -> str:
         if number < _KILO:
             return f"{number:.0f} {unit}"
         number /= _KILO
-    return f"{number:.1f} GB"
+    return f"{number:.1f} GB" if number < _KILO else f"{number / _KILO:.1f} TB"
+
+
+def bytes_of(text: str) -> int:
+    """The other way round: ``200GB``, ``1.5 TiB``, ``4096``.
+
+    Raises:
+        BadRequestError: it is no size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise BadRequestError(f"{text!r} is no size, expected a number of bytes such as 200GB or 1.5TiB")
+    number, prefix, is_binary = found.groups()
+    step: int = 1024 if is_binary else _KILO
+    return round(float(number) * float(step) ** _PREFIXES.index(prefix.lower()))
 
 
 def duration(seconds: float) -> str:

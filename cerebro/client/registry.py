@@ -25,6 +25,7 @@ from cerebro.errors import (
     ClusterError,
     ConflictError,
     NotFoundError,
+    UnreadableError,
 )
 from cerebro.usercode.fitted import read_fitted
 from cerebro.usercode.in_process import UserCode
@@ -170,6 +171,7 @@ def load_model(which: str, *, server: str | None = None, token: str | None = Non
         BadRequestError: `which` is no such text.
         NotFoundError: there is no such model, version or alias; the message names those that there are.
         ConflictError: the version is still being copied, or could not be.
+        UnreadableError: its record cannot be read.
     """
     name, alias, number = parsed(which)
     connection = connect(server, token)
@@ -216,6 +218,9 @@ def found(model: RegisteredName, alias: str, number: int) -> ModelVersion:
     for version in model.versions:
         if version.version == number:
             return version
+    for unreadable in model.unreadable:
+        if unreadable.version == number:
+            raise UnreadableError(unreadable.reason)
     raise NotFoundError(
         f"{model.name} has no version {number}; it has {', '.join(str(each.version) for each in model.versions)}"
     )

@@ -317,6 +317,26 @@ class QuotasAnswer(Contract):
     usages: tuple[Usage, ...]
 
 
+class ExperimentBytes(Contract):
+    """What an experiment has on volumes."""
+
+    name: Name
+    bytes: int = Field(ge=0, le=2**60)
+
+
+class BytesRequest(Contract):
+    """What some experiments have on volumes."""
+
+    measured: tuple[ExperimentBytes, ...] = Field(max_length=10_000)
+
+
+class BytesAnswer(Contract):
+    """Whether anything is counted, and which experiments have something by what was told until now."""
+
+    is_counted: bool
+    known: tuple[str, ...] = ()
+
+
 class TokensAnswer(Contract):
     """Tokens, newest first; those that have ended stay for a month."""
 

@@ -8,6 +8,7 @@ to a project needs, beside the scope, that the caller is in it. There is no stat
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 import secrets
 from enum import StrEnum
@@ -76,6 +77,9 @@ SCOPES: dict[Role, frozenset[Scope]] = {
     Role.EXPORT: frozenset({Scope.OPEN, Scope.KNOWN, Scope.READ}),
 }
 """The one table of rights."""
+
+OPERATOR_WORD = "operator"
+"""Of whoever has the cluster's own token; see `operator_word`."""
 
 RANK = (Role.VIEWER, Role.MEMBER, Role.ADMIN)
 """Roles of people, the lesser first. Only a token of one of these can be made."""
@@ -238,6 +242,13 @@ def minted() -> tuple[str, str, str]:
 def digest(secret: str) -> str:
     """SHA-256 of a secret, in hex. Without salt and stretching: it has 256 bits of chance, nobody guesses it."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def operator_word(secret: str) -> str:
+    """By which word the dispatcher acts for whoever has signed in with the cluster's own token (`ACTS_FOR`). With a
+    digest of it: once the cluster has another token, the word means nobody."""
+    made = hmac.new(secret.encode("utf-8", "surrogatepass"), b"cerebro operator's session 1", hashlib.sha256)
+    return f"{OPERATOR_WORD} {made.hexdigest()}"
 
 
 def granted(asked: TokenRequest, maker: Principal) -> Principal | str:

@@ -21,6 +21,9 @@ class Quota(Contract):
     """Of one run: those that it is requested with, as many as a search draws at most, and those that are added."""
     worker_hours: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Of devices of workers in `DAYS` days, counted as attempts end. Once they are used no run begins."""
+    bytes: int | None = Field(None, ge=0, exclude_if=lambda limit: limit is None)
+    """Of checkpoints and predictions, as the controller measures them. Once they are used no run begins. Absent where
+    not limited, so that older versions can read the rest; here and in `Usage`."""
 
 
 class Usage(Contract):
@@ -33,3 +36,4 @@ class Usage(Contract):
     """`None`: the default one holds, if there is one."""
     open_runs: int = 0
     worker_hours: float = 0.0
+    bytes: int = Field(0, exclude_if=lambda number: number == 0)

@@ -91,11 +91,21 @@ class AliasRequest(Contract):
     version: int | None = Field(ge=1)
 
 
+class UnreadableVersion(Contract):
+    """A version whose record is damaged, or was written by a newer version of Cerebro."""
+
+    version: int = Field(ge=1)
+    reason: str
+
+
 class RegisteredModel(Contract):
     """A name with its versions, oldest first."""
 
     name: Name
     versions: tuple[ModelVersion, ...]
+    """Those that can be read."""
+    unreadable: tuple[UnreadableVersion, ...] = Field((), exclude_if=lambda versions: not versions)
+    """The others. Absent where there are none, so that older clients can read the rest."""
     aliases: dict[str, int] = Field(default_factory=dict)
     """Alias -> version."""
 

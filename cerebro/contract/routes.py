@@ -490,6 +490,13 @@ STORE: dict[str, Operation] = {
         answer=Quota,
         statuses=(200, 404),
     ),
+    "POST /v1/bytes": Operation(
+        name="note_bytes",
+        scope=Scope.CONTROL,
+        summary="The controller's: bytes of experiments on volumes, as it measured them. For quotas.",
+        body=api.BytesRequest,
+        answer=api.BytesAnswer,
+    ),
     "POST /v1/trials": Operation(
         name="trials",
         scope=Scope.READ,

@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedIOBase, RawIOBase
 from pathlib import Path
@@ -199,6 +199,22 @@ def discard_leftovers(folder: Path, of: str = "*", by: int | None = None) -> Non
     owner."""
     for path in folder.glob(f".{of}.{'*' if by is None else f'{by}-*'}{_LEFTOVER}"):
         path.unlink(missing_ok=True)
+
+
+def discard_stale(folder: Path, before: float) -> list[Path]:
+    """Remove what writers left in ``folder`` and have not written to since ``before`` (seconds since the epoch): where
+    several may write, those are dead. What cannot be removed stays.
+
+    Returns:
+        What was removed.
+    """
+    removed = []
+    for path in folder.glob(f".*{_LEFTOVER}"):
+        with suppress(OSError):  # it was committed or discarded meanwhile
+            if path.stat(follow_symlinks=False).st_mtime < before:
+                path.unlink()
+                removed.append(path)
+    return removed
 
 
 @contextmanager

@@ -121,12 +121,19 @@ class Follower:
 
     Args:
         names: of the experiments; none: all that there are.
+        also: called at each look, behind the experiments: what else is to be sent. Raises as `Followed.catch_up`.
     """
 
     def __init__(
-        self, store: Store, export: Callable[[Projection], Export], names: Collection[str] = ()
+        self,
+        store: Store,
+        export: Callable[[Projection], Export],
+        names: Collection[str] = (),
+        also: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store, self._export, self._names = store, export, names
+        self._store, self._export, self._names, self._also = store, export, names, also
+        self._problem = ""
+        """Of `also`, as it was last told."""
         self._followed: dict[str, Followed] = {}
         self._left: dict[str, int] = {}
         """Experiments that cannot be exported -> number of the newest event then."""
@@ -162,6 +169,19 @@ class Follower:
                     continue  # not even its record can be read
                 followed = self._followed[name] = Followed(self._store, summary.experiment, self._export)
             self._catch_up(followed, summary)
+        self._send_also()
+
+    def _send_also(self) -> None:
+        self.turned, problem = time.monotonic(), ""
+        try:
+            self._also()
+        except RetryableError:
+            raise
+        except CerebroError as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            log.warning("registered models are not sent: %s", problem)
+        self._problem = problem
 
     def _catch_up(self, followed: Followed, summary: ExperimentSummary) -> None:
         name, self.turned = summary.experiment.name, time.monotonic()

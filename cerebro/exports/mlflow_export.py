@@ -88,7 +88,8 @@ class MlflowExport:
         """Look once at what earlier exports have left."""
         if self._experiment:
             return
-        experiment = self._server.patiently(self._made_experiment)
+        name = self._projection.record.name
+        experiment = self._server.patiently(lambda again: made_experiment(self._server, name, again))
         for known, of in self._search(
             experiment, f"tags.`cerebro.experiment` = '{self._projection.identity}'"
         ):
@@ -99,26 +100,6 @@ class MlflowExport:
                 continue
             self._known[of] = known
         self._experiment = experiment
-
-    def _made_experiment(self, again: bool) -> str:
-        name = self._projection.record.name
-        try:
-            found = self._server.call("GET", f"experiments/get-by-name?experiment_name={name}")["experiment"]
-        except ExportError as error:
-            if error.code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            try:
-                return str(self._server.call("POST", "experiments/create", {"name": name})["experiment_id"])
-            except ExportError as taken:
-                if taken.code != "RESOURCE_ALREADY_EXISTS" or again:
-                    raise
-            return self._made_experiment(True)
-        if found.get("lifecycle_stage") == "deleted":
-            raise ExportError(
-                f"the experiment {name!r} was deleted in MLflow: restore it (`mlflow experiments restore "
-                f"--experiment-id {found['experiment_id']}`), or remove it there for good (`mlflow gc`)"
-            )
-        return str(found["experiment_id"])
 
     def _search(self, experiment: str, filter_string: str) -> Iterator[tuple[_Known, str]]:
         page = ""
@@ -276,6 +257,31 @@ class MlflowExport:
         told = _pairs({CHECKPOINT: reference.name, f"{CHECKPOINT}.checksum": reference.checksum})
         self._server.post("runs/log-batch", run_id=known.run_id, tags=told)
         known.tags[CHECKPOINT] = reference.name
+
+
+def made_experiment(server: MlflowServer, name: str, again: bool) -> str:
+    """Id of the experiment of this name, made if there is none; to be called `patiently`.
+
+    Raises:
+        ExportError: it was deleted there.
+    """
+    try:
+        found = server.call("GET", f"experiments/get-by-name?experiment_name={name}")["experiment"]
+    except ExportError as error:
+        if error.code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        try:
+            return str(server.call("POST", "experiments/create", {"name": name})["experiment_id"])
+        except ExportError as taken:
+            if taken.code != "RESOURCE_ALREADY_EXISTS" or again:
+                raise
+        return made_experiment(server, name, True)
+    if found.get("lifecycle_stage") == "deleted":
+        raise ExportError(
+            f"the experiment {name!r} was deleted in MLflow: restore it (`mlflow experiments restore "
+            f"--experiment-id {found['experiment_id']}`), or remove it there for good (`mlflow gc`)"
+        )
+    return str(found["experiment_id"])
 
 
 def _known(run: Mapping[str, Any]) -> _Known:

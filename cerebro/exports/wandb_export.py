@@ -11,14 +11,28 @@ cannot ask what is there already, so each call writes all, under the same steps.
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cerebro.errors import ExportError, TrackerUnavailableError
 from cerebro.exports.projection import Page, Place, Projection, Row
 
+log = logging.getLogger(__name__)
+
 _EXIT = {"finished": 0, "stopped": 0, "failed": 1}
 """Exit codes by which W&B shows a run as finished or failed."""
+_DELETED = "was previously created and deleted"
+"""What W&B's server says of an id whose run was deleted: it never takes one anew (wandb #1192, #4897)."""
+
+_REFUSED = re.compile(r"\b(?:returned error|HTTP) 40[13]\b")
+"""What its package says where nobody has signed in, or somebody who may not: as of a connection that is lost, but for
+the status."""
+
+
+class _DeletedThereError(Exception):
+    """Somebody has deleted a run there."""
 
 
 class WandbExport:
@@ -35,6 +49,7 @@ class WandbExport:
         self._rows: dict[Place, list[Row]] = {}
         self._sent: dict[Place, tuple[int, str]] = {}
         """Page -> the newest event of which it has values, and the status that it was left with."""
+        self._deleted: set[Place] = set()
         _package()
 
     def cursor(self, place: Place) -> int:
@@ -54,9 +69,20 @@ class WandbExport:
             ExportError: it refuses, as where nobody has signed in.
         """
         for page in self._projection.pages():
+            if page.place in self._deleted:
+                self._rows.pop(page.place, None)
+                continue
             rows, known = self._rows.get(page.place, []), self._sent.get(page.place)
             if rows or known is None or known[1] != page.status:
-                self._write(page, rows)
+                try:
+                    self._write(page, rows)
+                except _DeletedThereError:
+                    log.warning(
+                        "the run %s was deleted in W&B, and stays so; the export goes on with the others. Once it is "
+                        "restored there, the next export continues it",
+                        page.name,
+                    )
+                    self._deleted.add(page.place)
                 self._sent[page.place] = (rows[-1].seq if rows else self.cursor(page.place), page.status)
                 self._rows.pop(page.place, None)
 
@@ -88,9 +114,12 @@ class WandbExport:
                 {name: text for name, text in page.tags.items() if name != "cerebro.experiment"}
             )
             run.finish(exit_code=_EXIT.get(page.status, 0))
-        except wandb.errors.CommError as cause:
-            raise TrackerUnavailableError(f"W&B does not answer: {cause}") from cause
         except (wandb.errors.Error, ValueError) as cause:
+            if _DELETED in str(cause):
+                raise _DeletedThereError from cause
+            is_refused = isinstance(cause, wandb.errors.AuthenticationError) or _REFUSED.search(str(cause))
+            if isinstance(cause, wandb.errors.CommError) and not is_refused:
+                raise TrackerUnavailableError(f"W&B does not answer: {cause}") from cause
             raise ExportError(
                 f"W&B does not take run {page.name}: {cause}. `wandb login`, or WANDB_API_KEY, signs in; "
                 "WANDB_MODE=offline writes folders for `wandb sync`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from cerebro.contract import api
@@ -54,6 +55,17 @@ class AccountCalls(Transport):
     def set_quota(self, project: str, quota: Quota) -> None:
         """An admin's: what a project may have, or `DEFAULT` for all that have none of their own."""
         self.call("PUT", f"/v1/quotas/{quote(project, safe='')}", Quota, quota)
+
+    def note_bytes(self, measured: Mapping[str, int]) -> tuple[str, ...] | None:
+        """The controller's: what experiments have on volumes.
+
+        Returns:
+            All that have something by what was told until now; `None`: nothing is counted here.
+        """
+        found = tuple(api.ExperimentBytes(name=name, bytes=number) for name, number in measured.items())
+        asked = api.BytesRequest(measured=found)
+        told = self.call("POST", "/v1/bytes", api.BytesAnswer, asked)
+        return told.known if told.is_counted else None
 
     def note_audit(self, what: str) -> None:
         """The dispatcher's: note what the one for whom it asks did there."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from cerebro.contract.api import MAX_LEASE_S
 from cerebro.contract.records import MAX_SEATS
 from cerebro.errors import ClusterError
+from cerebro.runtime import sandbox_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,11 +155,13 @@ SETTINGS = (
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Raise `ClusterError` if any service would refuse a number in `environment`."""
+    """Raise `ClusterError` if any service would refuse what is in `environment`."""
     for setting in SETTINGS:
         setting.of(environment)
     device_memory(environment)
     brain_mode(environment)
+    sandbox_settings.mode(environment)
+    sandbox_settings.writable(environment)
 
 
 def brain_mode(environment: Mapping[str, str]) -> str:

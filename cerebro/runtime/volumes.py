@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+_REGISTRY = ".registry"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Volumes:
@@ -116,7 +118,12 @@ class Volumes:
 
     def registered(self, name: str, version: int, file: str) -> str:
         """Name, below the checkpoints, of a file of a version of a registered model. No experiment has such a name."""
-        return f".registry/{name}/v{version}/{file}"
+        return f"{_REGISTRY}/{name}/v{version}/{file}"
+
+    @property
+    def registry(self) -> Path:
+        """Folder of all registered models."""
+        return self.checkpoints / _REGISTRY
 
     @property
     def tensorboard(self) -> Path:

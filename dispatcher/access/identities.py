@@ -12,12 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from cerebro.contract.identity import TOKEN, Principal
+from cerebro.contract.identity import OPERATOR_WORD, TOKEN, Principal, operator_word
 from cerebro.errors import StoreUnavailableError
 
 FRESH_S = 1.0
 """The store believes a token for two seconds more: so one that is revoked opens nothing within 5 s."""
-OPERATOR = "operator"
 _MAX_KNOWN = 10_000
 
 
@@ -26,6 +25,11 @@ class Known(NamedTuple):
 
     principal: Principal
     acts_for: str
+
+    @property
+    def token(self) -> str:
+        """Which token it is, for the audit list."""
+        return OPERATOR_WORD if self.acts_for.startswith(f"{OPERATOR_WORD} ") else self.acts_for
 
 
 class WhoIs(Protocol):
@@ -52,7 +56,7 @@ class Identities:
             StoreUnavailableError: the store is away, and nobody has come with it before.
         """
         found = TOKEN.fullmatch(secret)
-        word = f"token {found[1]}" if found else OPERATOR
+        word = f"token {found[1]}" if found else operator_word(secret)
         return self._asked(secret, lambda: Known(self._store.whoami(token=secret), word))
 
     def of_session(self, acts_for: str) -> Known:

@@ -62,7 +62,7 @@ def register(app: Flask, services: Services, guard: Guard) -> None:
         else:
             begin_session(known.principal.name, known.acts_for)
             g.acts_for = known.acts_for
-            services.store.note_audit(f"signed in by {known.acts_for} from {address}")
+            services.store.note_audit(f"signed in by {known.token} from {address}")
         services.reader.probe()  # the next page then says if the store is away: not the token's fault
         return redirect(target, 303)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import io
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import IO, cast
 
-from flask import Flask, Response, abort, request
+from flask import Flask, Response, abort, g, request
 from werkzeug.exceptions import RequestedRangeNotSatisfiable
 from werkzeug.http import generate_etag
 from werkzeug.wsgi import FileWrapper
@@ -21,21 +22,32 @@ from werkzeug.wsgi import FileWrapper
 from cerebro.data.based import BasedFile, UnreadableLayoutError, joined
 from cerebro.data.safe_open import ABSENT, open_below
 from cerebro.runtime.volumes import Volumes
+from dispatcher.api.downloads import Downloads
 from dispatcher.api.gateway import PREFIX, problem
 
 _PIECE = 256 << 10
 _FAILED = 400
+_PIECE_SENT = 206
+_SENT = (200, _PIECE_SENT)
 
 
 class Files:
     """Serves files. Safe for several threads; at most `at_once` are sent at a time, since each occupies a thread.
 
     Args:
-        note: told of each download, where there are users; of one in pieces, with the first piece.
+        note: told of each download, once, where there are users.
+        monotonic: seconds that never go back.
     """
 
-    def __init__(self, volumes: Volumes, at_once: int, note: Callable[[str], None] | None = None) -> None:
-        self._note = note
+    def __init__(
+        self,
+        volumes: Volumes,
+        at_once: int,
+        note: Callable[[str], None] | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._note, self._downloads = note, Downloads(monotonic)
         self._roots = {
             "checkpoints": volumes.checkpoints,
             "shared": volumes.shared,
@@ -79,11 +91,19 @@ class Files:
             if error.errno not in ABSENT:
                 return problem(503, "StoreUnavailableError", f"{volume}/{path}: {error.strerror}")
             return problem(404, "NotFoundError", f"no file {path!r} on the volume {volume!r}")
-        if self._note is not None and request.headers.get("Range", "bytes=0-").startswith("bytes=0-"):
-            self._note(f"downloaded {volume}/{path}")
         body = _Sending(file, self._slots, size)
         response = Response(body, mimetype="application/octet-stream", direct_passthrough=True)
-        return _described(response, found, size)
+        response = _described(response, found, size)
+        if response.status_code in _SENT and request.method == "GET":
+            self._tell(f"{volume}/{path}", response)
+        return response
+
+    def _tell(self, path: str, response: Response) -> None:
+        if self._note is None:
+            return
+        is_piece = response.status_code == _PIECE_SENT
+        if self._downloads.is_new(str(g.get("name", "")), path, is_piece=is_piece):
+            self._note(f"downloaded {path}")
 
 
 class _Sending(FileWrapper):

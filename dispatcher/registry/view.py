@@ -39,6 +39,8 @@ class RegisteredRow(Contract):
     name: str
     total: int
     versions: tuple[VersionRow, ...]
+    unreadable: tuple[str, ...] = ()
+    """Of versions that cannot be read: which, and why."""
 
 
 def registered(model: RegisteredModel) -> RegisteredRow:
@@ -64,7 +66,12 @@ def registered(model: RegisteredModel) -> RegisteredRow:
         for version in reversed(model.versions)
         if version.version in newest
     ]
-    return RegisteredRow(name=model.name, total=len(model.versions), versions=tuple(rows))
+    return RegisteredRow(
+        name=model.name,
+        total=len(model.versions),
+        versions=tuple(rows),
+        unreadable=tuple(each.reason for each in model.unreadable),
+    )
 
 
 class Registry:

@@ -62,11 +62,16 @@ def test_tokens_are_made_listed_and_revoked(
 
 def test_quotas_are_set_and_told(own: Service, capsys: pytest.CaptureFixture[str]) -> None:
     """And taken back; what makes no sense is told."""
-    assert main(["quota", "vision", "--open-runs", "3", "--worker-hours", "12.5"]) == 0
-    assert "vision   0 of 3     0 of 12.5         any" in capsys.readouterr().out
+    assert main(["quota", "vision", "--open-runs", "3", "--worker-hours", "12.5", "--bytes", "1.5GB"]) == 0
+    assert "vision   0 of 3     0 of 12.5         any              0 B of 1.5 GB" in capsys.readouterr().out
     assert main(["quota", "vision", "--none"]) == 0
     assert "There is no quota" in capsys.readouterr().out
-    for wrong in (["quota", "vision"], ["quota", "--models", "3"], ["quota", "vision", "--models", "-3"]):
+    for wrong in (
+        ["quota", "vision"],
+        ["quota", "--models", "3"],
+        ["quota", "vision", "--models", "-3"],
+        ["quota", "vision", "--bytes", "much"],
+    ):
         assert main(wrong) == 1
         assert "cerebro: " in capsys.readouterr().err
 

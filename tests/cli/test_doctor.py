@@ -21,6 +21,7 @@ from cerebro.contract.records import WorkerRecord, WorkerStatus
 from cerebro.errors import NotFoundError
 from cerebro.local import ports, processes
 from cerebro.local.home import ClusterHome
+from cerebro.runtime import landlock
 from cerebro.state.final_files import final_files
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import Fake
@@ -353,3 +354,23 @@ def test_a_failed_start_is_remembered(make_cluster: MakeCluster) -> None:
     fake.home.write(dataclasses.replace(info, state="failed", problem="one ended"))
     found = cluster.running(Case(home=fake.home, environment={}, workers=1, info=None))
     assert (found.verdict, found.message) == (Verdict.WARN, "the last start failed: one ended")
+
+
+def test_a_sandbox_that_the_kernel_refuses_is_told(
+    case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is on, workers do not start; where it is off, it could not be switched on. A wrong setting is named."""
+    assert machine.sandbox(case(CEREBRO_SANDBOX="maybe")).verdict is Verdict.FAIL
+    monkeypatch.setattr(landlock, "why_not_enforced", lambda: "the kernel has no Landlock")
+    refused = machine.sandbox(case(CEREBRO_SANDBOX="on"))
+    assert refused.verdict is Verdict.FAIL
+    assert "the kernel has no Landlock: workers do not start" in refused.message
+    off = machine.sandbox(case())
+    assert (off.verdict, "could not be switched on: the kernel has no Landlock" in off.message) == (
+        Verdict.OK,
+        True,
+    )
+    monkeypatch.setattr(landlock, "why_not_enforced", lambda: "")
+    monkeypatch.setattr(landlock, "abi_version", lambda: 1)
+    old = machine.sandbox(case(CEREBRO_SANDBOX="on"))
+    assert (old.verdict, "renames from folder to folder" in old.message) == (Verdict.OK, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -198,6 +199,31 @@ def test_a_copy_that_was_cut_short_is_made_by_the_next_controller(trained: Train
     (aside / ".model.pt.1-dead.aside").write_bytes(b"half")
     Registering(trained.kvs, trained.volumes).look()
     assert load_model(f"digits/{version.version}").checkpoint.checksum == asked.checkpoint.checksum
+
+
+def test_what_killed_copies_have_left_is_removed_once_nobody_writes_to_it(trained: Trained) -> None:
+    """Of versions that are ready, and of those that never will be; hourly. What another controller may still write to
+    stays, and so does every file of a version."""
+    trained.register("digits", "m00")
+    now = 1_000_000_000.0
+    folders = [trained.volumes.registry / name for name in ("digits/v1", "digits/v7", "gone/v1")]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, age in ((".model.pt.1-dead.aside", 3601.0), (".model.pt.2-alive.aside", 3599.0)):
+            (folder / name).write_bytes(b"half")
+            os.utime(folder / name, (now - age, now - age))
+    os.utime(trained.volumes.registry / "digits/v1/model.pt", (1.0, 1.0))
+    elapsed = [0.0]
+    controller = Registering(trained.kvs, trained.volumes, clock=lambda: now, monotonic=lambda: elapsed[0])
+    controller.look()
+    left = {path.name for folder in folders for path in folder.iterdir()}
+    assert left == {"model.pt", "fitted.pickle", ".model.pt.2-alive.aside"}
+    now += 10.0
+    controller.look()
+    assert (folders[1] / ".model.pt.2-alive.aside").exists()
+    elapsed[0] = 3600.0
+    controller.look()
+    assert {path.name for folder in folders for path in folder.iterdir()} == {"model.pt", "fitted.pickle"}
 
 
 @pytest.mark.parametrize("harm", ["gone", "flipped"])

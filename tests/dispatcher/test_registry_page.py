@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cerebro.contract.registry import RegisteredModel, UnreadableVersion
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.gallery import registered_models
 
@@ -39,3 +40,14 @@ def test_what_was_read_is_shown_while_the_store_is_away(bench: Bench) -> None:
     bench.monotonic.now += 60
     bench.store.is_away = True
     assert "champion" in browser.get("/registry").text
+
+
+def test_a_version_that_cannot_be_read_is_shown_with_its_reason(bench: Bench) -> None:
+    """Below the others; a model of which none can be read, too."""
+    digits, *others = registered_models()
+    broken = UnreadableVersion(version=9, reason="version 9 of the registered model 'digits' cannot be read")
+    none = RegisteredModel(name="lost", versions=(), unreadable=(broken,))
+    bench.store.registered = (digits.model_copy(update={"unreadable": (broken,)}), none, *others)
+    text = bench.signed_in().get("/registry").text
+    assert text.count("version 9 of the registered model &#39;digits&#39; cannot be read") == 2
+    assert "<strong>champion</strong>" in text

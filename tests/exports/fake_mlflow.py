@@ -164,7 +164,7 @@ def serving(fake: FakeMlflow) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PUT = _do  # noqa: N815 - names that the base class looks for
+        do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - names that the base class looks for
 
         def log_message(self, *_: object) -> None:
             pass

@@ -12,6 +12,7 @@ import pytest
 
 from tests.exports.logged import long_log, record, write_log
 from tests.exports.reading import Shown
+from tests.exports.registry_contract import RegistryContract, aliases, versions
 from tests.exports.trackers import mlflow_server
 from tests.exports.tracking_contract import TrackingContract, check_rows
 
@@ -41,6 +42,32 @@ class TestRealServer(TrackingContract):
     def file(self, address: str, run: Shown, name: str) -> bytes:
         of = Path(run.info["experiment_id"], run.info["run_id"], "artifacts")
         return (self.folder / "files" / of / name).read_bytes()
+
+
+class TestRealRegistry(RegistryContract):
+    """The contract of pushes."""
+
+    @pytest.fixture(autouse=True)
+    def remember(self, folder: Path) -> None:
+        self.folder = folder
+
+    def artifact(self, source: str) -> bytes:
+        return (self.folder / "files" / source.removeprefix("mlflow-artifacts:/") / "model.pt").read_bytes()
+
+
+def test_a_push_that_is_killed_20_times_leaves_each_version_once(address: str, tmp_path: Path) -> None:
+    """By kill -9, at requests that chance chooses; the last one comes to its end."""
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    chance, name = random.Random(2), "killed-registry"
+    command = [sys.executable, "-m", "tests.exports.pushing", name, address, str(tmp_path / "model.pt")]
+    for _ in range(KILLS):
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.read(chance.randint(1, 12))
+            process.kill()
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    assert sorted(versions(address, name)) == [f"{name}/{number}" for number in (1, 2, 3)]
+    assert aliases(address, name) == {"champion": f"{name}/3", "old": f"{name}/1"}
 
 
 def test_an_exporter_that_is_killed_20_times_leaves_each_row_once(address: str, tmp_path: Path) -> None:

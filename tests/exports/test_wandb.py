@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +58,39 @@ def test_runs_have_each_value_once_under_steps_that_only_grow(tmp_path: Path) ->
     assert (model["name"], model["group"]) == ("fit-1/m00", "fit-1")
     assert {name: model["config"][name] for name in ("batch_size", "lr")} == {"batch_size": 1, "lr": 0.1}
     assert last[projection.id_of(Place("fit-1", "m01"))]["exit"] == 1
+
+
+def to_a_stand_in(folder: Path, *arguments: str) -> dict[str, Any]:
+    """What `wandb_deleted` tells."""
+    done = subprocess.run(
+        [program("python"), "-m", "tests.exports.wandb_deleted", *arguments],
+        env={**os.environ, "WANDB_INIT_TIMEOUT": "10", "WANDB_DIR": str(folder), "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.slow
+def test_a_run_that_was_deleted_there_stays_so_and_the_others_go_on(tmp_path: Path) -> None:
+    """With the real package, by what W&B's server says of such an id; it is told once, by the run's name."""
+    told = to_a_stand_in(tmp_path)
+    projection = Projection(record())
+    for event in story().log:
+        list(projection.apply(event))
+    deleted = projection.id_of(Place("fit-1", "m00"))
+    assert sorted(told["ended"]) == sorted({page.id for page in projection.pages()} - {deleted})
+    assert told["said"].count("the run fit-1/m00 was deleted in W&B, and stays so") == 1
+    assert told["said"].count("\n") == 1
+
+
+@pytest.mark.slow
+def test_who_is_not_signed_in_there_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    """A refusal is no outage, which `--follow` would wait for."""
+    told = to_a_stand_in(tmp_path, "refuses")
+    assert "ExportError: W&B does not take run" in told["said"]
+    assert "wandb login" in told["said"]

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
+from cerebro.cli.registry import lines
+from cerebro.client.registry import found
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.registry import AliasRequest, ModelVersion, Registration, VersionOutcome
@@ -144,13 +146,34 @@ def test_a_version_outlives_its_experiment(one: KvsClient, service: Service) -> 
     assert one.registered_model("digits").versions == (made,)
 
 
-def test_a_record_that_a_newer_version_wrote_is_named(one: KvsClient, service: Service) -> None:
-    """With what to do."""
-    ready(one)
+@pytest.mark.parametrize("content", ['{"future": 1}', "damaged", "[1]"])
+def test_a_version_that_cannot_be_read_is_named_and_hides_no_other(
+    service: Service, one: KvsClient, content: str
+) -> None:
+    """With what to do: in the lists, and wherever it is meant. Other versions and models are read, copied and given
+    aliases as ever."""
+    for name in ("digits", "digits", "other"):
+        ready(one, name)
+    waiting = [one.register_model("digits", ASKED).version for _ in range(2)]
     with redis.Redis.from_url(service.database.url) as database:
-        database.hset(keys.registered("digits"), "version:1", '{"future": 1}')
+        for number in (1, waiting[0]):
+            database.hset(keys.registered("digits"), f"version:{number}", content)
+    digits, other = one.registry()
+    assert [version.version for version in digits.versions] == [2, waiting[1]]
+    assert [each.version for each in digits.unreadable] == [1, waiting[0]]
+    assert "version 1 of the registered model 'digits' cannot be read" in digits.unreadable[0].reason
+    assert (digits, other.unreadable) == (one.registered_model("digits"), ())
+    assert [(m.name, m.versions[0].version) for m in one.registry(copying=True)] == [("digits", waiting[1])]
+    assert one.move_alias("digits", AliasRequest(alias="champion", version=2)).aliases == {"champion": 2}
     with pytest.raises(UnreadableError, match=r"version 1 of the registered model 'digits' cannot be read"):
-        one.registered_model("digits")
+        one.move_alias("digits", AliasRequest(alias="champion", version=1))
+    with pytest.raises(UnreadableError, match="version 1 of the registered model"):
+        found(digits, "", 1)
+    with pytest.raises(NotFoundError, match="it has versions 1 to 4"):
+        one.move_alias("digits", AliasRequest(alias="champion", version=9))
+    told = lines((digits, other), with_all=True)
+    assert len([line for line in told if "cannot be read" in line]) == 2
+    assert any(line.startswith("digits/2 ") for line in told)
 
 
 def test_a_store_without_a_registry_has_none(kvs: KvsClient) -> None:

@@ -24,6 +24,7 @@ CHECKS: dict[str, Callable[[Case], Finding]] = {
     "cores": machine.cores,
     "memory": machine.memory,
     "/dev/shm": machine.shared_memory,
+    "sandbox": machine.sandbox,
     "open files": machine.open_files,
     "clock": machine.clock,
     "loopback": machine.loopback,

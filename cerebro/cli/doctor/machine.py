@@ -12,7 +12,9 @@ from pathlib import Path
 
 from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
 from cerebro.cli.text import size
+from cerebro.errors import ClusterError
 from cerebro.local.ports import HOST
+from cerebro.runtime import landlock, sandbox_settings
 from cerebro.runtime.usage.cores import available
 
 _WORKER_BYTES = 1_000_000_000
@@ -64,6 +66,27 @@ def shared_memory(case: Case) -> Finding:
             "start the container with --shm-size=1g; outside a container, remove files from /dev/shm",
         )
     return ok(f"{size(free)} free")
+
+
+def sandbox(case: Case) -> Finding:
+    """The kernel can keep user code from the files of other experiments."""
+    try:
+        is_on = sandbox_settings.mode(case.environment)
+        sandbox_settings.writable(case.environment)
+    except ClusterError as error:
+        return fail(str(error), f"unset {sandbox_settings.MODE}, or mend it: see docs/users.md")
+    reason = landlock.why_not_enforced()
+    if reason and is_on:
+        return fail(
+            f"{sandbox_settings.MODE} is on, but {reason}: workers do not start",
+            f"mend that, or {sandbox_settings.MODE}=off",
+        )
+    if reason:
+        return ok(f"off; it could not be switched on: {reason}")
+    abi = landlock.abi_version()
+    weak = "; this kernel refuses all renames from folder to folder in it" if abi < 2 else ""
+    switch = "on" if is_on else f"off ({sandbox_settings.MODE}=on keeps user code from others' files)"
+    return ok(f"{switch}; Landlock {abi} works here{weak}")
 
 
 def open_files(case: Case) -> Finding:

@@ -24,7 +24,7 @@ from cerebro.runtime.usage.gpus import Gpus
 from cerebro.runtime.usage.memory import own_group
 from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent import process_hardening
+from cerebro.worker.agent import process_hardening, sandbox
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.loop import Agent
@@ -44,6 +44,8 @@ def main() -> None:
         settings = Settings.from_environment(os.environ)
         logs.set_up("worker", os.environ, secrets=(settings.token,), worker=settings.worker)
         process_hardening.forget_secrets(os.environ)
+        if settings.sandbox:
+            sandbox.check(settings.volumes, settings.sandbox_writable)
         if settings.pod is not None:
             process_hardening.hide_process()
         gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))

@@ -32,6 +32,7 @@ from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.context import Context, Handler
 from cerebro.worker.agent.device_errors import Blame, blame
 from cerebro.worker.agent.memory_errors import whose_memory
+from cerebro.worker.agent.sandbox import Sandbox
 
 _BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
 
@@ -103,8 +104,9 @@ def _message(error: BaseException) -> str:
 class Child:
     """Serves one agent until it says so or goes away, or until it is the turn of other user code."""
 
-    def __init__(self, channel: Channel, context: Context, handler: Handler) -> None:
+    def __init__(self, channel: Channel, context: Context, handler: Handler, sandbox: Sandbox) -> None:
         self._channel, self._context, self._handler = channel, context, handler
+        self._sandbox = sandbox
         context.on_preload = lambda body: handler.preload(_BODY.validate_python(body))
         self._code = ""
 
@@ -127,6 +129,9 @@ class Child:
                 # What one user's code changed in its process is not met by another's.
                 if self._code not in ("", message["body"]["code"]):
                     return self._channel.left(message)
+                if not self._sandbox.admits(message["body"]):
+                    # The agent takes its code for known here.
+                    return self._channel.left(message | {"codes": self._context.codes | message["codes"]})
                 self._code = message["body"]["code"]
                 answer = self._run(message)
                 if message["body"].get("kind") not in MEASURING:
@@ -146,6 +151,9 @@ class Child:
         # Whatever user code made of being left in its middle: a result, or an error of its own.
         return {"is": "preempted"} if self._context.has_raised else answer
 
+    def _failure_of(self, error: BaseException) -> Failure:
+        return self._sandbox.told(failure_of(error, has_gpu=self._context.has_gpu))
+
     def _taken(self, result: TaskResult) -> int:
         """The most bytes that the task had of its device at once; 0: nobody knows."""
         return result.peak_gpu_bytes or self._context.device_memory.taken() or result.peak_bytes
@@ -156,6 +164,7 @@ class Child:
             # First: the agent takes it for known from now on, whatever comes.
             self._context.learn(message["codes"])
             _redirect(Path(message["log"]))
+            self._sandbox.enter(message["body"])
             body = _BODY.validate_python(message["body"])
             is_counted = memory.reset_peak() and not (isinstance(body, EtlTask) and self._context.cores > 1)
             result = self._handler.handle(body, message["attempt"])
@@ -168,7 +177,7 @@ class Child:
                 _print(text_of(error))
             return {"is": "preempted"}
         except BaseException as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded, and is told
-            at, failure = time.monotonic(), failure_of(error, has_gpu=self._context.has_gpu)
+            at, failure = time.monotonic(), self._failure_of(error)
             _print(failure.text)
             said = {"is": "failed", "failure": failure.model_dump(mode="json")}
             return said if self._context.ranks is None else said | {"at": at}
@@ -223,6 +232,8 @@ def main() -> None:
     parser.add_argument("--savepoint-s", type=float)
     parser.add_argument("--memory-bytes", type=int)
     parser.add_argument("--has-gpu", action="store_true")
+    parser.add_argument("--sandbox", action="store_true")
+    parser.add_argument("--writable", action="append", default=[], type=Path)
     arguments = parser.parse_args()
     os.environ[CORES] = str(arguments.cores)
     end = socket.socket(fileno=arguments.channel)
@@ -239,7 +250,8 @@ def main() -> None:
         memory_bytes = arguments.memory_bytes
         context = Context(channel, volumes, arguments.cores, arguments.savepoint_s, memory_bytes)
         context.has_gpu = arguments.has_gpu
-        return Child(channel, context, module.Handler(context)).serve()
+        sandbox = Sandbox(volumes, is_on=arguments.sandbox, further=arguments.writable)
+        return Child(channel, context, module.Handler(context), sandbox).serve()
 
     forking.serve(work)
 

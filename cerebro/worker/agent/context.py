@@ -91,6 +91,11 @@ class Context:
         self.vote: Callable[[int], int] | None = None
         """Of a gang: a collective operation that tells all ranks the largest of their numbers."""
 
+    @property
+    def codes(self) -> dict[str, str]:
+        """Encoded user code by hash, as far as it has come here."""
+        return dict(self._codes)
+
     def learn(self, codes: Mapping[str, str]) -> None:
         """Take in encoded user code by hash."""
         self._codes.update(codes)

@@ -62,6 +62,8 @@ class ChildGroup:
         self.channel = GroupChannel(self.children, self._conclusion)
         self.end = select.epoll()
         self._folder: Path | None = None
+        self._scope: tuple[str, str] | None = None
+        """Experiment and data set for which they met, where each has a process of its own."""
         self._page: RankPage | None = None
         self._tasks: tuple[int, ...] = ()
         """How many tasks each child had been given when the ranks last parted in peace."""
@@ -89,7 +91,8 @@ class ChildGroup:
         """
         self.channel.begin()
         self.is_ready = all(child.is_ready for child in self.children)
-        folder = self._meeting_place(body["code"])
+        scope = (body["experiment"], body["dataset"]) if self._first.is_sandboxed else None
+        folder = self._meeting_place(body["code"], scope)
         for rank, child in enumerate(self.children):
             own_log = log if rank == 0 else log.with_suffix(f".rank{rank}.log")
             place = {"rank": rank, "size": len(self.children), "folder": str(folder)}
@@ -179,13 +182,15 @@ class ChildGroup:
 
     # --- meeting ---------------------------------------------------------------------------------
 
-    def _meeting_place(self, code: str) -> Path:
+    def _meeting_place(self, code: str, scope: tuple[str, str] | None) -> Path:
         """The folder in which the ranks meet: the one where they did, if they have not parted since."""
         tasks = tuple(child.tasks for child in self.children)
-        has_parted = any(child.is_resting for child in self.children) or (tasks, code) != (
+        has_parted = any(child.is_resting for child in self.children) or (tasks, code, scope) != (
             self._tasks,
             self.code,
+            self._scope,
         )
+        self._scope = scope
         if self._folder is None or self._page is None or has_parted:
             self._part()
             # Where the next process of this worker finds it, should this one be killed.

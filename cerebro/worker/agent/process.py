@@ -111,6 +111,8 @@ class ChildProcess:
         """Hash of the user code of its newest task: it has this one, and perhaps no other any more."""
         self._known: frozenset[str] = frozenset()
         """Hashes of all user code that the process has in which that task runs."""
+        self.is_sandboxed = settings.sandbox
+        """Whether it forks another process for each experiment and data set, too."""
         self.tasks = 0
         """How many it was given."""
         self.seat: Seat | None = None
@@ -138,22 +140,7 @@ class ChildProcess:
         environment |= allocator.tuned(environment, memory_bytes * share.threads // settings.cores)
         self._log = log = settings.volumes.logs / f"{settings.worker}{_suffix(share.devices)}.child.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        # -P: a file of the user's named like a module of the standard library must not replace it.
-        command = [
-            setting.python,
-            "-P",
-            "-m",
-            "cerebro.worker.agent.child",
-            "--channel",
-            str(theirs.fileno()),
-        ]
-        command += ["--handler", setting.handler, "--cores", str(share.threads)]
-        if share.memory_bytes is not None:
-            command += ["--memory-bytes", str(share.memory_bytes)]
-        if share.visible_gpus:
-            command.append("--has-gpu")
-        if settings.savepoint_s is not None:
-            command += ["--savepoint-s", str(settings.savepoint_s)]
+        command = _command(setting, settings, theirs.fileno())
         with log.open("ab") as output:
             self._log_start = output.tell()
             self._process = subprocess.Popen(
@@ -323,6 +310,27 @@ class ChildProcess:
         self.channel.close()
         os.close(self.end)
         self.end = -1
+
+
+def _command(setting: ChildSpec, settings: Settings, channel: int) -> list[str]:
+    """Of a child.
+
+    Args:
+        channel: descriptor of its end.
+    """
+    share = setting.share
+    # -P: a file of the user's named like a module of the standard library must not replace it.
+    command = [setting.python, "-P", "-m", "cerebro.worker.agent.child", "--channel", str(channel)]
+    command += ["--handler", setting.handler, "--cores", str(share.threads)]
+    if share.memory_bytes is not None:
+        command += ["--memory-bytes", str(share.memory_bytes)]
+    if share.visible_gpus:
+        command.append("--has-gpu")
+    if settings.savepoint_s is not None:
+        command += ["--savepoint-s", str(settings.savepoint_s)]
+    if settings.sandbox:
+        command += ["--sandbox", *(f"--writable={path}" for path in settings.sandbox_writable)]
+    return command
 
 
 def _fewer(threads: str, most: int) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cerebro.contract.records import PodRef
 from cerebro.errors import ClusterError
+from cerebro.runtime import sandbox_settings
 from cerebro.runtime.numeric_settings import (
     CORES,
     DEVICES,
@@ -61,6 +63,9 @@ class Settings:
             (``CEREBRO_SAVEPOINT_S``, default: as it is best, see `cerebro.worker.training.savepoints.Timer`).
         task_log_bytes: that the log of an attempt keeps at most, its beginning and its end (``CEREBRO_TASK_LOG_MIB``,
             default 64 MiB); 0: any number.
+        sandbox: whether processes with user code are kept from the files of other experiments (``CEREBRO_SANDBOX``,
+            ``on`` or ``off``, the default).
+        sandbox_writable: further folders that they may write to (``CEREBRO_SANDBOX_WRITABLE``, with colons between).
         etl_hang_timeout_s: an ETL task none of whose rows advanced for so long is given up. 600 s.
     """
 
@@ -83,6 +88,8 @@ class Settings:
     gang_port: int = 0
     savepoint_s: float | None = None
     task_log_bytes: int = 64 << 20
+    sandbox: bool = False
+    sandbox_writable: tuple[Path, ...] = ()
     etl_hang_timeout_s: float = 600.0
 
     @property
@@ -119,6 +126,8 @@ class Settings:
             gang_port=whole(GANG_PORT, environment, 0),
             savepoint_s=SAVEPOINT_S.of(environment),
             task_log_bytes=whole(TASK_LOG_MIB, environment, 64) << 20,
+            sandbox=sandbox_settings.mode(environment),
+            sandbox_writable=sandbox_settings.writable(environment),
         )
 
 

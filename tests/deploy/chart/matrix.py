@@ -69,6 +69,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
                 "enabled": True,
                 "url": "http://mlflow.mlflow:5000",
                 "experiments": ["digits"],
+                "registry": True,
                 "existingSecret": "our-mlflow",
             }
         },
@@ -114,6 +115,8 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "graceS": 60,
             "savepointS": 0,
             "taskLogMiB": 0,
+            "sandbox": "on",
+            "sandboxWritable": ["/data/cache", "/opt/models"],
             "deviceMemory": "1.5GiB",
             "gangs": {"enabled": True, "port": 7191},
             "shards": {"size": "100Gi", "className": "gp3", "whenScaled": "Delete"},

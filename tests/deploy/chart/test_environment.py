@@ -204,6 +204,25 @@ def test_units_share_devices_only_where_that_is_asked_for() -> None:
         assert seats == wanted
 
 
+def test_the_sandbox_is_on_only_where_that_is_asked_for() -> None:
+    """As a word or as YAML reads that word; both containers of a worker run user code."""
+    asked = {"plain": {}, "on": {"sandbox": "on"}, "yaml": {"sandbox": True}, "off": {"sandbox": False}}
+    asked["with"] = {"sandbox": "on", "sandboxWritable": ["/a", "/b"]}
+    found = render_each({name: {"worker": worker} for name, worker in asked.items()})
+    for name, wanted in (
+        ("plain", ()),
+        ("on", ("on",)),
+        ("yaml", ("on",)),
+        ("off", ()),
+        ("with", ("on", "/a:/b")),
+    ):
+        told = dict(found[name].containers())
+        for container in ("worker", "etl"):
+            variables = told[f"worker/{container}"]["env"]
+            said = tuple(each["value"] for each in variables if each["name"].startswith("CEREBRO_SANDBOX"))
+            assert said == wanted
+
+
 def test_two_workers_on_two_cores_are_as_fast_as_with_one_core_told() -> None:
     """The pods of the default values are those of ``worker.cores=1``, to the letter."""
     kept = {"auth": {"existingSecret": "ours"}}

@@ -28,6 +28,7 @@ class Signed:
 
     app: Flask
     service: Service
+    store: KvsClient
     clock: Clock
     monotonic: Clock
 
@@ -75,5 +76,5 @@ def signed(service: Service, **changes: object) -> Iterator[Signed]:
     clock, monotonic = Clock(), Clock()
     app = create_app(own, store, clock=clock, monotonic=monotonic)
     app.testing = False
-    yield Signed(app=app, service=service, clock=clock, monotonic=monotonic)
+    yield Signed(app=app, service=service, store=store, clock=clock, monotonic=monotonic)
     store.close()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from cerebro.contract.events import RunStopRequested
-from cerebro.contract.identity import Role
+from cerebro.contract.identity import Role, operator_word
+from cerebro.contract.quotas import Quota
+from cerebro.errors import UnauthorizedError
 from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from tests.dispatcher.fakes import Browser
-from tests.dispatcher.users.signed import Signed
+from tests.dispatcher.users.signed import Signed, signed
+from tests.kvs_api.real import Service
 from tests.kvs_api.users.people import OPERATOR, SERVICES
 
 STOP = {"action": "stop_run", "run": "etl-1"}
@@ -181,3 +186,78 @@ def test_downloads_are_audited(place: Signed, people: dict[str, str]) -> None:
     headers = {"Authorization": f"Bearer {people['ada']}"}
     assert place.app.test_client().get("/api/volumes/shared/none", headers=headers).status_code == 404
     assert not any("downloaded" in what for _, what in place.audited())
+
+
+def test_a_download_in_pieces_is_audited_once(
+    users_service: Service, place: Signed, people: dict[str, str], tmp_path: Path
+) -> None:
+    """In whatever order they come, and without the first one, too. Another person's, and one after a long pause, is
+    another download; what was not sent is none. A whole file is one each time."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    folder = volumes.shared / "predictions"
+    folder.mkdir(parents=True)
+    (folder / "x.arrow").write_bytes(bytes(100))
+    path = "/api/volumes/shared/predictions/x.arrow"
+    with signed(users_service, volumes=volumes) as there:
+
+        def fetch(who: str, piece: str = "", status: int = 206) -> None:
+            headers = {"Authorization": f"Bearer {people[who]}"} | (
+                {"Range": f"bytes={piece}"} if piece else {}
+            )
+            answer = there.app.test_client().get(path, headers=headers)
+            assert answer.status_code == status
+            answer.close()
+
+        def downloads() -> list[str]:
+            return [by for by, what in place.audited() if what == "downloaded shared/predictions/x.arrow"]
+
+        fetch("ada", "999-", 416)
+        assert downloads() == []
+        for piece in ("50-99", "0-49", "50-99"):
+            fetch("ada", piece)
+        assert downloads() == ["ada"]
+        fetch("bob", "1-")
+        there.monotonic.now += 601.0
+        fetch("ada", "0-")
+        assert downloads() == ["ada", "bob", "ada"]
+        fetch("bob", status=200)
+        fetch("bob", status=200)
+        assert downloads() == ["ada", "bob", "ada", "bob", "bob"]
+
+
+def test_a_session_of_the_clusters_token_ends_when_it_changes(
+    users_service: Service, place: Signed, people: dict[str, str]
+) -> None:
+    """The operator who has signed in before is asked for the new token; sessions of people go on. The cookie, and what
+    the page says to the store, show neither token."""
+    operator, ada = place.browser(OPERATOR), place.browser(people["ada"])
+    assert operator.get("/fragments/experiments").status_code == 200
+    word = operator_word(OPERATOR)
+    assert OPERATOR not in word
+    with Service(
+        users_service.database, has_users=True, service_tokens=SERVICES, token="another-" * 5
+    ) as changed:
+        store = KvsClient(changed.address, SERVICES[Role.DISPATCHER], retry_for_s=1.0)
+        assert store.whoami(acts_for=operator_word("another-" * 5)).name == "admin"
+        for old in (word, "operator", "operator "):
+            with pytest.raises(UnauthorizedError, match="sign in again"):
+                store.whoami(acts_for=old)
+        store.close()
+        place.store.address = changed.address
+        place.monotonic.now += 1.0
+        assert operator.get("/fragments/experiments").status_code == 303
+        assert ada.get("/fragments/experiments").status_code == 200
+    place.store.address = users_service.address
+    assert any(what.startswith("signed in by operator from ") for _, what in place.audited())
+
+
+def test_what_a_project_has_on_volumes_is_on_its_account_page(
+    users_service: Service, place: Signed, people: dict[str, str]
+) -> None:
+    """Beside what it may have."""
+    controller = place.client(SERVICES[Role.CONTROLLER])
+    controller.note_bytes({"digits": 3_400_000_000})
+    controller.close()
+    place.client().set_quota("vision", Quota(bytes=2 * 10**12))
+    page = place.browser(people["ada"]).get("/account").text
+    assert '3.2 GiB<span class="quiet">/1.8 TiB</span>' in page

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from cerebro.contract.events import ModelsAdded, RunRequested
+from cerebro.contract.events import DeletionRequested, ModelsAdded, RunRequested
 from cerebro.contract.identity import Role
 from cerebro.contract.quotas import Quota
 from cerebro.contract.records import Hyperparameters
@@ -143,3 +143,76 @@ def test_quotas_are_audited(place: Place) -> None:
     assert place.ask(SERVICES[Role.DISPATCHER], "GET /v1/quotas").status_code == 200
     (told,) = place.store.usages()
     assert told.quota == Quota(open_runs=2)
+
+
+def test_bytes_are_counted_by_project_and_refuse_what_begins(place: Place) -> None:
+    """As the controller measures them, over all experiments of a project; 409 with what is used and what is allowed.
+    What is measured again, or is gone, counts as it is now; another project's do not count."""
+    ada, bob = place.person("ada", Role.MEMBER, "vision"), place.person("bob", Role.MEMBER, "text")
+    for name in ("one", "two"):
+        place.create(ada, name)
+    place.create(bob, "three")
+    controller = SERVICES[Role.CONTROLLER]
+
+    def measure(**found: int) -> Any:
+        return place.ask(
+            controller,
+            "POST /v1/bytes",
+            {"measured": [{"name": name, "bytes": number} for name, number in found.items()]},
+        ).json
+
+    limit(place, "vision", bytes=10**13)
+    assert measure(one=6 * 10**12, two=3 * 10**12 + 1, three=5, unknown=7) == {
+        "is_counted": True,
+        "known": ["one", "two", "three"],
+    }
+    assert place.append(ada, requested("etl-1"), "one").status_code == 200
+    measure(two=4 * 10**12 + 1)
+    answer = place.append(ada, requested("etl-1"), "two")
+    assert (answer.status_code, answer.json["message"] if answer.json else "") == (
+        409,
+        "project 'vision' would be over its quota of bytes of checkpoints and predictions: 10,000,000,000,001 used, "
+        "10,000,000,000,000 allowed. Delete experiments that nobody needs, or ask an admin to raise it (`cerebro "
+        "quota`)",
+    )
+    used = {usage.name: usage.bytes for usage in place.store.usages()}
+    assert used == {"vision": 10**13 + 1, "text": 5}
+    measure(one=0, three=0)
+    assert {usage.name: usage.bytes for usage in place.store.usages()} == {"vision": 4 * 10**12 + 1}
+    assert place.append(ada, requested("etl-1"), "two").status_code == 200
+
+
+def test_an_experiment_that_is_deleted_has_no_bytes(service: Service, place: Place) -> None:
+    """Nothing of it is counted any more, and nothing is when it is measured late."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    place.create(ada)
+    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as own:
+        controller = own.client(SERVICES[Role.CONTROLLER])
+        assert controller.note_bytes({"one": 9}) == ("one",)
+        assert place.append(ada, DeletionRequested()).status_code == 200
+        leader = controller.lead("test", 5.0)
+        controller.delete_experiment("one", leader.term)
+        assert controller.note_bytes({"one": 9}) == ()
+        controller.close()
+    assert place.store.usages() == ()
+
+
+def test_without_users_no_bytes_are_counted(service: Service) -> None:
+    """And the controller is told so."""
+    assert service.client().note_bytes({"one": 9}) is None
+
+
+def test_what_is_used_is_told_without_looking_through_the_store(service: Service, place: Place) -> None:
+    """Accounts are listed. Those of a store of before are found once, by one look through it; those whose hours are too
+    long ago are left out."""
+    with redis.Redis.from_url(service.database.url) as client:
+        today = str(int(time.time() // 86400))
+        for account in ("project:vision", "owner:ada"):
+            client.hset(f"cerebro:1:hours:{account}", today, 3.6e6)
+        before = int(client.info("commandstats").get("cmdstat_scan", {"calls": 0})["calls"])
+        found = [{(usage.name, usage.worker_hours) for usage in place.store.usages()} for _ in range(3)]
+        assert found == [{("ada", 1.0), ("vision", 1.0)}] * 3
+        assert int(client.info("commandstats")["cmdstat_scan"]["calls"]) == before + 1
+        client.delete("cerebro:1:hours:owner:ada")
+        assert [usage.name for usage in place.store.usages()] == ["vision"]
+        assert client.smembers("cerebro:1:accounts") == {b"", b"project:vision"}

@@ -78,6 +78,7 @@ TABLE: dict[str, set[str]] = {
     "PUT /v1/archives/{sha256}": {M, A},
     "GET /v1/archives/{sha256}": {V, M, A, C, W, D},
     "GET /v1/quotas": READERS,
+    "POST /v1/bytes": {C},
     "PUT /v1/quotas/{name}": {A},
     "GET /v1/whoami": ALL,
     "GET /v1/tokens": PEOPLE,
@@ -154,6 +155,8 @@ def test_a_token_may_have_fewer_scopes_than_its_role(place: Place) -> None:
         "nonsense",
         "token",
         "token ../x",
+        "operator",
+        "operator " + "0" * 64,
     ],
 )
 def test_the_dispatcher_acts_for_people_alone(place: Place, somebody: Any) -> None:

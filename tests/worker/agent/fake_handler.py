@@ -147,6 +147,13 @@ class Handler:
         print(f"threads {self._context.cores} {os.environ.get('OMP_NUM_THREADS')}")  # noqa: T201
         if ranks:
             print(f"rank {ranks.rank} of {ranks.size} in {ranks.folder}")  # noqa: T201
+        if do.startswith("write "):
+            Path(do.removeprefix("write ")).write_text("user code's")
+        if do == "odd denial":
+            text = "[Errno 13] Permission denied: '%s'"
+            raise PermissionError("\n".join(text % name for name in ("x" * 100_000, "\0", "a/" * 5000)))
+        if do.startswith("read "):
+            print(Path(do.removeprefix("read ")).read_text())  # noqa: T201 - user code prints
         if do == "raise":
             raise ValueError("boom")
         if do == "lost":

@@ -94,6 +94,14 @@
 {{- end }}
 - name: CEREBRO_TASK_LOG_MIB
   value: {{ $worker.taskLogMiB | quote }}
+{{- if has (toString $worker.sandbox) (list "on" "true") }}
+- name: CEREBRO_SANDBOX
+  value: "on"
+{{- with $worker.sandboxWritable }}
+- name: CEREBRO_SANDBOX_WRITABLE
+  value: {{ join ":" . | quote }}
+{{- end }}
+{{- end }}
 {{- if and $worker.gangs.enabled (ne .container "etl") }}
 - name: CEREBRO_ADDRESS
   valueFrom:

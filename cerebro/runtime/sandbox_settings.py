@@ -1,0 +1,39 @@
+"""The two variables of the sandbox: read by workers and `cerebro doctor`, checked by `cerebro up`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from cerebro.errors import ClusterError
+
+MODE, WRITABLE = "CEREBRO_SANDBOX", "CEREBRO_SANDBOX_WRITABLE"
+
+
+def mode(environment: Mapping[str, str]) -> bool:
+    """Whether the sandbox is on.
+
+    Raises:
+        ClusterError: what is set is neither on nor off.
+    """
+    said = environment.get(MODE, "") or "off"
+    if said not in ("off", "on"):
+        raise ClusterError(f"{MODE} is {said!r}, expected off or on (worker.sandbox of the chart)")
+    return said == "on"
+
+
+def writable(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Further folders that all user code may write to.
+
+    Raises:
+        ClusterError: one of them is no absolute path.
+    """
+    paths = tuple(Path(text) for text in environment.get(WRITABLE, "").split(os.pathsep) if text)
+    for path in paths:
+        if not path.is_absolute():
+            raise ClusterError(
+                f"{WRITABLE} has {str(path)!r}, expected absolute paths with {os.pathsep!r} between them "
+                "(worker.sandboxWritable of the chart)"
+            )
+    return paths

@@ -1,0 +1,296 @@
+"""The sandbox against accidents: which files a process with user code may touch, by the kernel's Landlock.
+
+Owns what belongs to whom: an experiment its checkpoints, predictions and logs; a data set its shards. Everybody has the
+temporary folders and the caches. All else may be read, but for what belongs to other experiments. It keeps users from
+each other's mistakes, not from malice: they share a user id, caches and the network.
+
+`rights_of` is pure. `Sandbox` is what a process with user code has of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cerebro.contract.tasks import Failure
+from cerebro.errors import ClusterError, RetryableError
+from cerebro.runtime import landlock
+from cerebro.runtime.sandbox_settings import MODE, WRITABLE
+from cerebro.runtime.volumes import Volumes
+
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
+_CACHES = (".cache", ".nv", ".triton", ".keras")
+"""In the user's home: what downloads and compilers keep."""
+_MADE = (".cache", ".triton")
+"""Those that are made where they are missing: a rule needs a folder, and who uses these fails without."""
+_CACHE_VARIABLES = (
+    "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH",
+    "KERAS_HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR",
+)  # fmt: skip
+_DEVICES = (Path("/dev"), Path("/proc"))
+_KINDS: Mapping[str, Literal["data", "search"]] = {"etl": "data", "fitting": "data", "search": "search"}
+_DENIED = re.compile(r"\[Errno (?:13|18)\] [^:\n]+: '([^'\n]+)'(?: -> '([^'\n]+)')?")
+"""How Python tells of EACCES and EXDEV, which Landlock refuses with."""
+_MOST_MESSAGE = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What a process works for; another one needs another process.
+
+    Attributes:
+        work: on a data set, on models, or for a search, which has no files.
+    """
+
+    experiment: str
+    dataset: str
+    work: Literal["data", "models", "search"]
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Scope:
+        """Of a task's body as it is sent."""
+        return cls(
+            experiment=body["experiment"],
+            dataset=body["dataset"],
+            work=_KINDS.get(body["kind"], "models"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rights:
+    """Resolved paths, each with all that is beneath it.
+
+    Attributes:
+        own: folders of the experiment or data set, which are made where they are missing. Read and written.
+        common: temporary folders, caches, and what the administrator allows. Read and written.
+        closed: what holds others' files: neither read nor written, but for `own` and `opened` beneath it.
+        opened: read.
+    """
+
+    own: tuple[Path, ...]
+    common: tuple[Path, ...]
+    closed: tuple[Path, ...]
+    opened: tuple[Path, ...]
+
+    def may_write(self, path: Path) -> bool:
+        """Whether a file there may be made, changed, removed. An absolute path without links."""
+        return any(path.is_relative_to(folder) for folder in (*self.own, *self.common))
+
+    def may_read(self, path: Path) -> bool:
+        """Whether a file there may be read."""
+        is_closed = any(path.is_relative_to(folder) for folder in self.closed)
+        return not is_closed or self.may_write(path) or any(path.is_relative_to(p) for p in self.opened)
+
+
+def common_folders(
+    environment: Mapping[str, str], temporary: Path, further: Iterable[Path], volumes: Volumes
+) -> tuple[Path, ...]:
+    """What everybody may write to: temporary folders, caches, `further`; without those that a volume lies in, which
+    would be opened with them.
+
+    Args:
+        temporary: where this process makes temporary files.
+    """
+    caches = [Path(environment[name]) for name in _CACHE_VARIABLES if environment.get(name)]
+    if home := environment.get("HOME", ""):
+        caches += [Path(home, name) for name in _CACHES]
+    found = (temporary, *map(Path, TEMPORARY), *caches, *further)
+    roots = [root.resolve() for root in _roots(volumes)]
+    resolved = dict.fromkeys(path.resolve() for path in found if path.is_absolute())
+    return tuple(path for path in resolved if not any(root.is_relative_to(path) for root in roots))
+
+
+def rights_of(scope: Scope, volumes: Volumes, common: Sequence[Path]) -> Rights:
+    """What a process may touch that works for `scope`.
+
+    Args:
+        common: as of `common_folders`.
+    """
+    shards, shared, checkpoints = (
+        path.resolve() for path in (volumes.shards, volumes.shared, volumes.checkpoints)
+    )
+    logs = volumes.logs.resolve() / "tasks" / scope.experiment
+    data = tuple(root / "datasets" / scope.dataset for root in (shards, shared))
+    downloads = shards / "downloads" / scope.dataset
+    own: tuple[Path, ...] = (logs,)
+    opened: tuple[Path, ...] = ()
+    if scope.work == "data":
+        own += (*data, downloads, shards / "misc")
+    elif scope.work == "models":
+        predictions = shared / "predictions" / scope.experiment
+        own += (checkpoints / scope.experiment, predictions, shards / "misc", shards / "ranks")
+        opened = (*data, downloads, volumes.registry.resolve())
+    closed = (
+        checkpoints,
+        *(root / "datasets" for root in (shards, shared)),
+        shared / "predictions",
+        shards / "downloads",
+        volumes.logs.resolve() / "tasks",
+    )
+    return Rights(own=own, common=tuple(common), closed=closed, opened=opened)
+
+
+def outside(closed: Collection[Path], names: Callable[[Path], Iterable[Path]]) -> Iterator[Path]:
+    """The largest files and folders that hold nothing of `closed`; together all that there is but that.
+
+    Args:
+        closed: absolute paths without links.
+        names: of a folder, what is in it, without links.
+    """
+    ways = {parent for path in closed for parent in path.parents}
+
+    def walk(path: Path) -> Iterator[Path]:
+        if path in closed:
+            return
+        if path not in ways:
+            yield path
+            return
+        for each in names(path):
+            yield from walk(each)
+
+    yield from walk(Path("/"))
+
+
+def check(volumes: Volumes, further: Sequence[Path]) -> None:
+    """To be called before a worker begins whose sandbox is on.
+
+    Raises:
+        ClusterError: the kernel refuses, or the volumes lie where everybody may write.
+    """
+    if reason := landlock.why_not_enforced():
+        raise ClusterError(
+            f"{MODE} is on, but {reason}. Mend that, or set {MODE}=off (worker.sandbox of the chart)"
+        )
+    temporary = Path(tempfile.gettempdir()).resolve()
+    if inside := [root for root in _roots(volumes) if root.resolve().is_relative_to(temporary)]:
+        raise ClusterError(
+            f"{MODE} is on, but the volume {inside[0]} lies in {temporary}, where all code may write: have the "
+            "volumes elsewhere, or set TMPDIR to another folder"
+        )
+    for path in further:
+        if inside := [root for root in _roots(volumes) if _overlap(root.resolve(), path.resolve())]:
+            raise ClusterError(
+                f"{WRITABLE} has {path}, and the volume {inside[0]} is there, with everybody's files: name folders "
+                "beside the volumes"
+            )
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def _roots(volumes: Volumes) -> tuple[Path, ...]:
+    """Where others' files are."""
+    return (
+        volumes.shards, volumes.shared, volumes.checkpoints, volumes.metrics, volumes.code, volumes.logs,
+    )  # fmt: skip
+
+
+class Sandbox:
+    """Of a process with user code: it is let out for one scope, and that once.
+
+    Args:
+        is_on: else every task is admitted, and nothing done.
+        further: folders that all may write to.
+    """
+
+    def __init__(self, volumes: Volumes, *, is_on: bool, further: Sequence[Path] = ()) -> None:
+        self._volumes, self._is_on, self._further = volumes, is_on, further
+        self._scope: Scope | None = None
+        self._rights: Rights | None = None
+        self._folders: dict[Path, tuple[int, int] | None] = {}
+
+    def admits(self, body: Mapping[str, Any]) -> bool:
+        """Whether this process may do a task, by what it may touch already. Folders that were removed and made again,
+        as those of an experiment that was deleted are, are others to the kernel."""
+        if self._scope is None:
+            return True
+        return self._scope == Scope.of(body) and self._folders == _identities(self._folders)
+
+    def enter(self, body: Mapping[str, Any]) -> None:
+        """Give up all rights that the task does not need; nothing if that was done, or the sandbox is off.
+
+        Raises:
+            RetryableError: the kernel refused.
+        """
+        if not self._is_on or self._scope is not None:
+            return
+        scope = Scope.of(body)
+        temporary = Path(tempfile.gettempdir())
+        common = common_folders(os.environ, temporary, self._further, self._volumes)
+        rights = rights_of(scope, self._volumes, common)
+        made = (Path.home() / name for name in _MADE)
+        for folder in (*rights.own, *(cache for cache in made if cache.resolve() in common)):
+            with suppress(OSError):  # a volume that is not mounted here; who needs it says so
+                folder.mkdir(parents=True, exist_ok=True)
+        try:
+            landlock.restrict(
+                read=(*outside(rights.closed, _names), *rights.opened),
+                write=(*rights.own, *rights.common),
+                write_files=_DEVICES,
+            )
+        except OSError as cause:
+            raise RetryableError(
+                f"the sandbox of this worker cannot be made: {cause}. `cerebro doctor` there says more; "
+                f"{MODE}=off (worker.sandbox of the chart) does without"
+            ) from cause
+        self._scope, self._rights = scope, rights
+        self._folders = _identities((*rights.own, *rights.opened))
+
+    def told(self, failure: Failure) -> Failure:
+        """The failure of a task, with a sentence more where the sandbox has refused a path."""
+        if (path := self._refused(failure.text)) is None or self._scope is None:
+            return failure
+        own = "data set" if self._scope.work == "data" else "checkpoints, predictions"
+        sentence = (
+            f"The sandbox of this worker refused {path}: code of experiment {self._scope.experiment!r} may write to "
+            f"its own {own} and logs, to temporary folders ({tempfile.gettempdir()}, /dev/shm) and to caches, and "
+            "cannot read others' data sets, checkpoints and predictions. Write there; or have the folder allowed "
+            f"({WRITABLE}, worker.sandboxWritable of the chart), or the sandbox switched off ({MODE}=off, "
+            "worker.sandbox)"
+        )
+        message = failure.message.rstrip(". \n")
+        short = len(message) <= _MOST_MESSAGE and "\n" not in message
+        return failure.model_copy(
+            update={"message": f"{message}. {sentence}" if short else f"{sentence}.\n{message}"}
+        )
+
+    def _refused(self, text: str) -> Path | None:
+        """The last path that a text of Python's tells of as denied, if it was not the file's own rights."""
+        if self._rights is None:
+            return None
+        for found in reversed(_DENIED.findall(text)):
+            for name in filter(None, reversed(found)):
+                # Whatever user code has put into its text: no path may be that long, or have such a character.
+                with suppress(OSError, ValueError):
+                    path = Path(os.path.realpath(name))
+                    if _is_denied(path, self._rights):
+                        return path
+        return None
+
+
+def _is_denied(path: Path, rights: Rights) -> bool:
+    there = next(each for each in (path, *path.parents) if each.exists())
+    is_writing = not rights.may_write(path) and os.access(there, os.W_OK)
+    return is_writing or not rights.may_read(path)
+
+
+def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:
+    found: dict[Path, tuple[int, int] | None] = dict.fromkeys(paths)
+    for path in found:
+        with suppress(OSError):
+            facts = path.stat()
+            found[path] = facts.st_dev, facts.st_ino
+    return found
+
+
+def _names(folder: Path) -> list[Path]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        return [Path(entry.path) for entry in entries if not entry.is_symlink()]
+    return []

@@ -1,0 +1,121 @@
+"""What experiments have on volumes: measured cheaply, told to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.identity import Role
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
+from controller import measured_bytes
+from controller.measured_bytes import MeasuredBytes, folder_bytes
+from tests.kvs_api.bench import requested
+from tests.kvs_api.real import Service
+from tests.kvs_api.users.people import OPERATOR, SERVICES, Place, opened
+
+
+def write(path: Path, num_bytes: int) -> None:
+    """A file with so many bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * num_bytes)
+
+
+@pytest.fixture
+def place(service: Service) -> Place:
+    """A store with users."""
+    return opened(service.database)
+
+
+@pytest.fixture
+def controller(service: Service, place: Place) -> Iterator[KvsClient]:
+    """The controller's client of it."""
+    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as own:
+        client = own.client(SERVICES[Role.CONTROLLER])
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Volumes:
+    """Empty ones."""
+    return Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "v")})
+
+
+def used(place: Place) -> dict[str, int]:
+    """By project."""
+    return {usage.name: usage.bytes for usage in place.store.usages() if usage.bytes}
+
+
+def test_checkpoints_and_predictions_are_measured_and_nothing_else(
+    place: Place, controller: KvsClient, volumes: Volumes, tmp_path: Path
+) -> None:
+    """With what they were when they are measured again. Trash, registered models, other names, and what links lead to
+    are no experiment's."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    place.create(ada)
+    checkpoints, predictions = volumes.checkpoints, volumes.shared / "predictions"
+    write(checkpoints / "one/fit-1/m00/a.pt", 1000)
+    write(predictions / "one/predict-1/m00.arrow", 30)
+    for other in (".trash/one/a.pt", ".registry/digits/v1/model.pt", "Not A Name/x", "unknown/fit-1/x"):
+        write(checkpoints / other, 5)
+    write(tmp_path / "elsewhere/x", 500)
+    (checkpoints / "one/link").symlink_to(tmp_path / "elsewhere")
+    (checkpoints / "one/file").symlink_to(tmp_path / "elsewhere/x")
+    (checkpoints / "two").symlink_to(checkpoints / "one")
+    measured = MeasuredBytes(controller, volumes)
+    measured.look()
+    assert used(place) == {"vision": 1030}
+    (checkpoints / "one/fit-1/m00/a.pt").unlink()
+    measured.look()
+    assert used(place) == {"vision": 30}
+    for path in (predictions / "one/predict-1/m00.arrow", checkpoints / "one/link", checkpoints / "one/file"):
+        path.unlink()
+    MeasuredBytes(controller, volumes).look()  # another life of the controller
+    assert used(place) == {}
+
+
+def test_experiments_with_open_runs_are_measured_at_each_look_and_the_others_in_turns(
+    place: Place, controller: KvsClient, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, a look measures no more than it has time for; after some looks each one was measured."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    names = [f"e{number}" for number in range(7)]
+    for name in names:
+        place.create(ada, name)
+        write(volumes.checkpoints / name / "a.pt", 1)
+    assert place.append(ada, requested("etl-1"), "e3").status_code == 200
+    looked: list[str] = []
+
+    def counted(folder: Path) -> int:
+        if folder.parent == volumes.checkpoints:
+            looked.append(folder.name)
+        return folder_bytes(folder)
+
+    monkeypatch.setattr(measured_bytes, "folder_bytes", counted)
+    # Two of those without open runs are begun before the time is over.
+    measured = MeasuredBytes(controller, volumes, monotonic=lambda: float(len(looked)))
+    seen = []
+    for _ in range(4):
+        looked.clear()
+        measured.look()
+        seen.append(looked.copy())
+    assert all(look[0] == "e3" and len(look) == 3 for look in seen)
+    assert {name for look in seen for name in look} == set(names)
+    assert used(place) == {"vision": 7}
+
+
+def test_nothing_is_measured_where_nothing_is_counted(
+    service: Service, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without users a look is one question."""
+    monkeypatch.setattr(measured_bytes, "folder_bytes", lambda _: pytest.fail("measured"))
+    write(volumes.checkpoints / "one/a.pt", 1)
+    MeasuredBytes(service.client(), volumes).look()
+
+
+def test_a_folder_that_goes_meanwhile_counts_as_nothing(tmp_path: Path) -> None:
+    """So does one that was never there."""
+    assert folder_bytes(tmp_path / "none") == 0

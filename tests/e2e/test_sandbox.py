@@ -1,0 +1,72 @@
+"""A whole cluster whose sandbox is on: nothing that handlers do is refused, and a careless user's code is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.errors import RunFailedError
+from cerebro.runtime import landlock
+from tests.e2e.conftest import MakeLab
+from tests.e2e.specs import TinyETL, TinyTraining
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(landlock.why_unavailable()), reason=f"not here: {landlock.why_unavailable()}"),
+]
+
+
+class CarelessTraining(TinyTraining):
+    """Empties a folder that is not its own."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """As ever, after a mistake."""
+        for path in Path(self.folder).rglob("*.pt"):
+            path.unlink()
+        return super().train(models, checkpoint, dataloader, hyperparams)
+
+
+class CarelessETL(TinyETL):
+    """Writes beside what it reads."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        """As ever, after a mistake."""
+        Path(self.folder, "cache").write_text("x")
+        return super().row_preprocessor(row, mode, object_dir)
+
+
+def test_everything_works_in_the_sandbox_and_a_careless_experiment_harms_no_other(
+    own_lab: MakeLab, tmp_path: Path
+) -> None:
+    """Preprocessing, training, tests and predictions of two experiments with the same code, whose weights are those of
+    a training in one process. Then code that removes the first one's checkpoints fails and says why, and they are
+    there."""
+    (tmp_path / "temporary").mkdir()
+    lab = own_lab(workers=2, CEREBRO_SANDBOX="on", TMPDIR=str(tmp_path / "temporary"), HOME=str(tmp_path))
+    first = lab.prepared(locators=lab.tables(train=40, valid=12, predict=6))
+    second = lab.prepared()
+    for experiment in (first, second):
+        assert lab.result(lab.fit(experiment, TinyTraining()), experiment).failures() == {}
+        lab.check(experiment)
+    assert len(first.run_test(split="valid", progress=False)) == 1
+    assert len(first.run_predict(progress=False)) == 6
+    folder = lab.volumes.checkpoints / first.name
+    before = {path: path.stat().st_size for path in folder.rglob("*.pt")}
+    assert before
+    with pytest.raises(RunFailedError, match=r"The sandbox of this worker refused .*/checkpoints/"):
+        lab.result(lab.fit(second, CarelessTraining(str(folder)), tags="ab"), second)
+    assert {path: path.stat().st_size for path in folder.rglob("*.pt")} == before
+    third = lab.experiment()
+    with pytest.raises(RunFailedError, match="The sandbox of this worker refused"):
+        third.run_etl(CarelessETL(str(tmp_path)), progress=False)
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,163 @@
+"""What a push of registered models needs of MLflow's model registry, and what is to be seen there: one class of tests
+for the real one and for the stand-in.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.contract.records import Locator, Locators
+from cerebro.contract.registry import ModelVersion, RegisteredModel, Registration
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.exports.mlflow_registry import RegistryExport
+from cerebro.exports.mlflow_server import MlflowServer
+from cerebro.exports.projection import Place, Projection
+from tests.exports.logged import record, story
+from tests.exports.tracking_contract import export, seen
+
+
+def version(name: str, number: int, *, experiment: str = "", state: Any = "ready") -> ModelVersion:
+    """A version of a model of `experiment`, which is that of `story`."""
+    of = record(experiment or f"of-{name}").model_copy(
+        update={"locators": Locators(train=Locator(metadata="m.csv"))}
+    )
+    reference = CheckpointRef(name=f".registry/{name}/v{number}/model.pt", checksum="c", size=1)
+    return ModelVersion(
+        name=name,
+        version=number,
+        state=state,
+        error="gone" if state == "failed" else "",
+        created=100.0 + number,
+        source=Registration(
+            experiment=of.name, run="fit-1", model="m00", epoch=2, checkpoint=reference, code="a" * 64,
+            dataset="d", hyperparams={"lr": 0.1, "läyers": [1, 2]}, metric="loss", value=0.5,
+            metrics={"valid/loss": 0.5}, author="ada",
+        ),
+        experiment=of,
+        checkpoint=reference if state == "ready" else None,
+    )  # fmt: skip
+
+
+def model(name: str, *numbers: int, **aliases: int) -> RegisteredModel:
+    """A registered model with these versions."""
+    return RegisteredModel(
+        name=name, versions=tuple(version(name, number) for number in numbers), aliases=aliases
+    )
+
+
+def push(address: str, of: RegisteredModel, folder: Path | None = None) -> int:
+    """How many versions were made."""
+    checkpoint = (lambda reference: folder / "model.pt") if folder else None
+    registry = RegistryExport(MlflowServer(address, {}, patience_s=30), checkpoint)
+    registry.push([of])
+    return registry.sent
+
+
+def versions(address: str, name: str) -> dict[str, dict[str, Any]]:
+    """What there is of a model, by what it is of ours; each once."""
+    server = MlflowServer(address, {}, patience_s=5)
+    found: dict[str, dict[str, Any]] = {}
+    page = ""
+    while True:
+        more = {"page_token": page} if page else {}
+        answer = server.get("model-versions/search", filter=f"name='{name}'", max_results="100", **more)
+        for each in answer.get("model_versions", ()):
+            tags = {tag["key"]: tag["value"] for tag in each.get("tags", ())}
+            key = tags.get("cerebro.version", f"foreign {each['version']}")
+            assert key not in found, f"two versions for {key}"
+            found[key] = each | {"tags": tags}
+        page = answer.get("next_page_token", "")
+        if not page:
+            return found
+
+
+def aliases(address: str, name: str) -> Mapping[str, str]:
+    """What the aliases of a model mean, as our versions."""
+    told = MlflowServer(address, {}).get("registered-models/get", name=name)["registered_model"]
+    of = {each["version"]: key for key, each in versions(address, name).items()}
+    return {each["alias"]: of[str(each["version"])] for each in told.get("aliases", ())}
+
+
+class RegistryContract:
+    """The tests; a subclass gives `address`."""
+
+    @pytest.fixture
+    def name(self) -> str:
+        """A model that the server has not seen."""
+        return f"r{uuid.uuid4().hex[:12]}"
+
+    def test_each_version_that_is_ready_is_there_once(self, address: str, name: str) -> None:
+        """However often it is pushed, with what is known of it; what is being copied comes when it is ready."""
+        assert push(address, model(name, 1, 2)) == 2
+        assert push(address, model(name, 1, 2)) == 0
+        more = version(name, 3, state="copying"), version(name, 4, state="failed")
+        waiting = RegisteredModel(name=name, versions=(version(name, 1), version(name, 2), *more))
+        assert push(address, waiting) == 0
+        assert push(address, model(name, 1, 2, 3)) == 1
+        found = versions(address, name)
+        assert sorted(found) == [f"{name}/1", f"{name}/2", f"{name}/3"]
+        told = found[f"{name}/3"]
+        assert (told["tags"]["cerebro.author"], told["tags"]["cerebro.value"]) == ("ada", "0.5")
+        run = MlflowServer(address, {}).get("runs/get", run_id=told["run_id"])["run"]
+        assert (run["info"]["run_name"], run["info"]["status"]) == (f"{name}/3", "FINISHED")
+        assert {each["key"]: each["value"] for each in run["data"]["params"]} == {"lr": "0.1"}
+
+    def test_a_version_refers_to_the_run_that_the_export_of_its_experiment_made(
+        self, address: str, name: str
+    ) -> None:
+        """Where there is one; it is not copied."""
+        of, log = record(f"of-{name}"), story().log
+        export(address, of, log)
+        push(address, model(name, 1))
+        run = seen(address, of, log)[Place("fit-1", "m00")].info["run_id"]
+        assert Projection(of).id_of(Place("fit-1", "m00"))
+        assert versions(address, name)[f"{name}/1"]["run_id"] == run
+
+    def test_aliases_follow_and_those_of_others_stay(self, address: str, name: str) -> None:
+        """Moved, and removed where they were set from here; what others have set, on whatever version, is theirs."""
+        push(address, model(name, 1, 2, champion=1, old=1))
+        assert aliases(address, name) == {"champion": f"{name}/1", "old": f"{name}/1"}
+        push(address, model(name, 1, 2, champion=2, latest=1, v1=1))
+        assert aliases(address, name) == {"champion": f"{name}/2"}
+        server, known = MlflowServer(address, {}), versions(address, name)[f"{name}/1"]
+        given = {"source": known["source"], "run_id": known["run_id"], "tags": []}
+        theirs = server.post("model-versions/create", name=name, **given)
+        number = str(theirs["model_version"]["version"])
+        for alias, of in (("best", number), ("theirs", "1")):
+            server.post("registered-models/alias", name=name, alias=alias, version=of)
+        push(address, model(name, 1, 2, champion=1, best=1))
+        assert aliases(address, name) == {
+            "champion": f"{name}/1", "best": f"foreign {number}", "theirs": f"{name}/1",
+        }  # fmt: skip
+
+    def test_a_version_that_was_deleted_there_stays_so(self, address: str, name: str) -> None:
+        """Who deleted it there did not want it; numbers are MLflow's then."""
+        push(address, model(name, 1, 2, champion=1))
+        server = MlflowServer(address, {})
+        number = versions(address, name)[f"{name}/2"]["version"]
+        server.call("DELETE", "model-versions/delete", {"name": name, "version": number})
+        assert push(address, model(name, 1, 2, 3, champion=3)) == 1
+        found = versions(address, name)
+        assert sorted(found) == [f"{name}/1", f"{name}/3"]
+        assert aliases(address, name) == {"champion": f"{name}/3"}
+
+    def test_checkpoints_are_sent_when_asked_for(self, address: str, name: str, tmp_path: Path) -> None:
+        """With a version, or later to one that is there; once."""
+        (tmp_path / "model.pt").write_bytes(b"weights")
+        push(address, model(name, 1))
+        push(address, model(name, 1, 2), tmp_path)
+        for number in (1, 2):
+            told = versions(address, name)[f"{name}/{number}"]
+            assert told["tags"]["cerebro.checkpoint"] == f".registry/{name}/v{number}/model.pt"
+            assert self.artifact(told["source"]) == b"weights"
+        (tmp_path / "model.pt").unlink()
+        push(address, model(name, 1, 2), tmp_path)  # it is not read again
+
+    def artifact(self, source: str) -> bytes:
+        """The file of a version, by its source."""
+        raise NotImplementedError

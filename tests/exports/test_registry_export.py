@@ -1,0 +1,188 @@
+"""Pushes of registered models into a stand-in for MLflow: the contract, and whatever goes wrong at any request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.cli.program import main
+from cerebro.contract.registry import VersionOutcome
+from cerebro.errors import ExportError, TrackerUnavailableError
+from cerebro.exports.following import Follower
+from cerebro.exports.mlflow_registry import RegistryExport
+from cerebro.exports.mlflow_server import MlflowServer
+from cerebro.exports.registered import alias_changes, identity
+from cerebro.runtime.kvs import KvsClient
+from tests.exports.fake_mlflow import Answer, serving
+from tests.exports.fake_registry import FakeRegistry
+from tests.exports.logged import LogStore, record
+from tests.exports.registry_contract import RegistryContract, aliases, model, push, version, versions
+from tests.exports.test_mlflow import Killed, Mortal, patient
+from tests.kvs_api.real import Service
+
+names = st.sampled_from(["a", "b", "c"])
+numbers = st.sampled_from(["1", "2", "3", "4"])
+
+
+@pytest.fixture
+def fake() -> FakeRegistry:
+    return FakeRegistry()
+
+
+@pytest.fixture
+def address(fake: FakeRegistry) -> Iterator[str]:
+    with serving(fake) as there:
+        yield there
+
+
+class TestStandIn(RegistryContract):
+    """The contract."""
+
+    @pytest.fixture(autouse=True)
+    def remember(self, fake: FakeRegistry) -> None:
+        self.fake = fake
+
+    def artifact(self, source: str) -> bytes:
+        return self.fake.files[f"{source.removeprefix('mlflow-artifacts:/')}/model.pt"]
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_push_that_is_killed_at_any_request_doubles_no_version(
+    fake: FakeRegistry, address: str, is_sent: bool, tmp_path: Path
+) -> None:
+    """Killed at its first request, or its second, or any other; and killed again at the fifth after that."""
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    of = model("digits", 1, 2, 3, champion=2, old=1)
+
+    def attempt(server: MlflowServer) -> None:
+        RegistryExport(server, lambda _: tmp_path / "model.pt").push([of])
+
+    for last in range(1, 1000):
+        fake.models.clear()
+        fake.runs.clear()
+        is_killed = False
+        try:
+            attempt(Mortal(address, last, is_sent=is_sent))
+        except Killed:
+            is_killed = True
+            with suppress(Killed):
+                attempt(Mortal(address, 5, is_sent=is_sent))
+            attempt(MlflowServer(address, {}))
+        found = versions(address, "digits")
+        assert sorted(found) == ["digits/1", "digits/2", "digits/3"]
+        assert len({each["run_id"] for each in found.values()}) == len(fake.runs) == 3
+        assert aliases(address, "digits") == {"champion": "digits/2", "old": "digits/1"}
+        if not is_killed:
+            break
+    assert last > 30
+
+
+@pytest.mark.parametrize("status", [429, 500])
+@pytest.mark.parametrize("is_done", [False, True])
+def test_every_third_request_fails_and_no_version_is_doubled(
+    fake: FakeRegistry, address: str, status: int, is_done: bool
+) -> None:
+    """Whether the server had done its part or not before it said that it could not."""
+
+    def fault(number: int, call: str, done: bool) -> Answer | None:
+        return (status, {}) if number % 3 == 0 and done is is_done and call != "a row" else None
+
+    fake.fault = fault
+    server, _ = patient(address)
+    RegistryExport(server).push([model("digits", 1, 2, 3, 4, champion=4)])
+    fake.fault = lambda *_: None
+    assert len(versions(address, "digits")) == 4
+    assert aliases(address, "digits") == {"champion": "digits/4"}
+
+
+def test_what_is_as_it_was_pushed_asks_nothing(
+    fake: FakeRegistry, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--follow` looks every five seconds. What has changed is pushed."""
+    registry = RegistryExport(MlflowServer(address, {}))
+    registry.push([model("digits", 1)])
+    monkeypatch.setattr(fake, "answer", lambda *_: pytest.fail("asked"))
+    registry.push([model("digits", 1)])
+    monkeypatch.undo()
+    registry.push([model("digits", 1, champion=1)])
+    assert aliases(address, "digits") == {"champion": "digits/1"}
+
+
+def test_a_server_without_files_of_its_own_is_named(fake: FakeRegistry, address: str, tmp_path: Path) -> None:
+    """Only where files are wanted."""
+    fake.artifacts = "s3://bucket/{experiment}/{run}/artifacts"
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    with pytest.raises(ExportError, match="--serve-artifacts"):
+        push(address, model("digits", 1), tmp_path)
+    push(address, model("digits", 1))
+    assert versions(address, "digits")["digits/1"]["source"].endswith("/registered/digits/v1")
+
+
+@given(st.dictionaries(names, numbers), st.dictionaries(names, numbers), st.sets(names), st.sets(numbers))
+def test_aliases_come_to_rest_and_nobody_elses_is_touched(
+    wanted: dict[str, str], there: dict[str, str], ours: set[str], ids: set[str]
+) -> None:
+    """From any state, done once nothing is left to do; what is neither set from here nor on a version of ours stays."""
+    versions = ids | set(wanted.values())
+    changes = alias_changes(wanted, there, ours=ours, versions=versions)
+    after = {a: v for a, v in there.items() if a not in changes.removed} | changes.moved
+    known = set(wanted) - set(changes.foreign)
+    again = alias_changes(wanted, after, ours=known, versions=versions)
+    assert (again.moved, again.removed) == ({}, ())
+    for alias, number in there.items():
+        if alias not in ours and number not in versions:
+            assert after[alias] == number
+    assert all(after[alias] == number for alias, number in wanted.items() if alias not in changes.foreign)
+
+
+def test_a_version_of_another_cluster_is_another_one() -> None:
+    """Though name and number are the same."""
+    one = version("digits", 1)
+    assert identity(one) == identity(version("digits", 1))
+    later = one.model_copy(update={"created": one.created + 1})
+    assert len({identity(one), identity(later), identity(version("digits", 2))}) == 3
+
+
+def test_a_follower_pushes_beside_experiments_and_tells_a_problem_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is refused does not stop the experiments; what is away is waited for."""
+    calls = []
+
+    def also() -> None:
+        calls.append(1)
+        raise ExportError("refused") if len(calls) < 3 else TrackerUnavailableError("away")
+
+    follower = Follower(LogStore([], record()), lambda _: pytest.fail("none"), ["none"], also)
+    follower.look()
+    follower.look()
+    with pytest.raises(TrackerUnavailableError):
+        follower.look()
+    assert caplog.text.count("registered models are not sent: refused") == 1
+
+
+def test_the_command_pushes_what_the_store_has(
+    service: Service,
+    kvs: KvsClient,
+    address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Alone, without an experiment to name; with `--follow` it wants one."""
+    monkeypatch.setenv("CEREBRO_SERVER", service.address)
+    monkeypatch.setenv("CEREBRO_TOKEN", service.settings.token)
+    ready = version("digits", 1)
+    kvs.create_experiment(ready.experiment)
+    kvs.register_model("digits", ready.source)
+    kvs.settle_version("digits", VersionOutcome(version=1, checkpoint=ready.checkpoint))
+    command = ["export", "mlflow", "--registry", "--url", address]
+    assert main(command) == 0
+    assert f"1 new versions of registered models are at {address}" in capsys.readouterr().out
+    assert sorted(versions(address, "digits")) == ["digits/1"]
+    assert main([*command, "--follow"]) == 1
+    assert "also name experiments, or give --all" in capsys.readouterr().err

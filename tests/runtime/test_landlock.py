@@ -1,0 +1,150 @@
+"""Landlock's system calls: what a process gives up stays given up, for it and what it starts."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cerebro.runtime import landlock
+from cerebro.runtime.landlock import Access, known_to
+
+needs_landlock = pytest.mark.skipif(
+    bool(landlock.why_unavailable()), reason=f"not enforced here: {landlock.why_unavailable()}"
+)
+
+
+def in_a_fork(work: Callable[[], object]) -> int:
+    """Exit status of a process that does it: 0, or the number of the error of the system."""
+    child = os.fork()
+    if child == 0:
+        status = 255
+        with suppress(BaseException):
+            try:
+                work()
+                status = 0
+            except OSError as error:
+                status = error.errno or 255
+        os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """One to write to, one to read, one for others, each with a file."""
+    found = tmp_path / "mine", tmp_path / "data", tmp_path / "others"
+    for folder in found:
+        folder.mkdir()
+        (folder / "file").write_text("before")
+    return found
+
+
+@needs_landlock
+def test_only_what_is_allowed_is_written_and_read(folders: tuple[Path, Path, Path]) -> None:
+    """Each way to change a file of others is refused, by the kernel, reading them too; one's own goes on."""
+    mine, data, others = folders
+
+    def tried(act: Callable[[], object]) -> int:
+        def work() -> None:
+            landlock.restrict(
+                read=[data, Path("/usr"), Path("/lib"), Path("/etc")],
+                write=[mine],
+                write_files=[Path("/dev")],
+            )
+            act()
+
+        return in_a_fork(work)
+
+    allowed: list[Callable[[], object]] = [
+        lambda: (mine / "new").write_text("x"),
+        lambda: (mine / "folder" / "deep").mkdir(parents=True),
+        lambda: (mine / "file").rename(mine / "folder" / "other"),
+        lambda: os.truncate(mine / "new", 0),
+        (mine / "new").unlink,
+        (data / "file").read_text,
+        lambda: Path("/dev/null").write_text("x"),
+        lambda: list(others.iterdir()),
+        lambda: subprocess.run(["true"], check=True),
+        lambda: Path("/no/such/file").exists(),
+    ]
+    assert [tried(act) for act in allowed] == [0] * len(allowed)
+    (mine / "file").write_text("before")
+    refused: list[Callable[[], object]] = [
+        lambda: (data / "new").write_text("x"),
+        lambda: (data / "file").write_text("x"),
+        (others / "file").read_text,
+        lambda: (others / "file").write_text("x"),
+        lambda: os.truncate(others / "file", 0),
+        (others / "file").unlink,
+        (others / "folder").mkdir,
+        lambda: (others / "link").symlink_to("/"),
+        lambda: (mine / "file").rename(others / "file"),
+        lambda: os.link(others / "file", mine / "linked"),
+        lambda: Path("/dev/made").write_text("x"),
+    ]
+    found = [tried(act) for act in refused]
+    assert set(found) <= {errno.EACCES, errno.EXDEV}
+    assert [(folder / "file").read_text() for folder in folders] == ["before"] * 3
+    assert [path.name for path in others.iterdir()] == ["file"]
+
+
+@needs_landlock
+def test_what_a_process_starts_has_no_more_rights_and_gets_none_back(
+    folders: tuple[Path, Path, Path],
+) -> None:
+    """A program that it starts is held as it is; to allow more afterwards allows nothing more."""
+    mine, _, others = folders
+
+    def work() -> None:
+        landlock.restrict(read=[Path("/")], write=[mine, Path("/dev")])
+        landlock.restrict(read=[Path("/")], write=[mine, others, Path("/dev")])
+        done = subprocess.run(["sh", "-c", f"echo x > {others}/file"], stderr=subprocess.DEVNULL, check=False)
+        if done.returncode == 0:
+            raise OSError(254, "the shell wrote")
+        (others / "file").write_text("x")
+
+    assert in_a_fork(work) == errno.EACCES
+    assert (others / "file").read_text() == "before"
+
+
+@needs_landlock
+def test_a_trial_finds_that_it_is_enforced() -> None:
+    """Where the kernel has it, a process of its own shows that it works."""
+    assert landlock.why_not_enforced() == ""
+    assert landlock.abi_version() >= 1
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [(errno.ENOSYS, "no Landlock"), (errno.EOPNOTSUPP, "lsm="), (errno.EPERM, "seccomp")],
+)
+def test_why_it_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, error: int, named: str) -> None:
+    """An old kernel, one that has it switched off, and a seccomp profile that refuses are told apart."""
+
+    class Library:
+        @staticmethod
+        def syscall(*_: object) -> int:
+            ctypes.set_errno(error)
+            return -1
+
+    monkeypatch.setattr(landlock, "_library", Library)
+    assert named in landlock.why_unavailable()
+    assert landlock.why_not_enforced() == landlock.why_unavailable()
+    assert landlock.abi_version() == 0
+
+
+def test_older_kernels_are_not_asked_for_what_they_do_not_know() -> None:
+    """The kernel refuses a ruleset with an unknown right."""
+    assert Access.REFER not in known_to(1)
+    assert Access.REFER in known_to(2)
+    assert Access.TRUNCATE not in known_to(2)
+    assert all(Access.TRUNCATE in known_to(abi) for abi in (3, 7, 12))
+    assert all(
+        {Access.WRITE_FILE, Access.READ_FILE, Access.MAKE_REG} <= set(known_to(abi)) for abi in (1, 2, 3)
+    )

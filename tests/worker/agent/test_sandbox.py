@@ -1,0 +1,213 @@
+"""The sandbox: user code changes what is its experiment's, and reads nothing that is another one's."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.tasks import Failure, FailureKind, TrainTask
+from cerebro.errors import ClusterError
+from cerebro.runtime import landlock, sandbox_settings
+from cerebro.runtime.numeric_settings import check as check_settings
+from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent import sandbox
+from cerebro.worker.agent.sandbox import Rights, Sandbox, Scope, common_folders, outside, rights_of
+from tests.worker.agent.agents import SHA, Agents
+
+needs_landlock = pytest.mark.skipif(
+    bool(landlock.why_unavailable()), reason=f"not enforced here: {landlock.why_unavailable()}"
+)
+VOLUMES = Volumes(
+    **{name: Path("/v", name) for name in ("shards", "shared", "checkpoints", "metrics", "code", "logs")}
+)
+COMMON = (Path("/tmp"), Path("/dev/shm"))
+names = st.sampled_from(["one", "two", "three-x", "one.old"])
+scopes = st.builds(Scope, experiment=names, dataset=names, work=st.sampled_from(["data", "models"]))
+paths = st.lists(st.sampled_from("abc"), max_size=4).map(lambda parts: Path("/", *parts))
+
+
+def files_of(scope: Scope) -> list[Path]:
+    """What belongs to an experiment or to its data set, as handlers write it."""
+    volumes = VOLUMES
+    if scope.work == "data":
+        return [
+            volumes.partition(scope.dataset, "train", 0) / "shard",
+            volumes.partition(scope.dataset, "valid", 0) / "shard",
+            volumes.fitted(scope.dataset, "etl-1", 1),
+            volumes.failed_rows(scope.dataset, "train", 0),
+            volumes.downloads(scope.dataset, "train") / "0" / "object",
+        ]
+    return [
+        volumes.model_checkpoints(scope.experiment, "fit-1", "m0") / "u0.pt",
+        volumes.shared / "predictions" / scope.experiment / "predict-1" / "m0-0000.arrow",
+    ]
+
+
+def rights(scope: Scope) -> Rights:
+    """By the same volumes."""
+    return rights_of(scope, VOLUMES, COMMON)
+
+
+@given(scopes, scopes)
+def test_everybody_writes_what_is_theirs_and_nothing_that_is_not(mine: Scope, other: Scope) -> None:
+    """Of two scopes each writes all of its files and none of the other's, unless both are for the same thing; nor is it
+    read, but for the data set that a model trains on."""
+    held = rights(mine)
+    assert all(held.may_write(path) and held.may_read(path) for path in files_of(mine))
+    is_shared = mine.work == other.work and (
+        mine.dataset == other.dataset if mine.work == "data" else mine.experiment == other.experiment
+    )
+    trains_on_it = mine.work == "models" and other.work == "data" and mine.dataset == other.dataset
+    for path in files_of(other):
+        assert held.may_write(path) == is_shared
+        assert held.may_read(path) == (is_shared or trains_on_it)
+
+
+@given(scopes)
+def test_common_things_are_there_for_all(scope: Scope) -> None:
+    """Programs, code, environments of user code, metadata of the own data set and registered models are read; temporary
+    folders are written; code and metrics are not."""
+    held = rights(scope)
+    read = [Path("/usr/lib/x.so"), VOLUMES.archive("a") / "m.py", VOLUMES.environment("e") / "bin/python"]
+    read.append(VOLUMES.metadata(scope.dataset, "train", 0))
+    if scope.work == "models":
+        read.append(VOLUMES.checkpoints / VOLUMES.registered("digits", 1, "model.pt"))
+    assert all(held.may_read(path) for path in read)
+    assert all(held.may_write(folder / "x") for folder in COMMON)
+    assert held.may_write(VOLUMES.misc / "m" / "words.txt")
+    assert held.may_write(VOLUMES.task_log(scope.experiment, "t", 1))
+    for path in (
+        VOLUMES.archive("a") / "m.py",
+        VOLUMES.environment("e") / "x",
+        VOLUMES.metrics / "x",
+        Path("/etc/x"),
+    ):
+        assert not held.may_write(path)
+
+
+@given(st.sets(paths, min_size=1, max_size=5), st.sets(paths, max_size=12))
+def test_what_is_allowed_beside_closed_folders_is_all_but_these(closed: set[Path], more: set[Path]) -> None:
+    """Of any tree: nothing of a closed folder is beneath an allowed path, and every file outside of them is."""
+    tree = {parent for path in (*closed, *more) for parent in (path, *path.parents)}
+    found = list(
+        outside(closed, lambda folder: sorted(p for p in tree if p.parent == folder and p != folder))
+    )
+    assert len(found) == len(set(found))
+    leaves = {path for path in tree if not any(other.parent == path and other != path for other in tree)}
+    for leaf in leaves:
+        is_closed = any(leaf.is_relative_to(folder) for folder in closed)
+        assert any(leaf.is_relative_to(path) for path in found) == (not is_closed)
+    assert not any(folder.is_relative_to(path) for folder in closed for path in found)
+
+
+def test_no_common_folder_opens_a_volume(tmp_path: Path) -> None:
+    """A cache or a temporary folder in which a volume lies would open everybody's files: it is left out."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "home/.cache/v")})
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    home = {"HOME": str(tmp_path / "home"), "HF_HOME": str(tmp_path / "models"), "TORCH_HOME": "relative"}
+    found = common_folders(home, temporary, [tmp_path / "more"], volumes)
+    wanted = [temporary, Path("/dev/shm"), tmp_path / "models", tmp_path / "more", tmp_path / "home/.nv"]
+    assert {path.resolve() for path in wanted} <= set(found)
+    assert not any((tmp_path / "home/.cache/v/shards").resolve().is_relative_to(path) for path in found)
+
+
+def test_settings_that_are_wrong_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Also by `cerebro up`; and a folder that would open a volume by a worker whose sandbox is on."""
+    for bad in ({"CEREBRO_SANDBOX": "yes"}, {"CEREBRO_SANDBOX_WRITABLE": "/a:b"}):
+        with pytest.raises(ClusterError, match=r"expected .* of the chart"):
+            check_settings(bad)
+    assert not sandbox_settings.mode({})
+    assert sandbox_settings.writable({"CEREBRO_SANDBOX_WRITABLE": "/a:/b:"}) == (Path("/a"), Path("/b"))
+
+
+@needs_landlock
+def test_a_worker_whose_sandbox_would_hold_nothing_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Volumes where all may write, a folder that holds a volume, and a kernel without Landlock are each named."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "v")})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ClusterError, match="TMPDIR"):
+        sandbox.check(volumes, ())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "t"))
+    sandbox.check(volumes, (tmp_path / "more",))
+    for folder in (tmp_path, tmp_path / "v/shared/mine"):
+        with pytest.raises(ClusterError, match="CEREBRO_SANDBOX_WRITABLE has"):
+            sandbox.check(volumes, (folder,))
+    monkeypatch.setattr(landlock, "why_not_enforced", lambda: "the kernel has none")
+    with pytest.raises(ClusterError, match="CEREBRO_SANDBOX is on, but the kernel has none"):
+        sandbox.check(volumes, ())
+
+
+def test_without_it_nothing_is_refused_and_every_task_is_admitted(tmp_path: Path) -> None:
+    """Off is as before."""
+    held = Sandbox(VOLUMES, is_on=False)
+    bodies = [{"experiment": name, "dataset": "d", "kind": "train"} for name in "ab"]
+    for body in bodies:
+        assert held.admits(body)
+        held.enter(body)
+    failure = Failure(kind=FailureKind.USER_ERROR, message="[Errno 13] Permission denied: '/etc/x'")
+    assert held.told(failure) is failure
+
+
+@pytest.fixture
+def started(agents: Agents, tmp_path: Path) -> Agents:
+    """A worker whose sandbox is on."""
+    (tmp_path / "temporary").mkdir()
+    agents.start(CEREBRO_SANDBOX="on", TMPDIR=str(tmp_path / "temporary"), HOME=str(tmp_path / "nobody"))
+    return agents
+
+
+@needs_landlock
+def test_user_code_cannot_write_or_read_what_is_anothers(started: Agents, tmp_path: Path) -> None:
+    """Its own checkpoints and temporary files can be written. A stray write into another experiment's folder, or to a
+    file of the system, fails with a sentence that names path, sandbox and setting; so does reading it."""
+    other = tmp_path / "checkpoints/other/fit-1/m00/u00000.pt"
+    other.parent.mkdir(parents=True)
+    other.write_text("theirs")
+    own = tmp_path / "checkpoints/one/note"
+    for number, path in enumerate([own, tmp_path / "temporary/x", Path("/dev/null")]):
+        assert isinstance(started.end_of(started.give(number, f"write {path}")), TaskCommitted)
+    assert own.read_text() == "user code's"
+    for number, do in enumerate([f"write {other}", f"write {tmp_path}/new", f"read {other}"], 10):
+        kind, message = started.failure(started.give(number, do))
+        assert kind is FailureKind.USER_ERROR
+        assert f"The sandbox of this worker refused {do.split()[1]}" in message
+        assert all(word in message for word in ("'one'", "CEREBRO_SANDBOX=off", "worker.sandbox"))
+    assert other.read_text() == "theirs"
+    assert not (tmp_path / "new").exists()
+    kind, message = started.failure(started.give(19, "odd denial"))
+    assert (kind, "The sandbox" in message) == (FailureKind.USER_ERROR, False)
+    # What is not there, and what its own rights forbid, is no matter of the sandbox.
+    assert "sandbox" not in started.failure(started.give(20, f"read {tmp_path}/checkpoints/one/none"))[1]
+
+
+@needs_landlock
+def test_no_process_serves_two_data_sets_or_a_folder_made_anew(started: Agents, tmp_path: Path) -> None:
+    """The same code for another data set, or for an experiment whose folder was removed and made again, finds a process
+    of its own, and the code that the agent takes for known is there. Where nothing changed it is the same one."""
+
+    def process(partition: int, dataset: str) -> str:
+        body = TrainTask(
+            key=f"fit-1/train/m00/e1/p{partition}", experiment="one", run="fit-1", model="m00",
+            hyperparams={"do": "pid", "file": ""}, code=SHA, dataset=dataset, seed=0, hang_timeout_s=60.0, epoch=1,
+            partition=partition, unit=0, checkpoint=None, keep=(),
+        )  # fmt: skip
+        started.assign(body, attempt=1, devices=(0,))
+        assert isinstance(started.end_of(body.key), TaskCommitted)
+        return started.log(partition).split("process ")[1].split()[0]
+
+    first, again, other, back = (process(n, dataset) for n, dataset in enumerate(["d", "d", "e", "d"]))
+    assert first == again
+    assert len({first, other, back}) == 3
+    shutil.rmtree(tmp_path / "checkpoints/one")
+    (tmp_path / "checkpoints/one").mkdir()
+    assert process(4, "d") != back
+    assert isinstance(started.end_of(started.give(5, f"write {tmp_path}/checkpoints/one/x")), TaskCommitted)
