@@ -172,6 +172,9 @@ def broken(health: WorkerHealth, ended: Iterable[Ended], *, is_fresh: bool) -> s
     if verdict:
         return f"its check failed: {verdict}"
     failed = [each for each in ended if each.is_device]
+    wrong = next((each for each in failed if each.is_wrong), None)
+    if wrong is not None and wrong.failure is not None:
+        return f"an audit found that it computes wrongly: {first_line(wrong.failure.message)}"
     if len(failed) < DEVICE_FAILURES:
         return ""
     tasks = list(dict.fromkeys(each.task for each in failed))
@@ -223,7 +226,12 @@ def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]
     found = []
     for task in run.tasks.values():
         model = run.models.get(task.key.model or "")
-        if model is None or model.state is not ModelState.FAILED or task.state is not TaskState.FAILED:
+        if (
+            model is None
+            or task.key.kind == "audit"
+            or model.state is not ModelState.FAILED
+            or task.state is not TaskState.FAILED
+        ):
             continue
         first, last = task.attempts[0], task.attempts[-1]
         is_again = first.assigned <= retried.get(model.id, -1.0)

@@ -8,6 +8,7 @@ from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.search import AboveRule, BelowRule
 from cerebro.contract.tasks import (
+    AuditTask,
     EtlTask,
     EvaluateTask,
     FittingTask,
@@ -20,7 +21,8 @@ from cerebro.contract.tasks import (
 from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.policies import is_by_merit
-from cerebro.state import ExperimentState, Model, Run, TaskKey, position_of
+from cerebro.state import ExperimentState, Model, Run, TaskKey, Worker, position_of
+from cerebro.state.audits import Audit, is_exact
 from cerebro.state.beside import epochs_read
 from cerebro.state.workers import reads_bases, tells_curves, tells_device, tells_hangs, tells_ratios
 
@@ -110,6 +112,33 @@ def _train(
         with_curve=is_by_merit(run.scheduler) and _tell_curves(state),
         **_measuring(run.request, run, model, key.epoch) if _tell_ratios(state) else {},
         keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),
+    )
+
+
+def audit(
+    record: ExperimentRecord, state: ExperimentState, run: Run, found: Audit, worker: Worker
+) -> AuditTask:
+    """The next redo of a unit that is audited, by a worker."""
+    key, model, visit = found.next_key, run.models[found.unit.model or ""], found.visit
+    if not isinstance(run.plan, FitPlan):
+        raise IllegalEventError(f"{key} belongs to no fit run")
+    made = state.datasets.get(run.plan.dataset)
+    needed = run.kept_checkpoints(model, but=found) | _evaluated(state, run, model)
+    return AuditTask(
+        **_model_fields(record, run, run, key, found.hyperparams),
+        tells_idle=_tell_hangs(state),
+        tells_device=_tell_device(state),
+        epoch=visit.epoch,
+        partition=visit.partition,
+        unit=found.number,
+        position=position_of(model, run.plan.partitions, found.number),
+        checkpoint=found.before,
+        made=visit.checkpoint,
+        metrics=visit.metrics,
+        threads=visit.cores,
+        is_exact=is_exact(found, worker),
+        spare=tuple(sorted(found.files - needed)),
+        fitted=made.fitted if made is not None else None,
     )
 
 

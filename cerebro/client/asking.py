@@ -97,7 +97,17 @@ def asked_fit(
     return searched, models
 
 
-_SETTINGS = ("epochs", "metric", "mode", "seed", "scheduler", "planner", "hang_timeout_s", "max_attempts")
+_SETTINGS = (
+    "epochs",
+    "metric",
+    "mode",
+    "seed",
+    "scheduler",
+    "planner",
+    "hang_timeout_s",
+    "max_attempts",
+    "audit",
+)
 
 
 def fit_request(
@@ -140,6 +150,11 @@ def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_val
     for name in ("epochs", "hang_timeout_s", "max_attempts"):
         if not 0 < (value := settings[name]) < math.inf:
             raise DataError(f"{name} is {value}, expected a finite number above 0")
+    audit = settings["audit"]
+    if not isinstance(audit, int | float) or not 0 <= audit <= 1:
+        raise DataError(
+            f"audit is {audit!r}, expected the share of the units that is done once more, from 0 to 1, such as 0.01"
+        )
     if scheduler not in POLICIES:
         raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
     if not isinstance(planner, bool):

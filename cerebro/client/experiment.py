@@ -198,6 +198,7 @@ class Experiment(CommandsMixin, RegistryMixin):
         planner: bool = True,
         hang_timeout_s: float = 600.0,
         max_attempts: int = 3,
+        audit: float = 0.0,
         techniques: Named | None = None,
         gpus: Sequence[int] | None = None,
         trials: Literal["auto", "never"] = "auto",
@@ -236,6 +237,8 @@ class Experiment(CommandsMixin, RegistryMixin):
             of this), is ended if its processes are idle, tried once more, and given up with its model. One that
             computes has three times as long, and at least this.
             max_attempts: attempts of a unit whose process crashes.
+            audit: so large a share of the units, such as 0.01, is done once more by another worker that holds the
+            partition, and compared: wrong arithmetic of a machine shows. See `FitResult.audits`.
             techniques: how a unit may use devices of its worker: names (``"single"``, ``"ddp"``, ...) or objects of
             `cerebro.techniques`, your own among them. Left out: one device, and what a model needs that does not fit.
             gpus: numbers of devices that a unit may take, such as ``[1, 2]``.
@@ -264,6 +267,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             "planner": planner,
             "hang_timeout_s": hang_timeout_s,
             "max_attempts": max_attempts,
+            "audit": audit,
             "search": search,
             "stop": stop,
             "samples": samples,

@@ -80,6 +80,8 @@ class FitRequest(Contract):
     """What adds models, and decides how far each is trained. Absent: `models`, to the end."""
     goal: Goal = Field(Goal(), exclude_if=lambda goal: goal == Goal())
     """When it is to end and what it may cost. Absent: nothing is asked for."""
+    audit: float = Field(0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
+    """Share of the units that are done once more, by another worker, and compared. Absent: none is."""
 
     @model_validator(mode="after")
     def _has_models(self) -> FitRequest:

@@ -226,6 +226,24 @@ class Curve(Contract):
         return self
 
 
+MAX_DIFFERENCES = 20
+"""That are named of a unit which was done once more."""
+
+
+class AuditOutcome(Contract):
+    """What came of a unit that was done once more, by another worker.
+
+    Attributes:
+        is_exact: whether states were compared, to the bit; else the metrics, to a tolerance.
+        differences: names of what is not as it was committed; none: all is.
+        digest: of the state after it, by which two redos are compared; empty unless `is_exact`.
+    """
+
+    is_exact: bool
+    differences: tuple[str, ...] = Field((), max_length=MAX_DIFFERENCES)
+    digest: str = Field("", pattern=r"^([0-9a-f]{16})?$")
+
+
 class TaskResult(Contract):
     """What a committed task produced; fields that do not apply to its kind stay empty."""
 
@@ -272,6 +290,8 @@ class TaskResult(Contract):
     """Of `search` alone."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
     """Of `fitting` alone."""
+    audit: AuditOutcome | None = Field(None, exclude_if=lambda value: value is None)
+    """Of `audit` alone."""
 
     @property
     def part(self) -> Part:
@@ -404,6 +424,29 @@ class TrainTask(ModelTask):
     """Checkpoint names of this model that must outlive the commit; the worker removes all others of units before."""
 
 
+class AuditTask(ModelTask):
+    """A unit that is committed, to be done once more and compared. What it trains is kept nowhere."""
+
+    kind: Literal["audit"] = "audit"
+    epoch: int
+    partition: int
+    unit: int
+    """As of `TrainTask`."""
+    position: Position
+    checkpoint: CheckpointRef | None
+    """With which the unit began; `None`: it was its model's first."""
+    made: CheckpointRef
+    """That it left."""
+    metrics: dict[str, float]
+    """That it returned."""
+    threads: int = Field(ge=1)
+    """That it computed with."""
+    is_exact: bool
+    """Whether the worker that did it had the same kind of device: then a processor computes the same bits."""
+    spare: tuple[str, ...] = ()
+    """Names of checkpoints that nothing but this audit needs: removed once it has found nothing."""
+
+
 class EvaluateTask(ModelTask):
     """Validation or test of a checkpoint: on all partitions of the split, or on one (`EvaluatePlan.is_whole`)."""
 
@@ -490,11 +533,19 @@ class SearchTask(Contract):
 
 
 TaskBody = Annotated[
-    EtlTask | FittingTask | TrainTask | EvaluateTask | PredictTask | InspectTask | TrialTask | SearchTask,
+    EtlTask
+    | FittingTask
+    | TrainTask
+    | AuditTask
+    | EvaluateTask
+    | PredictTask
+    | InspectTask
+    | TrialTask
+    | SearchTask,
     Field(discriminator="kind"),
 ]
 
-KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting")
+KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting", "audit")
 
 MEASURING = frozenset({"inspect", "trial"})
 """Kinds of tasks that only tell something: what becomes of them ends neither a model nor a run."""

@@ -19,7 +19,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import commits, failures, invariants, ways
+from cerebro.state import audits, commits, failures, invariants, ways
 from cerebro.state.invariants import Members
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
@@ -53,6 +53,8 @@ def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: M
         case TaskCommitted() | TaskFailed() | TaskRevoked():
             _close(event, concerned, datasets)
             _see_end(event, concerned, workers)
+            if isinstance(event, TaskCommitted):
+                _see_audit(event, concerned, workers)
         case UnitSaved() | TaskAsked():
             _go_on(event, concerned)
 
@@ -66,7 +68,9 @@ def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Co
     members: Members = ((worker, source.devices),)
     if source.others:
         members = (*members, *((_known(workers, event, each.worker), each.devices) for each in source.others))
-    return _Concerned(run, task, worker, run.models.get(task.key.model) if task.key.model else None, members)
+    # What an audit comes to is nothing to its model.
+    is_models = task.key.model and task.key.kind != "audit"
+    return _Concerned(run, task, worker, run.models.get(task.key.model or "") if is_models else None, members)
 
 
 def _known(workers: Mapping[str, Worker], event: TaskEvent, name: str) -> Worker:
@@ -164,7 +168,7 @@ def _close(
         # It goes first: were the model trained elsewhere meanwhile, its savepoint would be worthless.
         task.keep_savepoint()
     run.see_task(event.task, task)
-    if task.exhausted:
+    if task.exhausted and task.key.kind != "audit":
         is_done = task.state is TaskState.COMMITTED
         (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
     # A unit within an epoch changes nothing that is counted of its model.
@@ -224,6 +228,24 @@ def _of_rank(rank: int | None, members: Members) -> Worker | None:
             return member if rank is not None else None
         rank -= len(devices)
     return None
+
+
+def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str, Worker]) -> None:
+    """A unit that is to be audited, or was."""
+    run, task, _, model, _ = concerned
+    if task.key.kind == "audit":
+        audits.see_redo(run.audits, event, workers)
+    elif task.key.kind == "train" and model is not None and run.fit_request.audit and run.plan is not None:
+        audits.see_commit(
+            run.audits,
+            task.key,
+            model,
+            seed=run.fit_request.seed,
+            share=run.fit_request.audit,
+            dataset=run.plan.dataset,
+            committed=run.counts.units,
+            workers=workers,
+        )
 
 
 def _see_worked(run: Run, task: Task, at: float) -> None:

@@ -46,6 +46,8 @@ class Ended(NamedTuple):
     """The machine's fault: it said so, or the task was done elsewhere afterwards."""
     experiment: str = ""
     """Whose task it is, where several are looked at; a log knows only one, and does not say."""
+    is_wrong: bool = False
+    """Two other workers have computed something else, and the same."""
 
     @property
     def key(self) -> tuple[str, str]:

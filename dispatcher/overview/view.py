@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cerebro.contract.records import Hyperparameters, WorkerStatus
 from cerebro.figures.models import ModelSummary
-from cerebro.state import Run, TaskState, rungs, wording
+from cerebro.state import Run, TaskState, audit_wording, rungs, wording
 from cerebro.state.goals import clock, forecast_lines
 from cerebro.state.throughput import Throughput
 from dispatcher.data.view import SplitRow, split_rows
@@ -100,6 +100,8 @@ class Overview:
     """The procedure of a fit that searches, and how far it is, in words."""
     forecast: tuple[str, tuple[str, ...]] | None = None
     """When the fit is expected to end, or was beside when it did; and what more is to be said, in words."""
+    audits: tuple[str, ...] = ()
+    """What came of units that were done once more, in words: how many, then each that differs."""
 
 
 def overview(
@@ -127,6 +129,7 @@ def overview(
         if run and run.search
         else None,
         forecast=_forecast(run, now) if run and run.forecasts else None,
+        audits=tuple(audit_wording.lines(run.audits)) if run else (),
     )
 
 

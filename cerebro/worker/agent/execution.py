@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cerebro.contract.tasks import (
     MEASURING,
+    AuditTask,
     EtlTask,
     Failure,
     FailureKind,
@@ -344,8 +345,9 @@ class Execution:
         assert item.body is not None
         body, began = item.body, time.monotonic() if asked is None else asked
         if (turns := self._shared.seating.turns(item)) is not None and isinstance(child, ChildProcess):
-            # What only evaluates is short, and waited for.
+            # What only evaluates is short, and waited for; an audit is not.
             merit = (body.merit or 0.0) if isinstance(body, TrainTask) else math.inf
+            merit = -math.inf if isinstance(body, AuditTask) else merit
             run = (item.experiment, TaskKey.parse(item.task).run)
             child.seat = turns.sit_down(child.tell, self._mailbox.wake, run=run, merit=merit)
         self._shared.task_logs.begin(self._task_logs(item))
