@@ -245,6 +245,18 @@ def test_a_limit_that_no_clock_can_keep_is_refused(limit: float) -> None:
         experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", hang_timeout_s=limit)
 
 
+@pytest.mark.parametrize("share", [-0.01, 1.5, float("nan"), "all"])
+def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
+    """Before anything is sent, with what was expected."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    experiment = Experiment.__new__(Experiment)
+    experiment._session = opened(story.log, story.zero)
+    vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
+    with pytest.raises(DataError, match=r"audit is .*, expected the share of the units .* from 0 to 1"):
+        experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", audit=share)
+
+
 def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """One in the middle of which the fold failed: what is shown is what was before it, however often it is asked."""
     story = TimedStory(workers=1)
