@@ -172,9 +172,9 @@ def broken(health: WorkerHealth, ended: Iterable[Ended], *, is_fresh: bool) -> s
     if verdict:
         return f"its check failed: {verdict}"
     failed = [each for each in ended if each.is_device]
-    wrong = next((each for each in failed if each.is_wrong), None)
-    if wrong is not None and wrong.failure is not None:
-        return f"an audit found that it computes wrongly: {first_line(wrong.failure.message)}"
+    certain = next((each.failure for each in failed if each.is_certain), None)
+    if certain is not None:
+        return certain.line
     if len(failed) < DEVICE_FAILURES:
         return ""
     tasks = list(dict.fromkeys(each.task for each in failed))

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from cerebro.contract.base import Contract, Devices, Name, Sha256, Split, dropped
+from cerebro.contract.failure_rules import FailureRule, MatchedRule
 from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.search_questions import SearchAnswer, SearchQuestion
@@ -167,18 +168,36 @@ class Failure(Contract):
     is_by_way: bool = Field(False, exclude_if=lambda value: not value)
     """Of a unit that ran by another way than user code is written: the way may be the cause. Absent of all others, and
     of those of earlier versions, which ended their model."""
+    rule: MatchedRule | None = Field(None, exclude_if=lambda rule: rule is None)
+    """The failure rule by which it was judged. Absent where none matched, and where the task does not ask for it."""
+    late_rules: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
+    """Failure rules that were cut off because they took too long. Absent where none was."""
+
+    @property
+    def label(self) -> str:
+        """What failure rules say of it, for people; empty: nothing."""
+        late = [f"failure rule {name!r} took too long" for name in self.late_rules]
+        return ", ".join([*([self.rule.name] if self.rule else []), *late])
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a failure rule wants no other attempt."""
+        return self.rule is not None and self.rule.action == "no_retry"
 
     @property
     def text(self) -> str:
         """All that is known: the message first, then the traceback, which does not end in the message once more."""
-        return (
-            f"{self.message.strip()}\n{self.traceback.rstrip().removesuffix(self.message.rstrip())}".rstrip()
-        )
+        traceback = self.traceback.rstrip().removesuffix(self.message.rstrip())
+        return f"{self._labelled}{self.message.strip()}\n{traceback}".rstrip()
 
     @property
     def line(self) -> str:
-        """The message in one line."""
-        return first_line(self.message)
+        """The message in one line, after its label."""
+        return first_line(f"{self._labelled}{self.message.strip()}")
+
+    @property
+    def _labelled(self) -> str:
+        return f"[{self.label}] " if self.label else ""
 
 
 class Timings(Contract):
@@ -357,6 +376,9 @@ class ModelTask(Contract):
     could not read it."""
     tells_device: bool = Field(False, exclude_if=lambda value: not value)
     """Whether its failure may be `DEVICE`, or say that it may be. Absent where not, as of `tells_idle`."""
+    rules: tuple[FailureRule, ...] | None = Field(None, exclude_if=lambda rules: rules is None)
+    """Failure rules of its run; its failure may tell which one matched, of these, the cluster's and those that are
+    built in. `None`, and absent, where an older version could not read that."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
     """As of `EtlTask`."""
 

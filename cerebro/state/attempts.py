@@ -140,7 +140,8 @@ def _close(
         case TaskFailed():
             again = model is not None and is_running and failures.judge_savepoint(event, model)
             again = again or _is_to_be_confirmed(event, run, task)
-            goes_on = trainee is not None and not again and ways.judge(event.failure, run, task, trainee)
+            may_go_on = trainee is not None and not again and not event.failure.is_final
+            goes_on = may_go_on and trainee is not None and ways.judge(event.failure, run, task, trainee)
             task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
             _see_work(run, task)
             is_given_back = event.failure.kind is FailureKind.PREEMPTED
@@ -183,7 +184,8 @@ def _is_to_be_confirmed(event: TaskFailed, run: Run, task: Task) -> bool:
     its code. Once for all tasks of the run: a mistake in the code is told as soon as without."""
     is_users = event.failure.kind is FailureKind.USER_ERROR
     is_last = task.failures + 1 >= run.max_attempts
-    if not (is_users and event.failure.may_be_device) or is_last or run.doubted:
+    is_over = is_last or event.failure.is_final
+    if not (is_users and event.failure.may_be_device) or is_over or run.doubted:
         return False
     run.doubted = event.task
     return True
@@ -214,7 +216,9 @@ def _see_end(
     is_device = event.failure.kind is FailureKind.DEVICE
     at = _of_rank(event.failure.rank, members) or worker
     at.has_failures = True
-    at.ended.append(Ended(event.time, event.task, model, event.failure, is_device))
+    rule = event.failure.rule
+    is_certain = is_device and rule is not None and rule.action == "quarantine"
+    at.ended.append(Ended(event.time, event.task, model, event.failure, is_device, is_certain=is_certain))
 
 
 _NOT_HERE = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.MEMBER_LOST})

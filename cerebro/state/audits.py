@@ -241,10 +241,10 @@ def see_redo(audits: Audits, event: TaskCommitted, workers: Mapping[str, Worker]
     audit.state = AuditState.JUDGED
     audit.wrong, audit.note = judged(audit)
     if audit.wrong in workers:
-        failure = _failure(audit, f"{audit.unit}: {audit.note}")
+        failure = _failure(audit, f"an audit found that it computes wrongly: {audit.unit}: {audit.note}")
         _tell(
             workers[audit.wrong],
-            Ended(event.time, event.task, audit.unit.model or "", failure, is_device=True, is_wrong=True),
+            Ended(event.time, event.task, audit.unit.model or "", failure, is_device=True, is_certain=True),
         )
 
 

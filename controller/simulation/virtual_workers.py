@@ -18,6 +18,7 @@ from cerebro.contract.records import (
     CHECKS_NODE,
     COMPUTES,
     KNOWS_FITTED,
+    KNOWS_RULES,
     KNOWS_SHORTAGE,
     READS_BASES,
     READS_RAGGED,
@@ -144,6 +145,7 @@ class VirtualWorkers:
             KNOWS_SHORTAGE,
             CHECKS_NODE,
             f"{COMPUTES}virtual",
+            KNOWS_RULES,
         )
         return (*_KINDS, "audit", *inspects, *searches, "trial", *knows)
 

@@ -142,7 +142,9 @@ def test_a_unit_that_is_done_again_is_audited_no_more() -> None:
     story.train(unit(1, 0), 0, attempt=2)
     audit = story.audit(unit(1, 0))
     assert (audit.state, audit.redos) == (AuditState.DROPPED, [])
-    assert all(not worker.has_failures or worker.name == "worker-0" for worker in story.state.workers.values())
+    assert all(
+        not worker.has_failures or worker.name == "worker-0" for worker in story.state.workers.values()
+    )
 
 
 def test_who_has_done_the_unit_is_not_asked_again() -> None:
@@ -178,7 +180,7 @@ def test_a_redo_is_nothing_to_its_model() -> None:
     ],
 )
 def test_a_third_worker_tells_who_is_wrong(second: str, differs: bool, wrong: str, words: str) -> None:
-    """Whom two others contradict; nobody, if all three differ. Both doubted ones are to check their machines at once."""
+    """Whom two others contradict; nobody, if all three differ. Both doubted ones check their machines at once."""
     story = Audited()
     story.train(unit(1, 0), 0)
     story.redo(unit(1, 0), 1, digest="b" * 16, differs=True)
@@ -189,13 +191,15 @@ def test_a_third_worker_tells_who_is_wrong(second: str, differs: bool, wrong: st
     audit = story.audit(unit(1, 0))
     assert (audit.state, audit.wrong) == (AuditState.JUDGED, wrong)
     assert words in told(audit)
-    blamed = {name for name, w in story.state.workers.items() if any(e.is_wrong for e in w.ended)}
+    blamed = {name for name, w in story.state.workers.items() if any(e.is_certain for e in w.ended)}
     assert blamed == ({wrong} if wrong else set())
     assert lines(story.run.audits)[1:] == [f"fit-1/train/m00/e1/p0: {told(audit)}"]
 
 
 def made(*redos: Redo, resumed_rows: int = 0) -> Audit:
-    visit = Visit(1, 0, 1, "worker-0", 5, (), (), "u0", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, resumed_rows=resumed_rows)
+    visit = Visit(
+        1, 0, 1, "worker-0", 5, (), (), "u0", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, resumed_rows=resumed_rows
+    )
     return Audit(
         unit=unit(1, 0),
         number=0,

@@ -20,6 +20,7 @@ from cerebro.contract.records import (
     CHECKS_NODE,
     COMPUTES,
     KNOWS_FITTED,
+    KNOWS_RULES,
     KNOWS_SHORTAGE,
     READS_BASES,
     READS_RAGGED,
@@ -60,7 +61,7 @@ _LOOK_S = 2.0
 def _of_training() -> tuple[str, ...]:
     """What only who trains tells."""
     computes = cores.arithmetic()
-    return (CHECKS_NODE, *((f"{COMPUTES}{computes}",) if computes else ()))
+    return (CHECKS_NODE, KNOWS_RULES, *((f"{COMPUTES}{computes}",) if computes else ()))
 
 
 class SupersededError(Exception):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cerebro.contract import failure_rules
+from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.records import PodRef
-from cerebro.errors import ClusterError
+from cerebro.errors import ClusterError, DataError
 from cerebro.runtime.numeric_settings import (
     CORES,
     DEVICES,
@@ -25,6 +28,7 @@ from cerebro.runtime.numeric_settings import (
 from cerebro.runtime.usage import cores
 from cerebro.runtime.volumes import Volumes
 
+FAILURE_RULES = "CEREBRO_FAILURE_RULES"
 SECRETS = ("CEREBRO_TOKEN",)
 """Variables that children, which run user code, never see."""
 
@@ -61,6 +65,8 @@ class Settings:
             (``CEREBRO_SAVEPOINT_S``, default: as it is best, see `cerebro.worker.training.savepoints.Timer`).
         task_log_bytes: that the log of an attempt keeps at most, its beginning and its end (``CEREBRO_TASK_LOG_MIB``,
             default 64 MiB); 0: any number.
+        failure_rules: of the cluster, before those of a run (``CEREBRO_FAILURE_RULES``, JSON: a list of objects with
+            ``name``, ``pattern`` and ``action``); default: none.
         etl_hang_timeout_s: an ETL task none of whose rows advanced for so long is given up. 600 s.
     """
 
@@ -83,6 +89,7 @@ class Settings:
     gang_port: int = 0
     savepoint_s: float | None = None
     task_log_bytes: int = 64 << 20
+    failure_rules: tuple[FailureRule, ...] = ()
     etl_hang_timeout_s: float = 600.0
 
     @property
@@ -119,7 +126,20 @@ class Settings:
             gang_port=whole(GANG_PORT, environment, 0),
             savepoint_s=SAVEPOINT_S.of(environment),
             task_log_bytes=whole(TASK_LOG_MIB, environment, 64) << 20,
+            failure_rules=_failure_rules(environment),
         )
+
+
+def _failure_rules(environment: Mapping[str, str]) -> tuple[FailureRule, ...]:
+    text = environment.get(FAILURE_RULES, "")
+    if not text:
+        return ()
+    try:
+        return failure_rules.checked(json.loads(text), FAILURE_RULES)
+    except json.JSONDecodeError as error:
+        raise ClusterError(f"{FAILURE_RULES} is no JSON: {error}; expected a list of rules") from error
+    except DataError as error:
+        raise ClusterError(f"{error} (worker.failureRules of the chart)") from error
 
 
 def _pod(environment: Mapping[str, str]) -> PodRef | None:

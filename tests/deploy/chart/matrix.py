@@ -114,6 +114,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "graceS": 60,
             "savepointS": 0,
             "taskLogMiB": 0,
+            "failureRules": [{"name": 'say "x"', "pattern": 'a\\s+"b"', "action": "quarantine"}],
             "deviceMemory": "1.5GiB",
             "gangs": {"enabled": True, "port": 7191},
             "shards": {"size": "100Gi", "className": "gp3", "whenScaled": "Delete"},
