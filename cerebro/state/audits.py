@@ -78,6 +78,13 @@ class Audit:
     redos: list[Redo] = field(default_factory=list)
     wrong: str = ""
     note: str = ""
+    is_over: bool = False
+    """Its run ended before a third worker could tell."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a redo of it is to come."""
+        return self.state in OPEN and not self.is_over
 
     @property
     def next_key(self) -> TaskKey:
@@ -109,12 +116,12 @@ class Audits:
     def open(self) -> Iterator[Audit]:
         """Those that wait for a redo."""
         if not self.is_hopeless:
-            yield from (audit for audit in self.known.values() if audit.state in OPEN)
+            yield from (audit for audit in self.known.values() if audit.is_open)
 
     def of(self, key: TaskKey) -> Audit | None:
         """The open one whose next redo has this key."""
         audit = self.get(key)
-        return audit if audit is not None and audit.state in OPEN and audit.next_key == key else None
+        return audit if audit is not None and audit.is_open and audit.next_key == key else None
 
     def get(self, key: TaskKey) -> Audit | None:
         """The one whose redo has this key, even if it has come to nothing while the redo was on its way."""
@@ -141,8 +148,15 @@ class Audits:
     def drop(self, unit: TaskKey, note: str) -> None:
         """It comes to nothing: its unit is done again, say."""
         audit = self.known.get(str(unit))
-        if audit is not None and audit.state in OPEN:
+        if audit is not None and audit.is_open:
             audit.state, audit.note = AuditState.DROPPED, note
+
+    def end(self) -> None:
+        """The run has ended: what was not done is not to be done any more, and needs nothing."""
+        for audit in self.known.values():
+            if audit.state is AuditState.WAITING:
+                self.drop(audit.unit, "not done: no other worker had the time for it before the run ended")
+            audit.is_over = True
 
 
 def is_drawn(seed: int, unit: TaskKey, share: float) -> bool:

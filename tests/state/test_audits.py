@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.events import (
+    RunFinished,
+    RunResumed,
+    RunStopRequested,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskStarted,
+)
 from cerebro.contract.records import COMPUTES
 from cerebro.contract.tasks import AuditOutcome, CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.contract.trials import DeviceKind
@@ -125,6 +133,22 @@ def test_checkpoints_of_an_audit_are_kept_until_it_is_done() -> None:
     assert not {first, second} & story.run.kept_checkpoints(story.model(), but=audit)
     story.redo(unit(1, 1), 2)
     assert not {first, second} & story.run.kept_checkpoints(story.model())
+
+
+def test_the_end_of_a_run_ends_its_audits() -> None:
+    """What was not done needs no checkpoints; what differs stays told. Once it goes on, other units are audited."""
+    story = Audited()
+    story.train(unit(1, 0), 0)
+    story.redo(unit(1, 0), 1, differs=True)
+    story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+    assert story.run.audits.needed("m00") == set()
+    assert "no third worker has told" in told(story.audit(unit(1, 0)))
+    story.tell(RunResumed(run="fit-1", by="ada"))
+    story.train(unit(1, 1), 0)
+    assert story.audit(unit(1, 1)).state is AuditState.WAITING
+    story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+    assert told(story.audit(unit(1, 1))).startswith("not done: ")
+    assert lines(story.run.audits)[0] == "audits: 1 came to nothing, 1 differs"
 
 
 def test_a_unit_that_is_done_again_is_audited_no_more() -> None:
