@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -19,10 +22,15 @@ from cerebro.worker.agent.settings import SECRETS
 
 log = logging.getLogger(__name__)
 
+_Answer = list[int] | Literal[False] | None
+"""Of `rule_matching`."""
+
 LOG_BYTES = 64 << 10
 """Of the end of a log, that are looked at."""
 LIMIT_S = 2.0
-"""That the rules may take together until one of them is cut off."""
+"""That a rule may take until it is cut off."""
+START_S = 20.0
+"""That their process may take to begin, on a machine that has much else to do."""
 MOST_LATE = 3
 """Rules that are cut off before the others are not tried any more."""
 
@@ -64,7 +72,7 @@ def ruled(failure: Failure, path: Path, rules: Sequence[FailureRule], *, limit_s
     Args:
         path: of the attempt's log.
         rules: those of the cluster, then of the run; the built-in ones follow.
-        limit_s: that they may take until one is cut off.
+        limit_s: that each may take until it is cut off.
     """
     if failure.kind not in MATCHED:
         return failure
@@ -108,26 +116,40 @@ def _found(
     return None, "", tuple(late)
 
 
-def _asked(
-    text: str, patterns: Sequence[str], limit_s: float
-) -> tuple[list[list[int] | Literal[False] | None], bool]:
-    """What the process answered until it ended, and whether it was killed because its time was over."""
+def _asked(text: str, patterns: Sequence[str], limit_s: float) -> tuple[list[_Answer], bool]:
+    """What the process answered until it ended or was killed, and whether it owes an answer then."""
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
-    command = [sys.executable, "-P", "-m", "cerebro.worker.agent.rule_matching"]
-    question = json.dumps({"text": text, "patterns": list(patterns)}).encode()
-    try:
-        output = subprocess.run(
-            with_parent_death_signal(command),
-            input=question,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            timeout=limit_s,
-            check=False,
-        ).stdout
-    except subprocess.TimeoutExpired as error:
-        return [json.loads(line) for line in (error.stdout or b"").splitlines()], True
-    answers = [json.loads(line) for line in output.splitlines()]
-    # It ended before its time without an answer: for want of memory. That rule is left out, too.
-    is_short = len(answers) < len(patterns) and not (answers and answers[-1])
-    return answers, is_short
+    command = with_parent_death_signal([sys.executable, "-P", "-m", "cerebro.worker.agent.rule_matching"])
+    with tempfile.TemporaryFile() as question:
+        question.write(json.dumps({"text": text, "patterns": list(patterns)}).encode())
+        question.seek(0)
+        process = subprocess.Popen(
+            command, stdin=question, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+    with process:
+        assert process.stdout is not None
+        lines = _lines(process.stdout.fileno(), limit_s)
+        if next(lines, None) is None:
+            process.kill()
+            log.warning("failure rules were not tried: their process did not start within %g s", START_S)
+            return [None] * len(patterns), False
+        answers = [json.loads(line) for line in lines]
+        process.kill()
+    # It may have ended by itself without an answer, for want of memory: that rule is left out, too.
+    return answers, len(answers) < len(patterns) and not (answers and answers[-1])
+
+
+def _lines(descriptor: int, limit_s: float) -> Iterator[bytes]:
+    """Lines that a process writes, until it has ended or one is not there in its time: the first one, which it writes
+    before it begins, has `START_S`."""
+    poll, buffer, deadline = select.poll(), b"", time.monotonic() + START_S
+    poll.register(descriptor, select.POLLIN)
+    while True:
+        if not poll.poll(max(0.0, 1000.0 * (deadline - time.monotonic()))):
+            return
+        if not (read := os.read(descriptor, 1 << 16)):
+            return
+        *whole, buffer = (buffer + read).split(b"\n")
+        yield from whole
+        if whole:
+            deadline = time.monotonic() + limit_s

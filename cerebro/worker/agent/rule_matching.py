@@ -16,11 +16,13 @@ MEMORY_BYTES = 512 << 20
 
 
 def main() -> None:
-    """Answer one question: ``{"text", "patterns"}``. A JSON line for each pattern until one is found: where the line of
-    the text begins and ends in which it was found; null: it is not in it; false: it is none."""
+    """Answer one question: ``{"text", "patterns"}``. A line that says that it begins; then a JSON line for each pattern
+    until one is found: where the line of the text begins and ends in which it was found; null: it is not in it; false:
+    it is none."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     question = json.load(sys.stdin)
     text = question["text"]
+    _say("begins")
     for pattern in question["patterns"]:
         try:
             found = re.compile(pattern, re.MULTILINE).search(text)
@@ -28,10 +30,14 @@ def main() -> None:
             answer: object = False
         else:
             answer = found and [text.rfind("\n", 0, found.start()) + 1, _end(text, found.start())]
-        sys.stdout.write(f"{json.dumps(answer)}\n")
-        sys.stdout.flush()
+        _say(answer)
         if answer:
             return
+
+
+def _say(answer: object) -> None:
+    sys.stdout.write(f"{json.dumps(answer)}\n")
+    sys.stdout.flush()
 
 
 def _end(text: str, start: int) -> int:
