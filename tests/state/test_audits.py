@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +47,7 @@ class Audited(Story):
             worker.device = DeviceKind(kind="cpu", name="1 core")
             worker.holdings |= {(DATASET, partition) for partition in range(partitions)}
 
-    def train(self, key: TaskKey, worker: int, *, attempt: int = 1) -> None:
+    def trains(self, key: TaskKey, worker: int, *, attempt: int = 1) -> None:
         """A unit, from its assignment to its commit."""
         model = self.run.models[key.model or ""]
         name = f"one/fit-1/{model.id}/u{len(model.visits):05}-a{attempt}.pt"
@@ -61,8 +63,8 @@ class Audited(Story):
         self._done(audit.next_key, worker, 1, TaskResult(rows=5, metrics={"loss": 0.5}, audit=outcome))
 
     def _done(self, key: TaskKey, worker: int, attempt: int, result: TaskResult) -> None:
-        named = {"task": str(key), "attempt": attempt, "worker": f"worker-{worker}"}
-        self.tell(TaskAssigned(**named), TaskStarted(**named), TaskCommitted(**named, result=result))  # type: ignore[arg-type]
+        named: dict[str, Any] = {"task": str(key), "attempt": attempt, "worker": f"worker-{worker}"}
+        self.tell(TaskAssigned(**named), TaskStarted(**named), TaskCommitted(**named, result=result))
 
     def audit(self, key: TaskKey) -> Audit:
         found = self.run.audits.get(key)
@@ -105,11 +107,11 @@ def test_a_unit_is_audited_only_where_somebody_else_could_do_it() -> None:
     story = Audited()
     for worker in ("worker-1", "worker-2"):
         story.state.workers[worker].holdings = {(DATASET, 1)}
-    story.train(unit(1, 0), 0)
+    story.trains(unit(1, 0), 0)
     assert story.run.audits.known == {}
-    story.train(unit(1, 1), 0)
+    story.trains(unit(1, 1), 0)
     assert [*story.run.audits.known] == [str(unit(1, 1))]
-    story.train(unit(2, 1), 0)
+    story.trains(unit(2, 1), 0)
     assert story.run.audits.unaudited == {
         "no other worker held the partition": 1,
         "another unit of the model waited to be audited": 1,
@@ -123,7 +125,7 @@ def test_checkpoints_of_an_audit_are_kept_until_it_is_done() -> None:
     """Both that it began with and that it left, however far the model is trained; no longer."""
     story = Audited(partitions=4)
     for partition in range(4):
-        story.train(unit(1, partition), 0)
+        story.trains(unit(1, partition), 0)
         if partition == 0:
             story.redo(unit(1, 0), 1)
     audit = story.audit(unit(1, 1))
@@ -138,13 +140,13 @@ def test_checkpoints_of_an_audit_are_kept_until_it_is_done() -> None:
 def test_the_end_of_a_run_ends_its_audits() -> None:
     """What was not done needs no checkpoints; what differs stays told. Once it goes on, other units are audited."""
     story = Audited()
-    story.train(unit(1, 0), 0)
+    story.trains(unit(1, 0), 0)
     story.redo(unit(1, 0), 1, differs=True)
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     assert story.run.audits.needed("m00") == set()
     assert "no third worker has told" in told(story.audit(unit(1, 0)))
     story.tell(RunResumed(run="fit-1", by="ada"))
-    story.train(unit(1, 1), 0)
+    story.trains(unit(1, 1), 0)
     assert story.audit(unit(1, 1)).state is AuditState.WAITING
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     assert told(story.audit(unit(1, 1))).startswith("not done: ")
@@ -154,16 +156,16 @@ def test_the_end_of_a_run_ends_its_audits() -> None:
 def test_a_unit_that_is_done_again_is_audited_no_more() -> None:
     """Its checkpoint was lost. A redo that is under way means nothing to what takes its place, and harms nothing."""
     story = Audited()
-    story.train(unit(1, 0), 0)
-    redo = {"task": str(story.audit(unit(1, 0)).next_key), "attempt": 1, "worker": "worker-1"}
-    following = {"task": str(unit(1, 1)), "attempt": 1, "worker": "worker-0"}
+    story.trains(unit(1, 0), 0)
+    redo: dict[str, Any] = {"task": str(story.audit(unit(1, 0)).next_key), "attempt": 1, "worker": "worker-1"}
+    following: dict[str, Any] = {"task": str(unit(1, 1)), "attempt": 1, "worker": "worker-0"}
     lost = Failure(kind=FailureKind.CHECKPOINT, message="gone")
-    story.tell(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))  # type: ignore[arg-type]
+    story.tell(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))
     assert story.model().visits == []
-    story.tell(TaskAssigned(**redo), TaskStarted(**redo))  # type: ignore[arg-type] - it was on its way
+    story.tell(TaskAssigned(**redo), TaskStarted(**redo))  # it was on its way
     outcome = AuditOutcome(is_exact=True, differences=("state",), digest="1" * 16)
-    story.tell(TaskCommitted(**redo, result=TaskResult(audit=outcome)))  # type: ignore[arg-type]
-    story.train(unit(1, 0), 0, attempt=2)
+    story.tell(TaskCommitted(**redo, result=TaskResult(audit=outcome)))
+    story.trains(unit(1, 0), 0, attempt=2)
     audit = story.audit(unit(1, 0))
     assert (audit.state, audit.redos) == (AuditState.DROPPED, [])
     assert all(
@@ -174,7 +176,7 @@ def test_a_unit_that_is_done_again_is_audited_no_more() -> None:
 def test_who_has_done_the_unit_is_not_asked_again() -> None:
     """The fold refuses it, whoever decides."""
     story = Audited()
-    story.train(unit(1, 0), 0)
+    story.trains(unit(1, 0), 0)
     key = str(story.audit(unit(1, 0)).next_key)
     with pytest.raises(IllegalEventError, match="has done the unit before"):
         story.tell(TaskAssigned(task=key, attempt=1, worker="worker-0"))
@@ -188,7 +190,7 @@ def test_who_has_done_the_unit_is_not_asked_again() -> None:
 def test_a_redo_is_nothing_to_its_model() -> None:
     """No visit, no checkpoint, no validation follows from it."""
     story = Audited()
-    story.train(unit(1, 0), 0)
+    story.trains(unit(1, 0), 0)
     visits, kept = list(story.model().visits), story.model().busy
     story.redo(unit(1, 0), 1, differs=True)
     assert (story.model().visits, story.model().busy) == (visits, kept)
@@ -206,7 +208,7 @@ def test_a_redo_is_nothing_to_its_model() -> None:
 def test_a_third_worker_tells_who_is_wrong(second: str, differs: bool, wrong: str, words: str) -> None:
     """Whom two others contradict; nobody, if all three differ. Both doubted ones check their machines at once."""
     story = Audited()
-    story.train(unit(1, 0), 0)
+    story.trains(unit(1, 0), 0)
     story.redo(unit(1, 0), 1, digest="b" * 16, differs=True)
     assert "no third worker has told" in told(story.audit(unit(1, 0)))
     doubted = {name for name, w in story.state.workers.items() if any(e.is_doubtful for e in w.ended)}

@@ -12,14 +12,14 @@ from tests.state.test_audits import Audited
 def test_the_audits_have_a_row_for_each_unit_that_was_done_again(volumes: Volumes) -> None:
     """By whom, what came of it, who was wrong; and what could not be audited, counted by why."""
     story = Audited()
-    story.train(unit(1, 0), 0)
+    story.trains(unit(1, 0), 0)
     story.redo(unit(1, 0), 1)
-    story.train(unit(1, 1), 0)
+    story.trains(unit(1, 1), 0)
     story.redo(unit(1, 1), 1, digest="b" * 16, differs=True)
     story.redo(unit(1, 1), 2, digest="b" * 16, differs=True)
     for name in ("worker-1", "worker-2"):
         story.state.workers[name].holdings = set()
-    story.train(unit(2, 0), 0)
+    story.trains(unit(2, 0), 0)
     found = fit_result(story, volumes).audits()
     assert list(found["state"]) == ["equal", "judged"]
     assert list(found["unit"]) == [0, 1]

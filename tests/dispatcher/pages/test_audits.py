@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebro.contract.events import RunRequested, RunStarted, WorkerJoined
-from cerebro.contract.records import COMPUTES, Holding
+from cerebro.contract.records import COMPUTES, Holding, Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import AuditOutcome, CheckpointRef, TaskResult
 from cerebro.contract.trials import DeviceKind
@@ -27,7 +27,7 @@ def audited_story(*, differs: bool) -> Story:
             device=DeviceKind(kind="cpu", name="1 core"),
         )
         story.tell(joined)
-    models = ({"batch_size": 32},)
+    models: tuple[Hyperparameters, ...] = ({"batch_size": 32},)
     request = FitRequest(code=CODE, models=models, epochs=1, metric="loss", mode="min", audit=1.0)
     story.tell(RunRequested(run="fit-1", request=request, author="ada"))
     plan = FitPlan(dataset="d1", models={"m00": models[0]}, partitions={0: 898, 1: 898})
