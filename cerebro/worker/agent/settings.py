@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cerebro.contract import failure_rules
 from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.records import PodRef
-from cerebro.errors import ClusterError, DataError
+from cerebro.errors import ClusterError
+from cerebro.runtime.failure_rule_settings import cluster_rules
 from cerebro.runtime.numeric_settings import (
     CORES,
     DEVICES,
@@ -28,7 +27,6 @@ from cerebro.runtime.numeric_settings import (
 from cerebro.runtime.usage import cores
 from cerebro.runtime.volumes import Volumes
 
-FAILURE_RULES = "CEREBRO_FAILURE_RULES"
 SECRETS = ("CEREBRO_TOKEN",)
 """Variables that children, which run user code, never see."""
 
@@ -126,20 +124,8 @@ class Settings:
             gang_port=whole(GANG_PORT, environment, 0),
             savepoint_s=SAVEPOINT_S.of(environment),
             task_log_bytes=whole(TASK_LOG_MIB, environment, 64) << 20,
-            failure_rules=_failure_rules(environment),
+            failure_rules=cluster_rules(environment),
         )
-
-
-def _failure_rules(environment: Mapping[str, str]) -> tuple[FailureRule, ...]:
-    text = environment.get(FAILURE_RULES, "")
-    if not text:
-        return ()
-    try:
-        return failure_rules.checked(json.loads(text), FAILURE_RULES)
-    except json.JSONDecodeError as error:
-        raise ClusterError(f"{FAILURE_RULES} is no JSON: {error}; expected a list of rules") from error
-    except DataError as error:
-        raise ClusterError(f"{error} (worker.failureRules of the chart)") from error
 
 
 def _pod(environment: Mapping[str, str]) -> PodRef | None:

@@ -10,8 +10,9 @@ import pytest
 from cerebro.contract.failure_rules import MAX_LINE, FailureRule
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import ClusterError
+from cerebro.runtime.failure_rule_settings import FAILURE_RULES
 from cerebro.worker.agent.failure_rules import BUILT_IN, LOG_BYTES, ruled
-from cerebro.worker.agent.settings import FAILURE_RULES, Settings
+from cerebro.worker.agent.settings import Settings
 
 BOOM = Failure(
     kind=FailureKind.USER_ERROR, message="ValueError: boom", traceback="Traceback ...\nValueError: boom"
