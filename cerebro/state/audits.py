@@ -112,11 +112,15 @@ class Audits:
 
     known: dict[str, Audit] = field(default_factory=dict)
     unaudited: dict[str, int] = field(default_factory=dict)
+    unblamed: int = 0
+    """How many were judged, with nobody to blame."""
+    _open: dict[str, Audit] = field(default_factory=dict)
+    """Those that are: few, of perhaps many."""
 
     def open(self) -> Iterator[Audit]:
         """Those that wait for a redo."""
         if not self.is_hopeless:
-            yield from (audit for audit in self.known.values() if audit.is_open)
+            yield from self._open.values()
 
     def of(self, key: TaskKey) -> Audit | None:
         """The open one whose next redo has this key."""
@@ -142,21 +146,32 @@ class Audits:
     @property
     def is_hopeless(self) -> bool:
         """Whether so many have found nobody to blame that the code is the likely cause."""
-        judged = (audit.state is AuditState.JUDGED and not audit.wrong for audit in self.known.values())
-        return sum(judged) >= MOST_UNCLEAR
+        return self.unblamed >= MOST_UNCLEAR
+
+    def draw(self, audit: Audit) -> None:
+        """One more is to be done."""
+        self.known[str(audit.unit)] = self._open[str(audit.unit)] = audit
+
+    def settle(self, audit: Audit) -> None:
+        """Its state is another one."""
+        if not audit.is_open:
+            self._open.pop(str(audit.unit), None)
+            self.unblamed += audit.state is AuditState.JUDGED and not audit.wrong
 
     def drop(self, unit: TaskKey, note: str) -> None:
         """It comes to nothing: its unit is done again, say."""
         audit = self.known.get(str(unit))
         if audit is not None and audit.is_open:
             audit.state, audit.note = AuditState.DROPPED, note
+            self.settle(audit)
 
     def end(self) -> None:
         """The run has ended: what was not done is not to be done any more, and needs nothing."""
-        for audit in self.known.values():
+        for audit in list(self._open.values()):
             if audit.state is AuditState.WAITING:
                 self.drop(audit.unit, "not done: no other worker had the time for it before the run ended")
             audit.is_over = True
+            self._open.pop(str(audit.unit), None)
 
 
 def is_drawn(seed: int, unit: TaskKey, share: float) -> bool:
@@ -188,14 +203,16 @@ def see_commit(
     if why := _unfit(audits, model, visit, dataset, workers):
         audits.unaudited[why] = audits.unaudited.get(why, 0) + 1
         return
-    audits.known[str(unit)] = Audit(
-        unit=unit,
-        number=number,
-        visit=visit,
-        before=model.visits[number - 1].checkpoint if number else None,
-        hyperparams=model.hyperparams_of(number),
-        arithmetic=arithmetic_of(workers[visit.worker]),
-        drawn_after=committed,
+    audits.draw(
+        Audit(
+            unit=unit,
+            number=number,
+            visit=visit,
+            before=model.visits[number - 1].checkpoint if number else None,
+            hyperparams=model.hyperparams_of(number),
+            arithmetic=arithmetic_of(workers[visit.worker]),
+            drawn_after=committed,
+        )
     )
 
 
@@ -247,6 +264,7 @@ def see_redo(audits: Audits, event: TaskCommitted, workers: Mapping[str, Worker]
     audit.redos.append(redo)
     if len(audit.redos) == 1:
         audit.state = AuditState.DIFFERS if redo.differences else AuditState.EQUAL
+        audits.settle(audit)
         if redo.differences:
             audit.note = f"differs in {_named(redo.differences)}"
             for name in (audit.visit.worker, redo.worker):
@@ -254,6 +272,7 @@ def see_redo(audits: Audits, event: TaskCommitted, workers: Mapping[str, Worker]
         return
     audit.state = AuditState.JUDGED
     audit.wrong, audit.note = judged(audit)
+    audits.settle(audit)
     if audit.wrong in workers:
         failure = _failure(audit, f"an audit found that it computes wrongly: {audit.unit}: {audit.note}")
         _tell(

@@ -280,7 +280,8 @@ def test_only_processors_of_a_kind_are_compared_to_the_bit() -> None:
 
 def test_an_audit_that_came_to_nothing_says_why() -> None:
     """The first line counts, and names what was drawn and not audited."""
-    audits = Audits(known={str(unit(1, 0)): made()}, unaudited={"no other worker held the partition": 3})
+    audits = Audits(unaudited={"no other worker held the partition": 3})
+    audits.draw(made())
     audits.drop(unit(1, 0), "could not be done again: KeyError")
     assert lines(audits) == ["audits: 1 came to nothing, 3 not audited (no other worker held the partition)"]
     assert lines(Audits()) == []
