@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cerebro.client.data_folder import data_folder
     from cerebro.client.experiment import Experiment
+    from cerebro.client.failure_rules import FailureRule
     from cerebro.client.goals import Budget
     from cerebro.client.registry import load_model
     from cerebro.client.search.choices import (
@@ -44,6 +45,7 @@ __all__ = [
     "Budget",
     "ETLSpec",
     "Experiment",
+    "FailureRule",
     "Hints",
     "Hyperband",
     "KerasSubEpochSpec",
@@ -75,6 +77,7 @@ _HOMES = {
     "Budget": "cerebro.client.goals",
     "ETLSpec": "cerebro.spec",
     "Experiment": "cerebro.client.experiment",
+    "FailureRule": "cerebro.client.failure_rules",
     "Hints": "cerebro.spec",
     "Hyperband": "cerebro.client.search.choices",
     "KerasSubEpochSpec": "cerebro.keras.spec",

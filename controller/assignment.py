@@ -21,6 +21,7 @@ trained, so waiting never costs more than doing it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
@@ -29,7 +30,7 @@ from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.scheduling.policies.following import Following
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, TaskState, Worker
-from controller import gangs, measuring, replication, search_tasks
+from controller import auditing, gangs, measuring, replication, search_tasks
 from controller.arbiter import Place
 from controller.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.cluster_snapshot import ClusterSnapshot
@@ -49,7 +50,8 @@ def assign(
     *,
     search: Searching | None = None,
 ) -> list[api.Assign | api.Revoke]:
-    """Assignments, and queued units to take back. `fit`, of `run` or of another run of the experiment, is left as it
+    """Assignments, and queued units to take back; of a fit that is trained to its end, what is left to be audited.
+    `fit`, of `run` or of another run of the experiment, is left as it
     was. `search` is that of `run`, if it has one."""
     draft = AssignmentDraft(record, state, run, fit, snapshot.now)
     if fit is not None and fit.run != run.id:
@@ -77,7 +79,7 @@ def assign(
         return [*draft.steps]
     if run.state is RunState.RUNNING:
         measuring.measure(record, run, fit, draft)
-    units = _Units(draft, fit, snapshot)
+    units = _Units(draft, fit, snapshot, partial(auditing.give, record, state, run, draft))
     try:
         return units.decide()
     finally:
@@ -94,8 +96,10 @@ def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
 class _Units:
     """Lets the policy choose training units, tentatively on the dispatch state."""
 
-    def __init__(self, draft: AssignmentDraft, fit: FitDispatch, snapshot: ClusterSnapshot) -> None:
-        self._draft, self._fit, self._now = draft, fit, snapshot.now
+    def __init__(
+        self, draft: AssignmentDraft, fit: FitDispatch, snapshot: ClusterSnapshot, audit: auditing.Give
+    ) -> None:
+        self._draft, self._fit, self._now, self._audit = draft, fit, snapshot.now, audit
         self._snapshot, self._depth = snapshot, snapshot.depth
         self._training_workers = [w for w in draft.alive if w.trains]
         self._dispatch_draft = DispatchDraft(fit)
@@ -124,6 +128,7 @@ class _Units:
             self._draft.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
         )
         self._draft.give_ready(1, calmest_first)
+        self._audit(depth=1, is_overdue=True)
         gangs.form(self._fit, self._draft, self._dispatch_draft, self._snapshot)
         for among in self._rounds():
             self._fill(1, self._in_turn(), among)
@@ -133,10 +138,12 @@ class _Units:
         if self._depth > 1:
             soon = [w for w in calmest_first if w.name in self._soon]
             self._draft.give_ready(self._depth, soon, self._soon)
+            self._audit(depth=self._depth, among=self._soon, is_overdue=True)
             self._fill(self._depth, self._in_turn(), self._soon)
             outranked = self._outranked()
             if outranked is not None:
                 return [*self._draft.steps, outranked]
+        self._audit(depth=1, is_overdue=False)
         return [*self._draft.steps]
 
     def _rounds(self) -> Iterator[Mapping[str, Sequence[int]] | None]:
@@ -402,7 +409,7 @@ class _Units:
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
         if key.kind != "train":
-            return key.kind in worker.kinds and key.kind not in ("etl", "search", *MEASURING)
+            return key.kind in worker.kinds and key.kind not in ("etl", "search", "audit", *MEASURING)
         dispatch_state, index = self._fit.dispatch_state, self._fit.worker(worker.name)
         model = self._fit.model(key.model or "")
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:

@@ -30,7 +30,7 @@ from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Tas
 from cerebro.state.goals import spent
 from cerebro.state.report import epoch_report
 from cerebro.state.waiting import KIND, needed_partitions
-from controller import search_tasks
+from controller import auditing, search_tasks
 from controller.assignment import assign, revoke_task
 from controller.cluster_decision import ENDING
 from controller.cluster_snapshot import REMOVED, SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
@@ -124,7 +124,9 @@ def _go_on(
 ) -> list[Step]:
     """The steps of a run that is neither to be stopped nor to fail."""
     if run.is_complete():
-        return [_finished(run)]
+        redos = _redos(record, state, run, snapshot, fit)
+        is_awaited = not redos and auditing.is_awaited(state, run, snapshot.suspects)
+        return redos or ([] if is_awaited else [_finished(run)])
     if search is not None and run.state is RunState.RUNNING and (decided := search.steps(run)):
         return [_note(event) for event in decided]
     if run.storage_full is not None and run.state is RunState.RUNNING:
@@ -138,6 +140,18 @@ def _go_on(
     if fit is not None and fit.run == run.id and (hopeless := _out_of_reach(state, run, fit)):
         return [_note(event) for event in hopeless]
     return [*assign(record, state, run, fit, snapshot, search=search)]
+
+
+def _redos(
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    snapshot: ClusterSnapshot,
+    fit: FitDispatch | None,
+) -> list[Step]:
+    """Of units of a fit that is trained to its end, as far as somebody has a device for them now."""
+    steps = assign(record, state, run, fit, snapshot) if any(run.audits.due()) else []
+    return [step for step in steps if isinstance(step, api.Assign) and step.body.kind == "audit"]
 
 
 def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequence[WaysStruckOff]:
@@ -353,6 +367,8 @@ def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
     for task in run.open.values():
         if is_pointless(run, task.key):
             yield revoke_task(task, "nothing is left to be chosen", force=True)
+        elif auditing.is_pointless(run, task.key):
+            yield revoke_task(task, "nothing is left to be compared", force=True)
         elif search_tasks.is_pointless(run, task.key):
             yield revoke_task(task, "the search is over", force=True)
     making = [task for task in run.open.values() if task.key.kind == "etl"] if run.kind != "etl" else []

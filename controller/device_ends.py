@@ -18,11 +18,11 @@ _SOON_S = 1e-3
 
 def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
     """When the task that runs on a device of the worker is expected to end, by the store's clock; `None` if it is no
-    unit of the run. Of a model that has not run before, or that has failed, and of ETL, nothing is expected: then it is
-    never."""
+    unit of the run. Of a model that has not run before, or that has failed, of ETL and of audits, nothing is expected:
+    then it is never."""
     first = worker.first_in(device)
     key = TaskKey.parse(first) if first else None
-    if key is not None and key.kind in ("etl", "trial"):
+    if key is not None and key.kind in ("etl", "trial", "audit"):
         return math.inf
     if key is None or key.kind != "train" or key.run != fit.run:
         return None

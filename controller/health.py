@@ -23,7 +23,7 @@ DEVICE_FAILURES = 2
 """So many attempts that failed of the machine, among the last `LAST` of a worker, and it is quarantined. Not those of
 tasks that failed so at several workers: it may be what they do."""
 AGAIN_S = 600.0
-"""Between two checks of a worker for failures that say nothing of machines."""
+"""Between two checks of a worker for failures that say nothing of machines, or of one that does not answer."""
 
 Evidence = Mapping[str, Sequence[Ended]]
 """Worker -> its last attempts, of all experiments, oldest first."""
@@ -84,7 +84,7 @@ def act(
     known, wandering = dict(health.workers), _wandering(seen)
     for status in statuses:
         name = status.record.worker
-        if name not in seen and name not in known:
+        if name not in seen and name not in known and not status.record.gpus:
             continue
         of_it = known.get(name) or WorkerHealth()
         if status.is_lost:
@@ -105,8 +105,10 @@ def act(
             yield Quarantined(worker=name, reason=reason)
             # The limits are those of all: the store refuses the next one that is too many.
             known[name] = _marked(of_it, now, reason=reason)
-        elif CHECKS_NODE in status.record.kinds and (reason := _to_check(of_it.check, ended, now)):
-            yield Checked(worker=name, reason=reason)
+        elif CHECKS_NODE in status.record.kinds:
+            reason = _to_check(of_it.check, ended, now) or _is_new(of_it.check, status, now)
+            if reason:
+                yield Checked(worker=name, reason=reason)
 
 
 def _marked(health: WorkerHealth, now: float, *, is_on: bool = True, reason: str = "") -> WorkerHealth:
@@ -172,6 +174,9 @@ def broken(health: WorkerHealth, ended: Iterable[Ended], *, is_fresh: bool) -> s
     if verdict:
         return f"its check failed: {verdict}"
     failed = [each for each in ended if each.is_device]
+    certain = next((each.failure for each in failed if each.is_certain), None)
+    if certain is not None:
+        return certain.line
     if len(failed) < DEVICE_FAILURES:
         return ""
     tasks = list(dict.fromkeys(each.task for each in failed))
@@ -223,7 +228,12 @@ def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]
     found = []
     for task in run.tasks.values():
         model = run.models.get(task.key.model or "")
-        if model is None or model.state is not ModelState.FAILED or task.state is not TaskState.FAILED:
+        if (
+            model is None
+            or task.key.kind == "audit"
+            or model.state is not ModelState.FAILED
+            or task.state is not TaskState.FAILED
+        ):
             continue
         first, last = task.attempts[0], task.attempts[-1]
         is_again = first.assigned <= retried.get(model.id, -1.0)
@@ -246,6 +256,7 @@ _OF_ALL = frozenset({"checkpoint volume"})
 """Probes of what workers share."""
 _FRESH_S = 3600.0
 """An older check tells of what was."""
+_REGISTERED = "its process is new"
 _IN_A_ROW = "two models in a row failed: "
 
 
@@ -265,6 +276,17 @@ def _to_check(check: WorkerCheck | None, ended: Sequence[Ended], now: float) -> 
     is_due = check is None or now - checked >= AGAIN_S
     is_news = are_failures and last[1].time > checked and is_due
     return f"{_IN_A_ROW}{last[0].task}, {last[1].task}" if is_news and last[0].model != last[1].model else ""
+
+
+def _is_new(check: WorkerCheck | None, status: WorkerStatus, now: float) -> str:
+    """Why a worker with GPUs is to check its machine although nothing has failed: its process has not looked at it yet.
+    What breaks a GPU happens between two runs, too, such as a reset or a driver that was replaced."""
+    if not status.record.gpus:
+        return ""
+    if check is not None and check.ended is None and now - check.asked < AGAIN_S:
+        return ""  # one is under way, or came to no answer
+    told = check.result.incarnation if check is not None and check.result is not None else ""
+    return "" if told == status.record.incarnation else _REGISTERED
 
 
 def _everywhere(seen: Evidence, wandering: set[tuple[str, str]]) -> str:

@@ -8,6 +8,7 @@ from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.search import AboveRule, BelowRule
 from cerebro.contract.tasks import (
+    AuditTask,
     EtlTask,
     EvaluateTask,
     FittingTask,
@@ -20,9 +21,17 @@ from cerebro.contract.tasks import (
 from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.policies import is_by_merit
-from cerebro.state import ExperimentState, Model, Run, TaskKey, position_of
+from cerebro.state import ExperimentState, Model, Run, TaskKey, Worker, position_of
+from cerebro.state.audits import Audit, is_exact
 from cerebro.state.beside import epochs_read
-from cerebro.state.workers import reads_bases, tells_curves, tells_device, tells_hangs, tells_ratios
+from cerebro.state.workers import (
+    knows_rules,
+    reads_bases,
+    tells_curves,
+    tells_device,
+    tells_hangs,
+    tells_ratios,
+)
 
 
 def body(
@@ -96,7 +105,7 @@ def _train(
     newest = model.visits[-1].checkpoint if model.visits else None
     terms = model.terms[model.terms_for(str(key))]
     return TrainTask(
-        **_model_fields(record, run, run, key, terms.hyperparams),
+        **_model_fields(record, state, run, key, terms.hyperparams),
         tells_idle=_tell_hangs(state),
         tells_device=_tell_device(state),
         epoch=key.epoch,
@@ -110,6 +119,33 @@ def _train(
         with_curve=is_by_merit(run.scheduler) and _tell_curves(state),
         **_measuring(run.request, run, model, key.epoch) if _tell_ratios(state) else {},
         keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),
+    )
+
+
+def audit(
+    record: ExperimentRecord, state: ExperimentState, run: Run, found: Audit, worker: Worker
+) -> AuditTask:
+    """The next redo of a unit that is audited, by a worker."""
+    key, model, visit = found.next_key, run.models[found.unit.model or ""], found.visit
+    if not isinstance(run.plan, FitPlan):
+        raise IllegalEventError(f"{key} belongs to no fit run")
+    made = state.datasets.get(run.plan.dataset)
+    needed = run.kept_checkpoints(model, but=found) | _evaluated(state, run, model)
+    return AuditTask(
+        **_model_fields(record, state, run, key, found.hyperparams),
+        tells_idle=_tell_hangs(state),
+        tells_device=_tell_device(state),
+        epoch=visit.epoch,
+        partition=visit.partition,
+        unit=found.number,
+        position=position_of(model, run.plan.partitions, found.number),
+        checkpoint=found.before,
+        made=visit.checkpoint,
+        metrics=visit.metrics,
+        threads=visit.cores,
+        is_exact=is_exact(found, worker),
+        spare=tuple(sorted(found.files - needed)),
+        fitted=made.fitted if made is not None else None,
     )
 
 
@@ -148,6 +184,11 @@ def _tell_device(state: ExperimentState) -> bool:
     return all(tells_device(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
 
 
+def _know_rules(state: ExperimentState) -> bool:
+    """Whether every worker that may be given a model judges failures by rules."""
+    return all(knows_rules(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
+
+
 def _tell_ratios(state: ExperimentState) -> bool:
     """Whether every worker that may be given a unit, or a part of a test, knows metrics that are ratios."""
     return all(tells_ratios(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
@@ -171,7 +212,7 @@ def _valid(record: ExperimentRecord, state: ExperimentState, run: Run, key: Task
     if checkpoint is None:
         raise IllegalEventError(f"{key}: the epoch is not complete")
     return EvaluateTask(
-        **_model_fields(record, run, run, key, model.hyperparams_at(key.epoch)),
+        **_model_fields(record, state, run, key, model.hyperparams_at(key.epoch)),
         tells_idle=_tell_hangs(state),
         tells_device=_tell_device(state),
         kind="valid",
@@ -194,7 +235,7 @@ def _evaluate(
     checkpoint = fit.models[key.model].epoch_checkpoint(epoch)
     if checkpoint is None:
         raise IllegalEventError(f"{key}: epoch {epoch} of {key.model} has no checkpoint")
-    fields = _model_fields(record, run, fit, key, fit.models[key.model].hyperparams_at(epoch))
+    fields = _model_fields(record, state, fit, key, fit.models[key.model].hyperparams_at(epoch))
     where: dict[str, Any] = {
         "tells_idle": _tell_hangs(state),
         "tells_device": _tell_device(state),
@@ -212,8 +253,13 @@ def _evaluate(
 
 
 def _model_fields(
-    record: ExperimentRecord, run: Run, fit: Run, key: TaskKey, hyperparams: Hyperparameters
+    record: ExperimentRecord,
+    state: ExperimentState,
+    fit: Run,
+    key: TaskKey,
+    hyperparams: Hyperparameters,
 ) -> dict[str, Any]:
+    run = state.runs[key.run]
     if not isinstance(fit.request, FitRequest) or fit.plan is None or run.plan is None:
         raise IllegalEventError(f"{fit.id} is not a fit run that has started")
     return {
@@ -228,4 +274,5 @@ def _model_fields(
         "dataset": run.plan.dataset,
         "seed": fit.request.seed,
         "hang_timeout_s": fit.request.hang_timeout_s,
+        "rules": fit.request.failure_rules if _know_rules(state) else None,
     }

@@ -2,7 +2,7 @@
 next one.
 """
 
-KINDS = ("train", "valid", "test", "predict")
+KINDS = ("train", "valid", "test", "predict", "audit")
 """Task kinds this package handles."""
 
 HANDLER = "model_hopper.handler"

@@ -20,6 +20,8 @@ import torch
 import torch._dynamo
 
 from cerebro.contract.tasks import (
+    AuditOutcome,
+    AuditTask,
     CheckpointRef,
     EtlTask,
     EvaluateTask,
@@ -39,7 +41,7 @@ from cerebro.contract.tasks import (
 from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.errors import CheckpointCorruptError, SpecError
+from cerebro.errors import CheckpointCorruptError, NonFiniteMetricError, SpecError
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.context import PROGRESS_S, Context
@@ -70,6 +72,7 @@ from cerebro.worker.training.unit import (
     train_unit,
 )
 from cerebro.worker.training.unit_share import UnitShare
+from model_hopper.auditing import bits_compared, metrics_compared
 from model_hopper.reach import Reach, in_reach, reaches
 from model_hopper.savepoint_timing import SavepointTiming
 
@@ -165,6 +168,8 @@ class Handler:
         placed = None
         if membership is not None and isinstance(body, TrainTask) and body.way is not None:
             placed = membership.placed(body.way, body.hang_timeout_s)
+        if isinstance(body, AuditTask):
+            return self._audit(spec, body, timings)
         if not isinstance(body, TrainTask):
             return self._evaluate_in_reach(spec, body, timings)
         self._context.device_memory.begin()
@@ -281,6 +286,67 @@ class Handler:
             resumed_rows=first * size,
             timings=timings,
             curve=curve,
+        )
+
+    def _audit(self, spec: SubEpochSpec, body: AuditTask, timings: Timings) -> TaskResult:
+        """Train a unit once more, and compare. Nothing is written."""
+        loading = time.monotonic()
+        self._context.device_memory.begin()
+        trainee, _ = self._trainee(spec, body, None)
+        self._context.device_memory.count_peak_anew()
+        began = time.monotonic()
+        is_exact = (
+            body.is_exact and self._device.type == "cpu" and takes_threads(trainee.modules, body.threads)
+        )
+        torch.set_num_threads(body.threads)
+        size = body.hyperparams["batch_size"]
+        assert isinstance(size, int)
+        loader = UnitShare(partition=body.partition, share=trainee.share).loader(
+            self._rows(body.dataset, "train", (body.partition,)),
+            batch_size=size,
+            seed=body.seed,
+            model=body.model,
+            epoch=body.epoch,
+            device=self._device,
+        )
+        feed = self._feed(
+            loader,
+            epoch=body.epoch,
+            unit=body.unit,
+            position=body.position,
+            savepoints=Savepoints(trainee),
+            is_audit=True,
+        )
+        timings = timings.model_copy(update={"load_s": began - loading})
+        try:
+            metrics = numbers_of(
+                train_unit(
+                    spec,
+                    trainee,
+                    feed,
+                    body.hyperparams,
+                    seed=body.seed,
+                    model=body.model,
+                    epoch=body.epoch,
+                    partition=body.partition,
+                )
+            )
+        except NonFiniteMetricError as error:
+            # What was committed is finite.
+            outcome, metrics = AuditOutcome(is_exact=False, differences=(str(error)[:200],)), {}
+        else:
+            self._context.raise_if_ended()
+            self._context.device_memory.check()
+            outcome = metrics_compared(metrics, body.metrics)
+            if is_exact:
+                made = checkpoints.check(self._volumes.checkpoints, body.made)
+                outcome = bits_compared(trainee.state(), checkpoints.read(made, self._device))
+        return TaskResult(
+            rows=loader.num_rows,
+            cores=body.threads,
+            metrics=metrics,
+            timings=timings.model_copy(update={"compute_s": time.monotonic() - began}),
+            audit=outcome,
         )
 
     def _share(self, body: TrainTask, trainee: Trainee) -> UnitShare:
@@ -430,14 +496,17 @@ class Handler:
         position: Position | None = None,
         savepoints: Savepoints | None = None,
         recorder: CurveRecorder | None = None,
+        is_audit: bool = False,
     ) -> InstrumentedLoader:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
             if rows < loader.num_rows:
                 self._context.await_turn()
-            self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
+            # What is reported in an audit was reported before.
+            told = {} if is_audit else values
+            self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=told)
             if rows < loader.num_rows:
-                if savepoints is not None and batch > loader.first:
+                if savepoints is not None and not is_audit and batch > loader.first:
                     self._savepoint_timing.consider(savepoints, batch, rows, loader)
                 self._context.raise_if_ending()
 

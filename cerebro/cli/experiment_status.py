@@ -20,6 +20,7 @@ from cerebro.state import (
     Model,
     Run,
     Standing,
+    audit_wording,
     breaks,
     explained,
     gap,
@@ -100,6 +101,7 @@ def state_lines(
         return lines
     schedule = [f"  {line}" for line in schedule_lines(state, fits[-1], now)]
     schedule += [f"  {line}" for line in forecast_lines(fits[-1], now)]
+    schedule += [f"  {line}" for line in audit_wording.lines(fits[-1].audits)]
     search = [f"  {line}" for line in rungs.lines(fits[-1])]
     for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
         lines += ["", *part] if part else []

@@ -12,6 +12,8 @@ from typing import Any
 from cerebro.client.search import SearchSpace, configurations, first_configuration
 from cerebro.client.search.requests import search_request
 from cerebro.client.session import author
+from cerebro.contract import failure_rules
+from cerebro.contract.failure_rules import OF_RUNS
 from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.search import AboveRule, BelowRule, SearchRequest, StopRule
@@ -97,7 +99,17 @@ def asked_fit(
     return searched, models
 
 
-_SETTINGS = ("epochs", "metric", "mode", "seed", "scheduler", "planner", "hang_timeout_s", "max_attempts")
+_SETTINGS = (
+    "epochs",
+    "metric",
+    "mode",
+    "seed",
+    "scheduler",
+    "planner",
+    "hang_timeout_s",
+    "max_attempts",
+    "audit",
+)
 
 
 def fit_request(
@@ -116,6 +128,9 @@ def fit_request(
         named: of `techniques.chosen`.
     """
     settings = {name: options[name] for name in _SETTINGS}
+    settings["failure_rules"] = failure_rules.checked(
+        options.get("failure_rules", ()), "failure_rules", OF_RUNS
+    )
     if goal := options.get("goal"):
         settings["goal"] = goal
     return FitRequest(code=code, models=tuple(models), search=searched, **settings, **named)
@@ -140,6 +155,12 @@ def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_val
     for name in ("epochs", "hang_timeout_s", "max_attempts"):
         if not 0 < (value := settings[name]) < math.inf:
             raise DataError(f"{name} is {value}, expected a finite number above 0")
+    failure_rules.checked(settings.get("failure_rules", ()), "failure_rules", OF_RUNS)
+    audit = settings.get("audit", 0.0)
+    if not isinstance(audit, int | float) or not 0 <= audit <= 1:
+        raise DataError(
+            f"audit is {audit!r}, expected the share of the units that is done once more, from 0 to 1, such as 0.01"
+        )
     if scheduler not in POLICIES:
         raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
     if not isinstance(planner, bool):

@@ -16,6 +16,7 @@ from cerebro.client.asking import asked_fit, check_dry_run, check_etl, fit_reque
 from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import Connection, connect
 from cerebro.client.creation import created, packed_code
+from cerebro.client.failure_rules import FailureRule
 from cerebro.client.files import cache_folder
 from cerebro.client.goals import Budget
 from cerebro.client.registry import RegistryMixin
@@ -198,6 +199,8 @@ class Experiment(CommandsMixin, RegistryMixin):
         planner: bool = True,
         hang_timeout_s: float = 600.0,
         max_attempts: int = 3,
+        audit: float = 0.0,
+        failure_rules: Sequence[FailureRule] = (),
         techniques: Named | None = None,
         gpus: Sequence[int] | None = None,
         trials: Literal["auto", "never"] = "auto",
@@ -236,6 +239,10 @@ class Experiment(CommandsMixin, RegistryMixin):
             of this), is ended if its processes are idle, tried once more, and given up with its model. One that
             computes has three times as long, and at least this.
             max_attempts: attempts of a unit whose process crashes.
+            audit: so large a share of the units, such as 0.01, is done once more by another worker that holds the
+            partition, and compared: wrong arithmetic of a machine shows. See `FitResult.audits`.
+            failure_rules: such as ``FailureRule("solver", "cusolver.*failed", "retry_elsewhere")``: what follows when
+            the log of a failed attempt has the pattern in it.
             techniques: how a unit may use devices of its worker: names (``"single"``, ``"ddp"``, ...) or objects of
             `cerebro.techniques`, your own among them. Left out: one device, and what a model needs that does not fit.
             gpus: numbers of devices that a unit may take, such as ``[1, 2]``.
@@ -264,6 +271,8 @@ class Experiment(CommandsMixin, RegistryMixin):
             "planner": planner,
             "hang_timeout_s": hang_timeout_s,
             "max_attempts": max_attempts,
+            "audit": audit,
+            "failure_rules": failure_rules,
             "search": search,
             "stop": stop,
             "samples": samples,

@@ -10,7 +10,6 @@ experiments.
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -19,8 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import torch
 
 from cerebro.client.connection import Connection, connect
 from cerebro.client.files import cache_folder
@@ -41,6 +38,7 @@ from cerebro.usercode.encoding import decode
 from cerebro.usercode.fitted import read_fitted, restore_fitted
 from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training import comparing
 from cerebro.worker.training.repeating import Repeat
 from cerebro.worker.training.unit import default_device
 
@@ -242,7 +240,9 @@ def replay(
                 model=trained.id,
                 units=len(trained.visits),
                 differences=tuple(
-                    differences(_trained(trainee.state()), _trained(saved), tolerance=tolerance)
+                    comparing.differences(
+                        comparing.trained(trainee.state()), comparing.trained(saved), tolerance=tolerance
+                    )
                 ),
                 tolerance=tolerance,
                 remade=remade,
@@ -262,43 +262,6 @@ def own_volumes(volumes: Volumes) -> Volumes:
 def _tell(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def differences(one: object, other: object, where: str = "state", *, tolerance: float = 0.0) -> Iterator[str]:
-    """Where two states differ, to the bit: shapes, dtypes, values and their types. With a tolerance, tensors may differ
-    by that share of their norm, and numbers of theirs."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        # Bits, not values: -0.0 and NaN count as they are.
-        same = one.dtype == other.dtype and one.shape == other.shape
-        if not same or not (torch.equal(_bits(one), _bits(other)) or _is_close(one, other, tolerance)):
-            yield where
-    elif isinstance(one, dict) and isinstance(other, dict):
-        for key in {**one, **other}:
-            yield from differences(one.get(key), other.get(key), f"{where}[{key!r}]", tolerance=tolerance)
-    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        for position, (first, second) in enumerate(zip(one, other, strict=True)):
-            yield from differences(first, second, f"{where}[{position}]", tolerance=tolerance)
-    elif isinstance(one, float) and isinstance(other, float) and tolerance:
-        if not math.isclose(one, other, rel_tol=tolerance):
-            yield where
-    elif type(one) is not type(other) or repr(one) != repr(other):
-        yield where
-
-
-def _is_close(one: torch.Tensor, other: torch.Tensor, tolerance: float) -> bool:
-    if not tolerance or not one.is_floating_point():
-        return False
-    first, second = (each.detach().cpu().double() for each in (one, other))
-    return bool((first - second).norm() <= tolerance * first.norm())
-
-
-def _trained(state: checkpoints.State) -> checkpoints.State:
-    """What training has made of a model: older versions did not note with what it was trained."""
-    return {name: state[name] for name in ("models", "checkpoint")}
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
 
 
 @contextmanager

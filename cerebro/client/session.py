@@ -44,6 +44,7 @@ from cerebro.state import (
     Run,
     RunState,
     Standing,
+    audit_wording,
     explained,
     lost_because,
     reason_to_wait,
@@ -147,6 +148,7 @@ class Session:
             lines += [f"    {line}" for line in rungs.lines(run)]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
             lines += [f"    {line}" for line in forecast_lines(run, self._clock())]
+            lines += [f"    {line}" for line in audit_wording.lines(run.audits)]
         return "\n".join([*lines, *self._worker_lines(state)])
 
     def _worker_lines(self, state: ExperimentState) -> Iterator[str]:

@@ -163,6 +163,12 @@ TELLS_STACKS = "stacks"
 KNOWS_SHORTAGE = "shortage"
 """The same: who registers with it preprocesses by fewer processes where memory ran out before."""
 
+KNOWS_RULES = "rules"
+"""The same: who registers with it judges failures by failure rules."""
+
+COMPUTES = "computes:"
+"""The same, with what follows: processors of which that is equal compute the same bits with as many threads."""
+
 CHECKS_NODE = "checks"
 """The same: who registers with it checks its machine when it is asked, and says so if a failure is the machine's."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
+from cerebro.contract.failure_rules import MAX_RULES, OF_RUNS, FailureRule
 from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import SearchRequest
@@ -80,6 +81,18 @@ class FitRequest(Contract):
     """What adds models, and decides how far each is trained. Absent: `models`, to the end."""
     goal: Goal = Field(Goal(), exclude_if=lambda goal: goal == Goal())
     """When it is to end and what it may cost. Absent: nothing is asked for."""
+    audit: float = Field(0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
+    """Share of the units that are done once more, by another worker, and compared. Absent: none is."""
+    failure_rules: tuple[FailureRule, ...] = Field(
+        (), max_length=MAX_RULES, exclude_if=lambda rules: not rules
+    )
+    """What follows from failures whose log has something in it. Absent: there are none."""
+
+    @model_validator(mode="after")
+    def _quarantines_nobody(self) -> FitRequest:
+        if any(rule.action not in OF_RUNS for rule in self.failure_rules):
+            raise ValueError(f"failure rules of a run may {', '.join(OF_RUNS)}: workers are not its own")
+        return self
 
     @model_validator(mode="after")
     def _has_models(self) -> FitRequest:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from cerebro.contract.base import Contract, Devices, Name, Sha256, Split, dropped
+from cerebro.contract.failure_rules import FailureRule, MatchedRule
 from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.search_questions import SearchAnswer, SearchQuestion
@@ -167,18 +168,36 @@ class Failure(Contract):
     is_by_way: bool = Field(False, exclude_if=lambda value: not value)
     """Of a unit that ran by another way than user code is written: the way may be the cause. Absent of all others, and
     of those of earlier versions, which ended their model."""
+    rule: MatchedRule | None = Field(None, exclude_if=lambda rule: rule is None)
+    """The failure rule by which it was judged. Absent where none matched, and where the task does not ask for it."""
+    late_rules: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
+    """Failure rules that were cut off because they took too long. Absent where none was."""
+
+    @property
+    def label(self) -> str:
+        """What failure rules say of it, for people; empty: nothing."""
+        late = [f"failure rule {name!r} took too long" for name in self.late_rules]
+        return ", ".join([*([self.rule.name] if self.rule else []), *late])
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a failure rule wants no other attempt."""
+        return self.rule is not None and self.rule.action == "no_retry"
 
     @property
     def text(self) -> str:
         """All that is known: the message first, then the traceback, which does not end in the message once more."""
-        return (
-            f"{self.message.strip()}\n{self.traceback.rstrip().removesuffix(self.message.rstrip())}".rstrip()
-        )
+        traceback = self.traceback.rstrip().removesuffix(self.message.rstrip())
+        return f"{self._labelled}{self.message.strip()}\n{traceback}".rstrip()
 
     @property
     def line(self) -> str:
-        """The message in one line."""
-        return first_line(self.message)
+        """The message in one line, after its label."""
+        return first_line(f"{self._labelled}{self.message.strip()}")
+
+    @property
+    def _labelled(self) -> str:
+        return f"[{self.label}] " if self.label else ""
 
 
 class Timings(Contract):
@@ -224,6 +243,24 @@ class Curve(Contract):
                 f"the curve of {self.name!r} has no points, expected at least one unless it has diverged"
             )
         return self
+
+
+MAX_DIFFERENCES = 20
+"""That are named of a unit which was done once more."""
+
+
+class AuditOutcome(Contract):
+    """What came of a unit that was done once more, by another worker.
+
+    Attributes:
+        is_exact: whether states were compared, to the bit; else the metrics, to a tolerance.
+        differences: names of what is not as it was committed; none: all is.
+        digest: of the state after it, by which two redos are compared; empty unless `is_exact`.
+    """
+
+    is_exact: bool
+    differences: tuple[str, ...] = Field((), max_length=MAX_DIFFERENCES)
+    digest: str = Field("", pattern=r"^([0-9a-f]{16})?$")
 
 
 class TaskResult(Contract):
@@ -272,6 +309,8 @@ class TaskResult(Contract):
     """Of `search` alone."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
     """Of `fitting` alone."""
+    audit: AuditOutcome | None = Field(None, exclude_if=lambda value: value is None)
+    """Of `audit` alone."""
 
     @property
     def part(self) -> Part:
@@ -337,6 +376,9 @@ class ModelTask(Contract):
     could not read it."""
     tells_device: bool = Field(False, exclude_if=lambda value: not value)
     """Whether its failure may be `DEVICE`, or say that it may be. Absent where not, as of `tells_idle`."""
+    rules: tuple[FailureRule, ...] | None = Field(None, exclude_if=lambda rules: rules is None)
+    """Failure rules of its run; its failure may tell which one matched, of these, the cluster's and those that are
+    built in. `None`, and absent, where an older version could not read that."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
     """As of `EtlTask`."""
 
@@ -402,6 +444,29 @@ class TrainTask(ModelTask):
 
     keep: tuple[str, ...] = ()
     """Checkpoint names of this model that must outlive the commit; the worker removes all others of units before."""
+
+
+class AuditTask(ModelTask):
+    """A unit that is committed, to be done once more and compared. What it trains is kept nowhere."""
+
+    kind: Literal["audit"] = "audit"
+    epoch: int
+    partition: int
+    unit: int
+    """As of `TrainTask`."""
+    position: Position
+    checkpoint: CheckpointRef | None
+    """With which the unit began; `None`: it was its model's first."""
+    made: CheckpointRef
+    """That it left."""
+    metrics: dict[str, float]
+    """That it returned."""
+    threads: int = Field(ge=1)
+    """That it computed with."""
+    is_exact: bool
+    """Whether the worker that did it had the same kind of device: then a processor computes the same bits."""
+    spare: tuple[str, ...] = ()
+    """Names of checkpoints that nothing but this audit needs: removed once it has found nothing."""
 
 
 class EvaluateTask(ModelTask):
@@ -490,11 +555,19 @@ class SearchTask(Contract):
 
 
 TaskBody = Annotated[
-    EtlTask | FittingTask | TrainTask | EvaluateTask | PredictTask | InspectTask | TrialTask | SearchTask,
+    EtlTask
+    | FittingTask
+    | TrainTask
+    | AuditTask
+    | EvaluateTask
+    | PredictTask
+    | InspectTask
+    | TrialTask
+    | SearchTask,
     Field(discriminator="kind"),
 ]
 
-KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting")
+KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting", "audit")
 
 MEASURING = frozenset({"inspect", "trial"})
 """Kinds of tasks that only tell something: what becomes of them ends neither a model nor a run."""

@@ -24,6 +24,7 @@ from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from cerebro.local.processes import ProcessId
 from cerebro.local.supervisor import ENDING, GRACE_S, ClusterState
 from cerebro.runtime import numeric_settings
+from cerebro.runtime.failure_rule_settings import cluster_rules
 from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.gpus import Gpu, Gpus
 
@@ -187,6 +188,7 @@ def worker_options(workers: int | None, devices: int | None) -> list[str]:
             environment (`numeric_settings`).
     """
     numeric_settings.check(os.environ)
+    cluster_rules(os.environ)
     number = workers or DEFAULT_WORKERS
     options = ["--workers", str(number)]
     said, name = ("" if devices is None else str(devices)), "devices"

@@ -19,7 +19,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import commits, failures, invariants, ways
+from cerebro.state import audits, commits, failures, invariants, ways
 from cerebro.state.invariants import Members
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run
@@ -53,6 +53,8 @@ def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: M
         case TaskCommitted() | TaskFailed() | TaskRevoked():
             _close(event, concerned, datasets)
             _see_end(event, concerned, workers)
+            if isinstance(event, TaskCommitted):
+                _see_audit(event, concerned, workers)
         case UnitSaved() | TaskAsked():
             _go_on(event, concerned)
 
@@ -66,7 +68,9 @@ def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Co
     members: Members = ((worker, source.devices),)
     if source.others:
         members = (*members, *((_known(workers, event, each.worker), each.devices) for each in source.others))
-    return _Concerned(run, task, worker, run.models.get(task.key.model) if task.key.model else None, members)
+    # What an audit comes to is nothing to its model.
+    is_models = task.key.model and task.key.kind != "audit"
+    return _Concerned(run, task, worker, run.models.get(task.key.model or "") if is_models else None, members)
 
 
 def _known(workers: Mapping[str, Worker], event: TaskEvent, name: str) -> Worker:
@@ -136,7 +140,8 @@ def _close(
         case TaskFailed():
             again = model is not None and is_running and failures.judge_savepoint(event, model)
             again = again or _is_to_be_confirmed(event, run, task)
-            goes_on = trainee is not None and not again and ways.judge(event.failure, run, task, trainee)
+            may_go_on = trainee is not None and not again and not event.failure.is_final
+            goes_on = may_go_on and trainee is not None and ways.judge(event.failure, run, task, trainee)
             task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
             _see_work(run, task)
             is_given_back = event.failure.kind is FailureKind.PREEMPTED
@@ -164,7 +169,7 @@ def _close(
         # It goes first: were the model trained elsewhere meanwhile, its savepoint would be worthless.
         task.keep_savepoint()
     run.see_task(event.task, task)
-    if task.exhausted:
+    if task.exhausted and task.key.kind != "audit":
         is_done = task.state is TaskState.COMMITTED
         (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
     # A unit within an epoch changes nothing that is counted of its model.
@@ -179,7 +184,8 @@ def _is_to_be_confirmed(event: TaskFailed, run: Run, task: Task) -> bool:
     its code. Once for all tasks of the run: a mistake in the code is told as soon as without."""
     is_users = event.failure.kind is FailureKind.USER_ERROR
     is_last = task.failures + 1 >= run.max_attempts
-    if not (is_users and event.failure.may_be_device) or is_last or run.doubted:
+    is_over = is_last or event.failure.is_final
+    if not (is_users and event.failure.may_be_device) or is_over or run.doubted:
         return False
     run.doubted = event.task
     return True
@@ -210,7 +216,9 @@ def _see_end(
     is_device = event.failure.kind is FailureKind.DEVICE
     at = _of_rank(event.failure.rank, members) or worker
     at.has_failures = True
-    at.ended.append(Ended(event.time, event.task, model, event.failure, is_device))
+    rule = event.failure.rule
+    is_certain = is_device and rule is not None and rule.action == "quarantine"
+    at.ended.append(Ended(event.time, event.task, model, event.failure, is_device, is_certain=is_certain))
 
 
 _NOT_HERE = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.MEMBER_LOST})
@@ -224,6 +232,24 @@ def _of_rank(rank: int | None, members: Members) -> Worker | None:
             return member if rank is not None else None
         rank -= len(devices)
     return None
+
+
+def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str, Worker]) -> None:
+    """A unit that is to be audited, or was."""
+    run, task, _, model, _ = concerned
+    if task.key.kind == "audit":
+        audits.see_redo(run.audits, event, workers)
+    elif task.key.kind == "train" and model is not None and run.fit_request.audit and run.plan is not None:
+        audits.see_commit(
+            run.audits,
+            task.key,
+            model,
+            seed=run.fit_request.seed,
+            share=run.fit_request.audit,
+            dataset=run.plan.dataset,
+            committed=run.counts.units,
+            workers=workers,
+        )
 
 
 def _see_worked(run: Run, task: Task, at: float) -> None:

@@ -40,6 +40,8 @@ def commit(
             task.result = result
         case "inspect" | "trial":
             measured.commit(result, run, task)
+        case "audit":
+            pass  # what was found concerns workers, too: `audits.see_redo`
         case "search" if run.search:
             _answer(result, run, run.search, task)
         case _:

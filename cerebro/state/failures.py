@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cerebro.contract.events import TaskFailed, TaskRevoked
 from cerebro.contract.tasks import FAILS_RUN, MEASURING, Failure, FailureKind
-from cerebro.state import measured, ways
+from cerebro.state import audits, measured, ways
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task, TaskState
@@ -45,7 +45,9 @@ def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
 
 def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     """An attempt of `task` has failed, as the task knows already; `model` is the one it trains or validates, if any."""
-    if task.key.kind in MEASURING and failure.kind is not FailureKind.STORAGE_FULL:
+    if task.key.kind == "audit":
+        audits.see_failure(run.audits, task.key, failure, is_final=task.state is TaskState.FAILED)
+    elif task.key.kind in MEASURING and failure.kind is not FailureKind.STORAGE_FULL:
         measured.fail(failure, run, task)
     elif task.key.kind == "search" and failure.kind is not FailureKind.STORAGE_FULL:
         if task.state is TaskState.FAILED and run.search is not None:

@@ -59,6 +59,8 @@ def check_assignment(
         _check_unit(event, key, run, members, model)
     elif key.kind == "trial":
         _check_trial(event, key, run)
+    elif key.kind == "audit":
+        _check_audit(event, key, run, members)
 
 
 def check_start(event: TaskStarted, members: Members) -> None:
@@ -112,6 +114,18 @@ def _check_trial(event: TaskAssigned, key: TaskKey, run: Run) -> None:
     if len(event.devices) != known.way.size:
         raise IllegalEventError(
             f"{event.task} assigned to devices {event.devices}, but takes {known.way.size}"
+        )
+
+
+def _check_audit(event: TaskAssigned, key: TaskKey, run: Run, members: Members) -> None:
+    audit, (worker, devices) = run.audits.get(key), members[0]
+    if audit is None or len(devices) != 1:
+        raise IllegalEventError(f"{event.task} assigned, but nothing is to be audited there")
+    if worker.name in audit.seen_by:
+        raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has done the unit before")
+    if run.plan is None or (run.plan.dataset, audit.visit.partition) not in worker.holdings:
+        raise IllegalEventError(
+            f"{event.task} assigned to {worker.name}, which does not hold partition {audit.visit.partition}"
         )
 
 

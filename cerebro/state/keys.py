@@ -14,7 +14,7 @@ class TaskKey(NamedTuple):
     ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1`` (on a set of partitions,
     ``fit-1/train/m03/e2/p1+p4``), ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of one partition,
     ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``, ``fit-1/trial/g03/fsdp-2``,
-    ``fit-1/search/orders-17``, ``fit-1/search/draw-5``.
+    ``fit-1/search/orders-17``, ``fit-1/search/draw-5``, ``fit-1/audit/m03/e2/p1/redo-1``.
     """
 
     run: str
@@ -33,6 +33,8 @@ class TaskKey(NamedTuple):
     question: str | None = None
     """Of a search: ``orders-N``, what its procedure orders from the N-th thing on that it is told (0: that it begins);
     ``draw-N``, the values of the draws from number N on."""
+    redo: int | None = None
+    """Of a unit that is done once more to compare it: 1, or 2 if the first one differs."""
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -53,6 +55,8 @@ class TaskKey(NamedTuple):
             parts += [self.group, self.way]
         if self.question is not None:
             parts.append(self.question)
+        if self.redo is not None:
+            parts.append(f"redo-{self.redo}")
         return "/".join(parts)
 
     @classmethod
@@ -73,6 +77,16 @@ class TaskKey(NamedTuple):
                 epoch=_number("e", epoch),
                 partition=first,
                 others=tuple(others),
+            )
+        if kind == "audit":
+            model, epoch, partition, redo = rest
+            return cls(
+                run=run,
+                kind=kind,
+                model=model,
+                epoch=_number("e", epoch),
+                partition=_number("p", partition),
+                redo=_number("redo-", redo),
             )
         if kind == "valid":
             model, epoch = rest
@@ -109,4 +123,4 @@ def _ascending(text: str) -> tuple[int, ...]:
 def _number(letter: str, text: str) -> int:
     if not text.startswith(letter):
         raise ValueError(f"{text!r} does not start with {letter!r}")
-    return int(text[1:])
+    return int(text.removeprefix(letter))

@@ -23,6 +23,7 @@ from cerebro.contract.runs import (
 )
 from cerebro.contract.tasks import Failure, FittedRef
 from cerebro.contract.trials import Inspection, TrialOutcome
+from cerebro.state.audits import Audit, Audits
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
 from cerebro.state.run_counts import RunCounts
@@ -152,6 +153,8 @@ class Run:
     choice."""
     trials: dict[tuple[str, str], TrialOutcome] = field(default_factory=dict)
     """(group, way), as ids in `inspection` -> what a trial has shown, of this run or an earlier one."""
+    audits: Audits = field(default_factory=Audits)
+    """Units that are done once more, by another worker, and compared."""
     has_recalled: bool = False
     """Whether it is told which trials of earlier runs hold for it."""
     requested: float = 0.0
@@ -392,6 +395,7 @@ class Run:
             str(key), Task(key=key, state=TaskState.COMMITTED, attempts=[lost.as_attempt()])
         )
         task.reopen()
+        self.audits.drop(key, "its checkpoint was lost, and the unit is done again")
         self.trained_s.clear()
         self.starts.clear()
         self.newest_commit, self.counts.units, self.counts.unit_devices = 0.0, 0, 0
@@ -406,13 +410,15 @@ class Run:
         if all(self.validation(model, epoch).state in ENDED for epoch in missing):
             model.move("LastTaskEnded")
 
-    def kept_checkpoints(self, model: Model) -> set[str]:
-        """Names of a model's checkpoints that are there: those that it needs, and those that others begin with, but for
-        what was removed all the same. No commit may remove them."""
+    def kept_checkpoints(self, model: Model, *, but: Audit | None = None) -> set[str]:
+        """Names of a model's checkpoints that are there: those that it needs, those that others begin with, and those
+        that audits read, other ones than `but`; without what was removed all the same. No commit may remove them."""
         request = self.fit_request
         needed = model.needed_checkpoints(request.metric, request.mode, validated=self.is_validated)
         return (
-            needed | {each.visits[each.inherited - 1].file for each in self.young.values()}
+            needed
+            | {each.visits[each.inherited - 1].file for each in self.young.values()}
+            | self.audits.needed(model.id, but=but)
         ) - model.removed
 
     def best_epoch(self, model: Model) -> int | None:

@@ -293,11 +293,14 @@ class Task:
         if failure.may_be_device:
             self.doubts += (self.attempts[-1].worker,)
             self.shunned |= {self.attempts[-1].worker}
+        is_for_elsewhere = failure.rule is not None and failure.rule.action == "retry_elsewhere"
+        if is_for_elsewhere:
+            self.shunned |= {self.attempts[-1].worker}
         self.failures += 1
         self.hangs += failure.is_idle
         is_first_hang = failure.is_idle and self.hangs == 1
-        is_retryable = failure.kind in RETRYABLE or is_worth_another or is_first_hang
-        another = is_retryable and self.failures < max_attempts
+        is_retryable = failure.kind in RETRYABLE or is_worth_another or is_first_hang or is_for_elsewhere
+        another = is_retryable and not failure.is_final and self.failures < max_attempts
         self.state = TaskState.PENDING if another else TaskState.FAILED
 
     def keep_savepoint(self) -> None:

@@ -14,6 +14,7 @@ from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined,
 from cerebro.contract.records import (
     CHECKS_NODE,
     KNOWS_FITTED,
+    KNOWS_RULES,
     KNOWS_SHORTAGE,
     READS_BASES,
     READS_RAGGED,
@@ -46,6 +47,9 @@ class Ended(NamedTuple):
     """The machine's fault: it said so, or the task was done elsewhere afterwards."""
     experiment: str = ""
     """Whose task it is, where several are looked at; a log knows only one, and does not say."""
+    is_certain: bool = False
+    """One such attempt is enough: two other workers have computed something else, and the same; or a failure rule says
+    so."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -195,6 +199,11 @@ def knows_shortage(worker: Worker) -> bool:
 def tells_device(worker: Worker) -> bool:
     """Whether it can say of a failure that it is the machine's."""
     return CHECKS_NODE in worker.kinds
+
+
+def knows_rules(worker: Worker) -> bool:
+    """Whether it judges failures by failure rules."""
+    return KNOWS_RULES in worker.kinds
 
 
 def answers_searches(worker: Worker) -> bool:

@@ -80,6 +80,8 @@ class Scenario:
     check: Callable[[str], str] = lambda worker: ""
     """What a worker's check of its machine finds wrong; empty: nothing."""
     curve: Callable[[TrainTask, float], Curve | None] = lambda body, seconds: None
+    state_of: Callable[[TaskBody, int, str], str] = lambda body, attempt, worker: "-"
+    """(task, attempt, worker) -> what training leaves: texts that are equal where the states are, to the bit."""
     metrics: Callable[[TaskBody], Mapping[str, float]] = lambda body: {"loss": 1.0}
     """What the function of a unit or a validation returns."""
     outages: Sequence[WorkerOutage] = ()

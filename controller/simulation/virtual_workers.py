@@ -9,13 +9,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 
 from cerebro.contract import api
 from cerebro.contract.events import RunStarted
 from cerebro.contract.health import CheckResult, Probe
 from cerebro.contract.records import (
     CHECKS_NODE,
+    COMPUTES,
     KNOWS_FITTED,
+    KNOWS_RULES,
     KNOWS_SHORTAGE,
     READS_BASES,
     READS_RAGGED,
@@ -28,6 +31,8 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.search_questions import SearchAnswer
 from cerebro.contract.tasks import (
+    AuditOutcome,
+    AuditTask,
     CheckpointRef,
     EtlTask,
     Failure,
@@ -139,8 +144,10 @@ class VirtualWorkers:
             KNOWS_FITTED,
             KNOWS_SHORTAGE,
             CHECKS_NODE,
+            f"{COMPUTES}virtual",
+            KNOWS_RULES,
         )
-        return (*_KINDS, *inspects, *searches, "trial", *knows)
+        return (*_KINDS, "audit", *inspects, *searches, "trial", *knows)
 
     @property
     def _searches(self) -> tuple[str, ...]:
@@ -437,7 +444,8 @@ class VirtualWorkers:
             if body.with_curve:
                 curve = self._scenario.curve(body, self._paces[_name_of(item)][1])
             name = f"{body.model}/u{body.unit}-a{item.attempt}"
-            checkpoint, resumed = CheckpointRef(name=name, checksum="-", size=1), _resumed(body)
+            left = self._scenario.state_of(body, item.attempt, worker)
+            checkpoint, resumed = CheckpointRef(name=name, checksum=left, size=1), _resumed(body)
             if self._scenario.fixed_s is not None:
                 fixed_s = self._scenario.fixed_s(body, worker)
                 _, seconds = self._paces[_name_of(item)]
@@ -449,7 +457,16 @@ class VirtualWorkers:
             resumed_rows=resumed,
             timings=timings,
             curve=curve,
+            cores=1 if isinstance(body, TrainTask) else 0,
+            audit=self._audited(body, item.attempt, worker) if isinstance(body, AuditTask) else None,
         )
+
+    def _audited(self, body: AuditTask, attempt: int, worker: str) -> AuditOutcome:
+        left = self._scenario.state_of(body, attempt, worker)
+        found = () if left == body.made.checksum else ("state['models'][0]['weight']",)
+        if not body.is_exact:
+            return AuditOutcome(is_exact=False, differences=found)
+        return AuditOutcome(is_exact=True, differences=found, digest=sha256(left.encode()).hexdigest()[:16])
 
     def _report(self, worker: _Worker, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
         request = api.ReportRequest(

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cerebro.contract.records import Hyperparameters, WorkerStatus
+from cerebro.contract.tasks import Failure
 from cerebro.figures.models import ModelSummary
-from cerebro.state import Run, TaskState, rungs, wording
+from cerebro.state import Run, TaskState, audit_wording, rungs, wording
 from cerebro.state.goals import clock, forecast_lines
 from cerebro.state.throughput import Throughput
 from dispatcher.data.view import SplitRow, split_rows
@@ -52,13 +53,14 @@ class FitSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureGroup:
-    """Models that failed for one reason; `models` names the first of `count`, `traceback` is the first one's, of
-    `attempt` (None if that never started)."""
+    """Models that failed for one reason; `models` names the first of `count`, `failure` and `traceback` are the first
+    one's, of `attempt` (None if that never started)."""
 
     kind: str
     message: str
     count: int
     models: tuple[str, ...]
+    failure: Failure
     traceback: str
     attempt: FailedAttempt | None
 
@@ -100,6 +102,8 @@ class Overview:
     """The procedure of a fit that searches, and how far it is, in words."""
     forecast: tuple[str, tuple[str, ...]] | None = None
     """When the fit is expected to end, or was beside when it did; and what more is to be said, in words."""
+    audits: tuple[str, ...] = ()
+    """What came of units that were done once more, in words: how many, then each that differs."""
 
 
 def overview(
@@ -127,6 +131,7 @@ def overview(
         if run and run.search
         else None,
         forecast=_forecast(run, now) if run and run.forecasts else None,
+        audits=tuple(audit_wording.lines(run.audits)) if run else (),
     )
 
 
@@ -163,10 +168,12 @@ def _code(experiment: str, run: str) -> str:
 def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
     """Most models first."""
     groups: defaultdict[tuple[str, str], list[ModelSummary]] = defaultdict(list)
+    firsts: dict[tuple[str, str], Failure] = {}
     for row in rows:
         if row.failure is not None:
             first = row.failure.message.strip().partition("\n")[0]
             groups[row.failure.kind.value, first].append(row)
+            firsts.setdefault((row.failure.kind.value, first), row.failure)
     attempts = failed_attempts(run, [failed[0].id for failed in groups.values()])
     found = [
         FailureGroup(
@@ -174,7 +181,8 @@ def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
             message=message,
             count=len(failed),
             models=tuple(row.id for row in failed[:_NAMED]),
-            traceback=(failed[0].failure.traceback if failed[0].failure else ""),
+            failure=firsts[kind, message],
+            traceback=firsts[kind, message].traceback,
             attempt=attempts.get(failed[0].id),
         )
         for (kind, message), failed in groups.items()

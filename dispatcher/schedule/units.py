@@ -23,9 +23,9 @@ class UnitQuery(Contract):
     run: str = Field("", max_length=60)
     model: str = Field("", max_length=100)
     worker: str = Field("", max_length=60)
-    kind: Literal["", "etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting"] = (
-        ""
-    )
+    kind: Literal[
+        "", "etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting", "audit"
+    ] = ""
     state: Literal["", "pending", "assigned", "running", "committed", "failed"] = ""
     page: int = Field(1, ge=1, le=1_000_000)
     size: int = Field(100, ge=1, le=500)

@@ -11,6 +11,7 @@ import pytest
 
 from cerebro.client.experiment_file import read
 from cerebro.client.experiment_file.running import Study
+from cerebro.client.failure_rules import FailureRule
 from cerebro.client.goals import Budget
 from cerebro.client.search import choice, loguniform
 from cerebro.client.search.choices import ASHA, TPE, Above, Plateau
@@ -228,6 +229,23 @@ def test_an_end_that_is_no_time_is_told_with_its_line(folder: Path) -> None:
     """And what one looks like."""
     (folder / "e.yaml").write_text(GOOD.replace("test: true\n", GOALS.replace("FINISH", "tonight")))
     with pytest.raises(ExperimentFileError, match=r"fit\.finish_by.*such as PT6H"):
+        read(folder / "e.yaml")
+
+
+def test_a_fit_may_have_failure_rules_and_audits(folder: Path) -> None:
+    """Rules are calls, as in a notebook; a mistake in one is told with its line."""
+    rules = "test: true\n"
+    asked = """  audit: 0.01
+  failure_rules:
+    - FailureRule("solver", "cusolver.*failed", "retry_elsewhere")
+test: true
+"""
+    (folder / "e.yaml").write_text(GOOD.replace(rules, asked))
+    fit: Any = read(folder / "e.yaml").fit
+    assert fit.audit == 0.01
+    assert fit.failure_rules == [FailureRule("solver", "cusolver.*failed", "retry_elsewhere")]
+    (folder / "e.yaml").write_text(GOOD.replace(rules, asked.replace("FailureRule", "FailRule")))
+    with pytest.raises(ExperimentFileError, match=r"fit\.failure_rules.*FailRule"):
         read(folder / "e.yaml")
 
 

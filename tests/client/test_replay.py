@@ -9,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.client.replay import Replayed, chosen, differences
+from cerebro.client.replay import Replayed, chosen
 from cerebro.contract.events import RunFinished
 from cerebro.errors import ConflictError, NotFoundError
+from cerebro.worker.training.comparing import differences
 from tests.state.stories import Story
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment, SubEpochSpec
+from cerebro.client.failure_rules import FailureRule
 from cerebro.client.session import Session
 from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.events import Event, LocatorsChanged, RunFinished, RunRequested, RunStopRequested
@@ -243,6 +244,51 @@ def test_a_limit_that_no_clock_can_keep_is_refused(limit: float) -> None:
     vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
     with pytest.raises(DataError, match=r"hang_timeout_s is .*, expected a finite number above 0"):
         experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", hang_timeout_s=limit)
+
+
+@pytest.mark.parametrize("share", [-0.01, 1.5, float("nan"), "all"])
+def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
+    """Before anything is sent, with what was expected."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    experiment = Experiment.__new__(Experiment)
+    experiment._session = opened(story.log, story.zero)
+    vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
+    with pytest.raises(DataError, match=r"audit is .*, expected the share of the units .* from 0 to 1"):
+        experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", audit=share)
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        (
+            [FailureRule("a", "x(")],
+            r"failure_rules\[0\] \('a'\): the pattern 'x\(' is no .* at position 1",
+        ),
+        (
+            [FailureRule("a", "x"), FailureRule("b", "y" * 201)],
+            r"failure_rules\[1\] \('b'\): .* 201 characters, .* 200",
+        ),
+        (
+            [FailureRule("a", "x", "explode")],  # type: ignore[arg-type]
+            r"action is 'explode', expected one of label, no_retry, retry_elsewhere",
+        ),
+        ([FailureRule("a", "x", "quarantine")], r"only whoever runs the cluster may .* worker.failureRules"),  # type: ignore[arg-type]
+        ([FailureRule("", "x")], r"failure_rules\[0\]: name is ''"),
+        ([FailureRule("a", "")], r"failure_rules\[0\] \('a'\): pattern is ''"),
+        ([FailureRule("a", "x")] * 21, r"failure_rules has 21 rules, expected at most 20"),
+        ("oom", r"failure_rules is 'oom', expected a list of rules"),
+    ],
+)
+def test_failure_rules_that_cannot_be_are_refused_with_the_place(rules: Any, told: str) -> None:
+    """Before anything is sent."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    experiment = Experiment.__new__(Experiment)
+    experiment._session = opened(story.log, story.zero)
+    vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
+    with pytest.raises(DataError, match=told):
+        experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", failure_rules=rules)
 
 
 def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:

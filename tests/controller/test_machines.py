@@ -319,6 +319,47 @@ def ended(task: str, failure: Failure | None = None, *, at_s: float = 100.0) -> 
 FOUR = [status(f"worker-{number}", CHECKS_NODE) for number in range(4)]
 
 
+def with_gpus(name: str, incarnation: str = "a", *abilities: str) -> WorkerStatus:
+    record = worker(incarnation, name).model_copy(
+        update={"kinds": ("etl", "train", *abilities), "gpus": ("NVIDIA A100",)}
+    )
+    return WorkerStatus(record=record, silent_s=0.0)
+
+
+def test_workers_with_gpus_check_them_once_for_each_process() -> None:
+    """Also where nothing has failed: once, again if the process is another one, and not again and again if it does not
+    answer. Others, and those of earlier versions, are not asked."""
+    several = [
+        with_gpus("worker-0", "a", CHECKS_NODE),
+        with_gpus("worker-1"),
+        status("worker-2", CHECKS_NODE),
+    ]
+
+    def asked(known: HealthAnswer, now: float, statuses: list[WorkerStatus] = several) -> list[Checked]:
+        return [each for each in act(statuses, known, {}, now) if isinstance(each, Checked)]
+
+    (first,) = asked(HealthAnswer(), 100.0)
+    assert (first.worker, first.reason) == ("worker-0", "its process is new")
+
+    waiting = WorkerCheck(asked=100.0, reason=first.reason, by=CONTROLLER)
+    unanswered = HealthAnswer(workers={"worker-0": WorkerHealth(check=waiting)})
+    assert asked(unanswered, 300.0) == []
+    assert len(asked(unanswered, 701.0)) == 1
+    assert suspects(several, unanswered, 101.0) == frozenset()  # it trains meanwhile
+
+    result = CheckResult(incarnation="a", probes=(Probe(name="memory"),))
+    told = waiting.model_copy(update={"ended": 104.0, "result": result})
+    answered = HealthAnswer(workers={"worker-0": WorkerHealth(check=told)})
+    assert asked(answered, 105.0) == asked(answered, 1e6) == []
+    restarted = [with_gpus("worker-0", "b", CHECKS_NODE)]
+    assert len(asked(answered, 105.0, restarted)) == 1
+
+    bad = result.model_copy(update={"probes": (Probe(name="memory", problem="1 word"),)})
+    failed = HealthAnswer(workers={"worker-0": WorkerHealth(check=told.model_copy(update={"result": bad}))})
+    (action,) = act([*several, *FOUR[3:]], failed, {}, 105.0)
+    assert isinstance(action, Quarantined)
+
+
 @pytest.mark.parametrize(
     ("attempts", "expected"),
     [

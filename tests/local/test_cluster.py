@@ -191,6 +191,15 @@ def test_devices_on_a_machine_with_gpus_are_gpus(monkeypatch: pytest.MonkeyPatch
         cluster.worker_options(2, 3)
 
 
+def test_failure_rules_that_workers_would_refuse_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the place, and not in the log of a worker that is started again and again."""
+    monkeypatch.setenv("CEREBRO_FAILURE_RULES", '[{"name": "x", "pattern": "a("}]')
+    with pytest.raises(
+        ClusterError, match=r"CEREBRO_FAILURE_RULES\[0\] \('x'\): the pattern .* at position 1"
+    ):
+        cluster.worker_options(None, None)
+
+
 def test_a_number_that_a_service_would_refuse_is_refused_before_anything_starts(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from pydantic import (
 from cerebro import techniques
 from cerebro.client.experiment import Experiment
 from cerebro.client.experiment_file.words import meant
+from cerebro.client.failure_rules import FailureRule
 from cerebro.client.goals import Budget
 from cerebro.client.search import choice, loguniform, randint, uniform
 from cerebro.client.search.choices import (
@@ -56,6 +57,7 @@ _DISTRIBUTIONS = _words(uniform, loguniform, randint, choice)
 _PROCEDURES = _words(ASHA, Hyperband, PBT, Random, TPE, GP, CMA)
 _RULES = _words(Plateau, Median, Above, Below)
 _BUDGETS = _words(Budget)
+_FAILURE_RULES = _words(FailureRule)
 _TECHNIQUES = {
     name: found
     for name in techniques.__all__
@@ -104,6 +106,10 @@ def _workers(given: Any) -> Any:
     return tuple(given) if isinstance(given, list) else given
 
 
+def _failure_rules(given: Any) -> Any:
+    return meant(given, _FAILURE_RULES, is_strict=True)
+
+
 def _techniques(given: Any) -> Any:
     return meant(given, _TECHNIQUES, is_strict=True)
 
@@ -125,6 +131,7 @@ _MEANINGS: Mapping[str, Any] = {
     "budget": Annotated[Any, BeforeValidator(_budget)],
     "finish_by": Annotated[Any, BeforeValidator(_finish_by)],
     "workers": Annotated[Any, BeforeValidator(_workers)],
+    "failure_rules": Annotated[Any, BeforeValidator(_failure_rules)],
 }
 """Options of `Experiment.run_fit` that are written in words; the others are plain values."""
 

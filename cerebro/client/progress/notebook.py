@@ -16,7 +16,7 @@ from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownStanding, 
 from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
-from cerebro.state import ExperimentState, Run, rungs, wording
+from cerebro.state import ExperimentState, Run, audit_wording, rungs, wording
 from cerebro.state.goals import forecast_lines
 
 _MOST_EPOCHS = 12
@@ -74,7 +74,8 @@ def rendered(
         parts.append(f"<p>{escape(shown.line)}</p>")
     parts.append(_bars(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
     if is_fit:
-        parts += [f"<p>{escape(line)}</p>" for line in (*rungs.lines(run), *forecast_lines(run, time.time()))]
+        told = (*rungs.lines(run), *forecast_lines(run, time.time()), *audit_wording.lines(run.audits))
+        parts += [f"<p>{escape(line)}</p>" for line in told]
         parts.append(_models(run))
     return "\n".join(part for part in parts if part)
 

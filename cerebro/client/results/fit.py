@@ -18,7 +18,7 @@ from cerebro.contract.ways import SINGLE
 from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
-from cerebro.state import ExperimentState, Model, Run, gap, schedule_of, ways, wording
+from cerebro.state import ExperimentState, Model, Run, audit_wording, gap, schedule_of, ways, wording
 from cerebro.state.pruning import gone_text
 from cerebro.usercode.in_process import UserCode
 
@@ -241,6 +241,43 @@ class FitResult(FitFigures):
         ]
         columns = None if rows else ["epoch", "makespan", "lower_bound", "gap", "process_start", "idle"]
         return pd.DataFrame(rows, columns=columns).set_index("epoch")
+
+    def audits(self) -> pd.DataFrame:
+        """One row per unit that was done once more to compare it: the worker that trained it, those that did it again
+        (`redone_by`), whether states were compared to the bit (`exact`; else metrics to 1e-3), what came of it
+        (``waiting``, ``equal``, ``differs``, ``judged``, ``dropped``), the worker that computed wrongly, if that was
+        found (`wrong`), and all of it in words. Which units were drawn and not audited, and why, is in
+        ``attrs["unaudited"]``."""
+        rows = [
+            {
+                "model": audit.unit.model,
+                "unit": audit.number,
+                "epoch": audit.visit.epoch,
+                "partition": audit.visit.partition,
+                "worker": audit.visit.worker,
+                "redone_by": tuple(redo.worker for redo in audit.redos),
+                "exact": audit.redos[0].is_exact if audit.redos else None,
+                "state": str(audit.state),
+                "wrong": audit.wrong,
+                "note": audit_wording.told(audit),
+            }
+            for audit in self._run.audits.known.values()
+        ]
+        columns = [
+            "model",
+            "unit",
+            "epoch",
+            "partition",
+            "worker",
+            "redone_by",
+            "exact",
+            "state",
+            "wrong",
+            "note",
+        ]
+        frame = pd.DataFrame(rows, columns=columns)
+        frame.attrs["unaudited"] = dict(self._run.audits.unaudited)
+        return frame
 
     def schedule(self) -> tuple[Problem, Schedule]:
         """The visits as a schedule, with the problem it solves: ``validate(*result.schedule(), actual=True)`` of

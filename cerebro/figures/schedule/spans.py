@@ -177,10 +177,9 @@ def spans(run: Run, now: float) -> list[Span]:
 
 
 def beside_units(run: Run, now: float) -> list[Span]:
-    """The same of partitions that were made again for `run`, of inspections and trials of its models, and of questions
-    of its search. Until its
-    first unit starts they are before 0."""
-    return _spans(run, now, {"etl", "search", *MEASURING}) if run.kind == "fit" else []
+    """The same of partitions that were made again for `run`, of inspections and trials of its models, of questions of
+    its search, and of units that were done once more. Until its first unit starts they are before 0."""
+    return _spans(run, now, {"etl", "search", "audit", *MEASURING}) if run.kind == "fit" else []
 
 
 def _spans(run: Run, now: float, kinds: Collection[str]) -> list[Span]:

@@ -17,6 +17,7 @@ _BESIDE = {
     "inspect": ("inspecting models", "."),
     "trial": ("trying a way", "+"),
     "search": ("answering for the search", "/"),
+    "audit": ("doing a unit once more", "x"),
 }
 """Kind of task -> its name in the legend, and the pattern of its bars."""
 
@@ -73,6 +74,7 @@ def beside_words(spans: Sequence[Span]) -> str:
         "inspect": "inspection",
         "trial": "trial",
         "search": "question of the search",
+        "audit": "audit",
     }
     told = [_counted(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
     if not told:

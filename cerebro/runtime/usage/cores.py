@@ -6,7 +6,9 @@ sleeping, so that two workers with all cores of a machine each train four to six
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,6 +32,24 @@ def available(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup
     """
     quota = min(_quotas(proc, groups), default=float("inf"))
     return max(1, int(min(quota, of_machine())))
+
+
+def arithmetic(*, proc: Path = Path("/proc")) -> str:
+    """The same for processors of the same model with the same instructions: libraries choose by these how they compute,
+    and so how they round. Empty where the machine does not say.
+
+    Args:
+        proc: as of `available`.
+    """
+    first = _text(proc / "cpuinfo").partition("\n\n")[0]
+    facts = dict(line.partition(":")[::2] for line in first.splitlines())
+    told = {name.strip(): " ".join(sorted(value.split())) for name, value in facts.items()}
+    named = [value for name in _FACTS if (value := told.get(name))]
+    return hashlib.sha256("/".join([platform.machine(), *named]).encode()).hexdigest()[:12] if named else ""
+
+
+_FACTS = ("model name", "vendor_id", "cpu family", "model", "flags", "CPU part", "CPU variant", "Features")
+"""Of /proc/cpuinfo, on x86 and on Arm."""
 
 
 def crowded(workers: Iterable[WorkerStatus]) -> list[str]:

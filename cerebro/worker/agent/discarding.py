@@ -13,16 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cerebro.contract import api
-from cerebro.contract.tasks import InboxItem, TrainTask
+from cerebro.contract.tasks import AuditTask, InboxItem, TaskResult, TrainTask
 from cerebro.data.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes, savepoint_of, unit_of
 
 log = logging.getLogger(__name__)
 
 
-def outdated_by(volumes: Volumes, item: InboxItem) -> tuple[Path, ...]:
-    """Files that the task of `item` makes superfluous; to be asked before it is committed."""
+def outdated_by(volumes: Volumes, item: InboxItem, result: TaskResult) -> tuple[Path, ...]:
+    """Files that the task of `item`, with its result, makes superfluous; to be asked before it is committed."""
     body = item.body
+    if isinstance(body, AuditTask):
+        # If it differs, somebody else is to do the unit.
+        is_equal = result.audit is not None and not result.audit.differences
+        return tuple(volumes.checkpoint(name) for name in body.spare) if is_equal else ()
     if not isinstance(body, TrainTask):
         return ()
     folder = volumes.model_checkpoints(body.experiment, body.run, body.model)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shutil
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from cerebro.contract.tasks import (
     MEASURING,
+    AuditTask,
     EtlTask,
     Failure,
     FailureKind,
@@ -38,6 +38,7 @@ from cerebro.state.keys import TaskKey
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, Patience, clear_up
 from cerebro.worker.agent.device_errors import tells_of_device
 from cerebro.worker.agent.environment import archive_folder, python_for
+from cerebro.worker.agent.failure_rules import end_of, ruled
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.member import MemberRun, Prepared
 from cerebro.worker.agent.gangs.remote import RemoteRank
@@ -52,7 +53,7 @@ from cerebro.worker.agent.shared import Shared
 log = logging.getLogger(__name__)
 
 _TAIL = 4000
-"""Characters of a log in which a process that died has perhaps told why."""
+"""Bytes of a log in which a process that died has perhaps told why."""
 
 _KINDS: dict[type[Exception], FailureKind] = {
     RequirementsError: FailureKind.REQUIREMENTS,
@@ -141,8 +142,17 @@ class Execution:
         if not isinstance(answer, Failure):
             return answer
         # Whatever it failed of: also what keeps its processes from being started, or ends one before it begins.
-        asked = _as_asked(answer, body, self._task_log(item))
+        asked = self._ruled(_as_asked(answer, body, self._task_log(item)), item)
         return asked.model_copy(update={"is_by_way": is_by_way})
+
+    def _ruled(self, failure: Failure, item: InboxItem) -> Failure:
+        """By failure rules, those of the cluster first: a run's own may not hide them."""
+        body = item.body
+        if not isinstance(body, ModelTask) or body.rules is None:
+            return failure
+        logs = self._task_logs(item)
+        path = logs[failure.rank] if failure.rank is not None and failure.rank < len(logs) else logs[0]
+        return ruled(failure, path, (*self._settings.failure_rules, *body.rules))
 
     def _run(self, item: InboxItem) -> Answer:
         try:
@@ -344,8 +354,9 @@ class Execution:
         assert item.body is not None
         body, began = item.body, time.monotonic() if asked is None else asked
         if (turns := self._shared.seating.turns(item)) is not None and isinstance(child, ChildProcess):
-            # What only evaluates is short, and waited for.
+            # What only evaluates is short, and waited for; an audit is not.
             merit = (body.merit or 0.0) if isinstance(body, TrainTask) else math.inf
+            merit = -math.inf if isinstance(body, AuditTask) else merit
             run = (item.experiment, TaskKey.parse(item.task).run)
             child.seat = turns.sit_down(child.tell, self._mailbox.wake, run=run, merit=merit)
         self._shared.task_logs.begin(self._task_logs(item))
@@ -421,17 +432,10 @@ def _as_asked(failure: Failure, body: TaskBody | None, log: Path) -> Failure:
     if not isinstance(body, ModelTask) or not body.tells_device:
         kind = FailureKind.USER_ERROR if failure.kind is FailureKind.DEVICE else failure.kind
         return failure.model_copy(update={"kind": kind, "may_be_device": False})
-    if failure.kind is not FailureKind.CRASH or not (line := tells_of_device(_end_of(log))):
+    if failure.kind is not FailureKind.CRASH or not (line := tells_of_device(end_of(log, _TAIL))):
         return failure
     message = f"{failure.message}, after it had written: {line.strip()}"
     return failure.model_copy(update={"kind": FailureKind.DEVICE, "message": message})
-
-
-def _end_of(log: Path) -> str:
-    with suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-        return file.read(_TAIL).decode(errors="replace")
-    return ""
 
 
 def _members(child: ChildProcess | ChildGroup) -> tuple[ChildProcess, ...]:

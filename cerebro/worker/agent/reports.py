@@ -18,7 +18,9 @@ from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import (
     CHECKS_NODE,
+    COMPUTES,
     KNOWS_FITTED,
+    KNOWS_RULES,
     KNOWS_SHORTAGE,
     READS_BASES,
     READS_RAGGED,
@@ -33,6 +35,7 @@ from cerebro.contract.records import (
 from cerebro.contract.tasks import MEASURING, FailureKind
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.drain import Drain
@@ -53,6 +56,12 @@ _ABILITIES = (
 
 _LOOK_S = 2.0
 """What a report waits for a volume, where it has to tell of it: far less than a lease."""
+
+
+def _of_training() -> tuple[str, ...]:
+    """What only who trains tells."""
+    computes = cores.arithmetic()
+    return (CHECKS_NODE, KNOWS_RULES, *((f"{COMPUTES}{computes}",) if computes else ()))
 
 
 class SupersededError(Exception):
@@ -135,7 +144,7 @@ class Reports:
             gpus=here.gpus,
             devices=here.devices,
             seats=here.seats,
-            kinds=(*does, *_ABILITIES, *((CHECKS_NODE,) if "train" in kinds else ())),
+            kinds=(*does, *_ABILITIES, *(_of_training() if "train" in kinds else ())),
             holdings=self._resources.holdings(),
             volume=self._settings.pod.name if self._settings.pod else None,
             pod=self._settings.pod,

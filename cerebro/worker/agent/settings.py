@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.records import PodRef
 from cerebro.errors import ClusterError
 from cerebro.runtime import sandbox_settings
+from cerebro.runtime.failure_rule_settings import cluster_rules
 from cerebro.runtime.numeric_settings import (
     CORES,
     DEVICES,
@@ -66,6 +68,8 @@ class Settings:
         sandbox: whether processes with user code are kept from the files of other experiments (``CEREBRO_SANDBOX``,
             ``on`` or ``off``, the default).
         sandbox_writable: further folders that they may write to (``CEREBRO_SANDBOX_WRITABLE``, with colons between).
+        failure_rules: of the cluster, before those of a run (``CEREBRO_FAILURE_RULES``, JSON: a list of objects with
+            ``name``, ``pattern`` and ``action``); default: none.
         etl_hang_timeout_s: an ETL task none of whose rows advanced for so long is given up. 600 s.
     """
 
@@ -90,6 +94,7 @@ class Settings:
     task_log_bytes: int = 64 << 20
     sandbox: bool = False
     sandbox_writable: tuple[Path, ...] = ()
+    failure_rules: tuple[FailureRule, ...] = ()
     etl_hang_timeout_s: float = 600.0
 
     @property
@@ -128,6 +133,7 @@ class Settings:
             task_log_bytes=whole(TASK_LOG_MIB, environment, 64) << 20,
             sandbox=sandbox_settings.mode(environment),
             sandbox_writable=sandbox_settings.writable(environment),
+            failure_rules=cluster_rules(environment),
         )
 
 

@@ -101,11 +101,10 @@ class Slot:
                     self.execution.end_early()
                     self._has_left(item)
                 elif item is not None:
-                    ended, steps = item, [self._run(item)]
+                    ended, steps = item, [step := self._run(item)]
                     # Looked up before the commit: from then on others may write.
-                    outdated = (
-                        outdated_by(self._shared.settings.volumes, item) if steps[0].op == "commit" else ()
-                    )
+                    if isinstance(step, api.Commit):
+                        outdated = outdated_by(self._shared.settings.volumes, item, step.result)
             self._tell(steps)
 
     def _has_left(self, item: InboxItem | None) -> None:

@@ -117,6 +117,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "taskLogMiB": 0,
             "sandbox": "on",
             "sandboxWritable": ["/data/cache", "/opt/models"],
+            "failureRules": [{"name": 'say "x"', "pattern": 'a\\s+"b"', "action": "quarantine"}],
             "deviceMemory": "1.5GiB",
             "gangs": {"enabled": True, "port": 7191},
             "shards": {"size": "100Gi", "className": "gp3", "whenScaled": "Delete"},

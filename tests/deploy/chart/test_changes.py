@@ -64,6 +64,7 @@ CHANGES = {
     "worker: {graceS: 30}": {"worker"},
     "worker: {savepointS: 30}": {"worker"},
     "worker: {taskLogMiB: 8}": {"worker"},
+    "worker: {failureRules: [{name: x, pattern: y}]}": {"worker"},
     "worker: {replicas: 3}": set[str](),
     "worker: {resources: {etl: {limits: {memory: 3Gi}}}}": {"worker"},
     "kvsApi: {threads: 100}": {"kvs-api"},

@@ -6,7 +6,15 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import RunRequested, TaskCommitted
-from cerebro.contract.health import HealthAnswer, Incident, Quarantine, WorkerHealth
+from cerebro.contract.health import (
+    CheckResult,
+    HealthAnswer,
+    Incident,
+    Probe,
+    Quarantine,
+    WorkerCheck,
+    WorkerHealth,
+)
 from cerebro.contract.priority import HIGH
 from cerebro.contract.records import (
     AuditEntry,
@@ -360,6 +368,24 @@ def test_health_and_incidents_are_shown() -> None:
     told = page.split('data-key="incidents"')[1]
     assert told.index("quarantined") < told.index("check passed")
     assert "ada" in told
+
+
+def test_slow_workers_are_labelled() -> None:
+    """By what their checks measured, against others of their kind; the others are well."""
+
+    def checked(rate: float) -> WorkerHealth:
+        probe = Probe(name="arithmetic", seconds=2.0, rate=rate)
+        result = CheckResult(incarnation="a", probes=(probe,), device="H200")
+        return WorkerHealth(check=WorkerCheck(asked=1.0, reason="r", by="a", ended=2.0, result=result))
+
+    bench = Bench()
+    bench.store.statuses = [worker(f"worker-{number}") for number in range(3)]
+    rates = {"worker-0": 100.0, "worker-1": 90.0, "worker-2": 40.0}
+    bench.store.machines = HealthAnswer(workers={name: checked(rate) for name, rate in rates.items()})
+    page = bench.signed_in().get("/cluster").text
+    rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="worker-')[1:]]
+    assert "slow: 2.2 times as long as the median of its kind" in rows[2]
+    assert all("slow" not in row and "well" in row for row in rows[:2])
 
 
 def test_a_store_that_keeps_no_health_leaves_the_page_as_it_was() -> None:

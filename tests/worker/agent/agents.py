@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
+from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskBody, TrainTask
 from cerebro.contract.ways import Way
@@ -133,6 +134,7 @@ class Agents:
         hang_timeout_s: float = 60.0,
         tells_idle: bool = False,
         tells_device: bool = False,
+        rules: tuple[FailureRule, ...] | None = None,
         code: str = SHA,
         checkpoint: CheckpointRef | None = None,
         devices: tuple[int, ...] = (0,),
@@ -156,6 +158,7 @@ class Agents:
             hang_timeout_s=hang_timeout_s,
             tells_idle=tells_idle,
             tells_device=tells_device,
+            rules=rules,
             epoch=1,
             partition=partition,
             unit=0,

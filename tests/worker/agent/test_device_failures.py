@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
+from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.tasks import FailureKind
 from tests.worker.agent.agents import Agents
 
@@ -43,3 +44,25 @@ def test_a_process_that_met_a_broken_device_is_used_no_more(agents: Agents, do: 
         if what == "pid":
             pids.append(agents.log(partition).split("process ")[1].split()[0])
     assert pids[0] == pids[1] != pids[2]
+
+
+def test_a_units_failure_is_judged_by_the_clusters_rules_before_its_runs(agents: Agents) -> None:
+    """By what its process had printed. Who does not ask is told of no rule; a commit falls under none."""
+    agents.start(
+        CEREBRO_FAILURE_RULES='[{"name": "ours", "pattern": "^raise attempt", "action": "no_retry"}]'
+    )
+    own = (
+        FailureRule(name="hidden", pattern="^raise attempt"),
+        FailureRule(name="own", pattern="^crash attempt", action="retry_elsewhere"),
+    )
+    expected = {"raise": ("ours", "no_retry"), "crash": ("own", "retry_elsewhere")}
+    for partition, (do, (name, action)) in enumerate(expected.items()):
+        told = agents.end_of(agents.give(partition, do, tells_device=True, rules=own))
+        assert isinstance(told, TaskFailed)
+        assert told.failure.rule is not None
+        assert (told.failure.rule.name, told.failure.rule.action) == (name, action)
+        assert told.failure.rule.line == f"{do} attempt 1"
+    told = agents.end_of(agents.give(2, "raise", tells_device=True))
+    assert isinstance(told, TaskFailed)
+    assert (told.failure.rule, told.failure.late_rules) == (None, ())
+    assert isinstance(agents.end_of(agents.give(3, "work", rules=own)), TaskCommitted)

@@ -12,10 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract import api
-from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskResult, TrainTask
+from cerebro.contract.tasks import (
+    AuditOutcome,
+    AuditTask,
+    CheckpointRef,
+    Failure,
+    FailureKind,
+    InboxItem,
+    Position,
+    TaskResult,
+    TrainTask,
+)
 from cerebro.data.checkpoint_files import outdated
-from cerebro.runtime.volumes import checkpoint_file, unit_of
+from cerebro.runtime.volumes import Volumes, checkpoint_file, unit_of
 from cerebro.worker.agent.devices import WorkerDevices
+from cerebro.worker.agent.discarding import outdated_by
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
@@ -41,6 +52,40 @@ def test_a_name_tells_its_unit(unit: int, epoch: int, attempt: int) -> None:
     """Of any size, and while it is written."""
     file = checkpoint_file(unit=unit, epoch=epoch, partition=0, attempt=attempt)
     assert unit_of(file) == unit_of(f".{file}.7-1a2b.aside") == unit
+
+
+@pytest.mark.parametrize(("found", "goes"), [((), True), (("state",), False), (None, False)])
+def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
+    tmp_path: Path, found: tuple[str, ...] | None, goes: bool
+) -> None:
+    """By name, and nothing else. If the unit came out otherwise, somebody else is to do it from there."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    reference = CheckpointRef(name="one/fit-1/m00/u00001.pt", checksum="-", size=1)
+    body = AuditTask(
+        key="fit-1/audit/m00/e1/p1/redo-1",
+        experiment="one",
+        run="fit-1",
+        model="m00",
+        hyperparams={},
+        code="0" * 64,
+        dataset="d",
+        seed=0,
+        hang_timeout_s=1.0,
+        epoch=1,
+        partition=1,
+        unit=1,
+        position=Position(),
+        checkpoint=None,
+        made=reference,
+        metrics={},
+        threads=1,
+        is_exact=True,
+        spare=("one/fit-1/m00/u00000.pt",),
+    )
+    item = InboxItem(seq=1, experiment="one", task=body.key, attempt=1, body=body)
+    outcome = None if found is None else AuditOutcome(is_exact=True, differences=found)
+    expected = (volumes.checkpoint("one/fit-1/m00/u00000.pt"),) if goes else ()
+    assert outdated_by(volumes, item, TaskResult(audit=outcome)) == expected
 
 
 @pytest.mark.parametrize("unit", [99_999, 100_000, 100_001])

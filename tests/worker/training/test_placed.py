@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.client import replay
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TrainTask
 from cerebro.spec import DataLoader
 from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training import comparing
 from cerebro.worker.training.repeating import Repeat
 from cerebro.worker.training.unit import Trainee
 from controller import tasks
@@ -119,7 +119,7 @@ def test_steps_go_on_from_unit_to_unit_and_replay_repeats_them(
         return repeat.train(model, tmp_path)
 
     again = repeated(7)
-    assert list(replay.differences(again.state(), saved)) == []
+    assert list(comparing.differences(again.state(), saved)) == []
 
     # Of a log that does not tell how many threads a unit had.
     model.visits[:] = [visit._replace(cores=0) for visit in model.visits]

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from cerebro import SubEpochSpec
-from cerebro.client.replay import differences
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Member
 from cerebro.contract.ways import Way
@@ -22,6 +21,7 @@ from cerebro.data.shards import write_rows
 from cerebro.errors import ConflictError
 from cerebro.state import Model, Visit
 from cerebro.usercode.encoding import encode
+from cerebro.worker.training.comparing import differences
 from cerebro.worker.training.repeating import Repeat
 
 DDP = Way(technique="ddp", size=2)

@@ -110,6 +110,10 @@
 - name: CEREBRO_GANG_PORT
   value: {{ $worker.gangs.port | quote }}
 {{- end }}
+{{- with $worker.failureRules }}
+- name: CEREBRO_FAILURE_RULES
+  value: {{ . | toJson | quote }}
+{{- end }}
 {{- with $worker.deviceMemory }}
 - name: CEREBRO_DEVICE_MEMORY
   value: {{ . | quote }}

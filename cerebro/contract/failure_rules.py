@@ -1,0 +1,112 @@
+"""Failure rules: what the log of a failed attempt says, and what follows from it.
+
+Whoever runs the cluster gives some (`worker.failureRules` of the chart), a run has its own, and some are built in. The
+first one that matches counts, in this order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, cast
+
+from pydantic import Field
+
+from cerebro.contract.base import Contract
+from cerebro.contract.texts import cleaned
+from cerebro.errors import DataError
+
+MAX_RULES, MAX_NAME, MAX_PATTERN = 20, 60, 200
+MAX_LINE = 300
+"""Characters that are kept of the line in which a pattern was found."""
+
+Action = Literal["label", "no_retry", "retry_elsewhere", "quarantine"]
+ACTIONS: tuple[Action, ...] = ("label", "no_retry", "retry_elsewhere", "quarantine")
+OF_RUNS: tuple[Action, ...] = ("label", "no_retry", "retry_elsewhere")
+"""A run must not take workers from others."""
+
+RuleName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+
+
+class FailureRule(Contract):
+    """What follows from a failure whose log has the pattern in it.
+
+    Attributes:
+        name: that the failure is labelled with.
+        pattern: regular expression, of Python's `re`; searched for in the end of the log; ``^`` and ``$`` are
+            of each line.
+        action: ``label``: nothing else. ``no_retry``: no other attempt. ``retry_elsewhere``: another attempt, on
+            another worker if one can, as long as there are attempts left. ``quarantine``: the failure is the machine's,
+            and its worker is quarantined.
+    """
+
+    name: RuleName
+    pattern: str = Field(min_length=1, max_length=MAX_PATTERN)
+    action: Action = "label"
+
+
+class MatchedRule(Contract):
+    """The rule by which a failure was judged. `line`: the line of the log in which its pattern begins."""
+
+    name: RuleName
+    action: Action
+    line: str = Field("", max_length=MAX_LINE)
+
+
+def checked(given: object, source: str, actions: Sequence[Action] = ACTIONS) -> tuple[FailureRule, ...]:
+    """Failure rules that somebody gives.
+
+    Args:
+        given: objects or mappings with name, pattern and action.
+        source: what it is called by whoever gives it.
+        actions: that there may be.
+
+    Raises:
+        DataError: what is wrong, with the number of the rule and, of a pattern, the place in it.
+    """
+    if isinstance(given, str | dict) or not isinstance(given, Iterable):
+        raise DataError(f"{source} is {given!r}, expected a list of rules with name, pattern and action")
+    rules = [_checked(rule, f"{source}[{number}]", actions) for number, rule in enumerate(given)]
+    if len(rules) > MAX_RULES:
+        raise DataError(f"{source} has {len(rules)} rules, expected at most {MAX_RULES}")
+    return tuple(rules)
+
+
+def _checked(given: object, place: str, actions: Sequence[Action]) -> FailureRule:
+    known = (
+        given
+        if isinstance(given, dict)
+        else {name: getattr(given, name, None) for name in ("name", "pattern", "action")}
+    )
+    if unknown := sorted(map(str, known.keys() - {"name", "pattern", "action"})):
+        raise DataError(f"{place} has {', '.join(unknown)}, expected name, pattern and action alone")
+    name, pattern, action = known.get("name"), known.get("pattern"), known.get("action", "label")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        raise DataError(f"{place}: name is {name!r}, expected 1 to {MAX_NAME} characters that can be shown")
+    if not isinstance(pattern, str) or not pattern:
+        raise DataError(f"{place} ({name!r}): pattern is {pattern!r}, expected a regular expression")
+    if len(pattern) > MAX_PATTERN:
+        raise DataError(
+            f"{place} ({name!r}): the pattern has {len(pattern)} characters, expected at most {MAX_PATTERN}: it is too "
+            f"long from position {MAX_PATTERN} on, {pattern[MAX_PATTERN : MAX_PATTERN + 20]!r}"
+        )
+    if action not in actions:
+        only = "; only whoever runs the cluster may quarantine workers, by worker.failureRules of the chart"
+        raise DataError(
+            f"{place} ({name!r}): action is {action!r}, expected one of {', '.join(actions)}"
+            f"{only if action == 'quarantine' else ''}"
+        )
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        where = getattr(error, "pos", None)
+        at = "" if where is None else f" at position {where}, {pattern[where : where + 20]!r}"
+        raise DataError(
+            f"{place} ({name!r}): the pattern {pattern!r} is no regular expression: {getattr(error, 'msg', error)}{at}"
+        ) from error
+    return FailureRule(name=name, pattern=pattern, action=cast(Action, action))
+
+
+def shown(line: str) -> str:
+    """A line as `MatchedRule` keeps it."""
+    return cleaned(line.strip(), MAX_LINE)

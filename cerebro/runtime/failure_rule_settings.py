@@ -1,0 +1,29 @@
+"""Failure rules of the cluster, as an environment variable gives them: for workers, and for whoever starts them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from cerebro.contract import failure_rules
+from cerebro.contract.failure_rules import FailureRule
+from cerebro.errors import ClusterError, DataError
+
+FAILURE_RULES = "CEREBRO_FAILURE_RULES"
+
+
+def cluster_rules(environment: Mapping[str, str]) -> tuple[FailureRule, ...]:
+    """What is set: a JSON list of objects with ``name``, ``pattern`` and ``action``; nothing: none.
+
+    Raises:
+        ClusterError: it is no such list, with the number of the rule and the place in its pattern.
+    """
+    text = environment.get(FAILURE_RULES, "")
+    if not text:
+        return ()
+    try:
+        return failure_rules.checked(json.loads(text), FAILURE_RULES)
+    except json.JSONDecodeError as error:
+        raise ClusterError(f"{FAILURE_RULES} is no JSON: {error}; expected a list of rules") from error
+    except DataError as error:
+        raise ClusterError(f"{error} (worker.failureRules of the chart)") from error

@@ -1,0 +1,243 @@
+"""Units that are done once more by another worker, under the controller's own core: they find a machine that computes
+wrongly, and disturb nothing."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed
+from cerebro.contract.tasks import AuditTask, Failure, FailureKind, TaskBody, TrainTask
+from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
+from cerebro.state.audit_wording import told
+from cerebro.state.audits import AuditState
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
+
+
+def everywhere(workers: int, partitions: int = 3) -> dict[str, list[int]]:
+    """Every worker holds all partitions."""
+    return {f"worker-{n}": [*range(partitions)] for n in range(workers)}
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    audit: float = 1.0,
+    models: int = 4,
+    epochs: int = 2,
+    partitions: int = 3,
+    seed: int = 0,
+) -> Simulation:
+    scenario.device_kind = "cpu"
+    asked = request(models, epochs).model_copy(update={"audit": audit, "seed": seed})
+    made = Simulation(scenario, asked, plan(models, partitions))
+    made.run(limit=50_000)
+    return made
+
+
+def fitted(simulation: Simulation) -> Run:
+    return fold(EXPERIMENT, simulation.log).runs["fit-1"]
+
+
+def redos(simulation: Simulation) -> list[TaskCommitted]:
+    return [
+        event
+        for event in simulation.log
+        if isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "audit"
+    ]
+
+
+def wrong_at(*bad: str):  # type: ignore[no-untyped-def]
+    return lambda body, attempt, worker: f"wrong-{worker}" if worker in bad else "right"
+
+
+def test_a_share_of_the_units_is_done_once_more_elsewhere_and_is_equal() -> None:
+    """Each by another worker than the one that trained it, once, from the checkpoint that it began with."""
+    given: list[AuditTask] = []
+
+    def look(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        if isinstance(body, AuditTask):
+            given.append(body)
+        return None
+
+    simulation = simulate(Scenario(holdings=everywhere(3), outcome=look))
+    run = fitted(simulation)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
+    assert_exclusive(simulation)
+    done = redos(simulation)
+    assert len({event.task for event in done}) == len(done) == len(run.audits.known) >= 4
+    for audit in run.audits.known.values():
+        assert audit.state is AuditState.EQUAL
+        assert audit.redos[0].worker != audit.visit.worker
+        assert told(audit) == f"equal to the bit on {audit.redos[0].worker}"
+    for body in given:
+        visits = run.models[body.model].visits
+        assert body.made == visits[body.unit].checkpoint
+        assert body.checkpoint == (visits[body.unit - 1].checkpoint if body.unit else None)
+        assert (body.epoch, body.partition) == (visits[body.unit].epoch, visits[body.unit].partition)
+    assert simulation.store.workers_health().workers == {}
+
+
+def test_without_being_asked_for_nothing_is_done_again() -> None:
+    """The share is 0 by default."""
+    simulation = simulate(Scenario(holdings=everywhere(3)), audit=0.0)
+    assert redos(simulation) == []
+    assert fitted(simulation).audits.known == {}
+
+
+def test_a_worker_that_computes_wrongly_is_found_and_quarantined() -> None:
+    """Two others agree: it is quarantined for one unit, and no model is lost."""
+    simulation = simulate(Scenario(holdings=everywhere(3), state_of=wrong_at("worker-1")), models=6)
+    run, health = fitted(simulation), simulation.store.workers_health()
+    assert health.quarantined() == {"worker-1"}
+    found = [audit for audit in run.audits.known.values() if audit.wrong]
+    assert {audit.wrong for audit in found} == {"worker-1"}
+    assert all("worker-1 computed wrongly" in told(audit) for audit in found)
+    assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
+    mark = health.of("worker-1").quarantine
+    assert mark is not None
+    assert mark.reason.startswith("an audit found that it computes wrongly: fit-1/train/")
+    incidents = [(each.worker, each.what) for each in health.incidents]
+    assert ("worker-1", "quarantined") in incidents
+    assert any(
+        each.action.startswith("checked because its machine may have failed") for each in health.incidents
+    )
+
+
+def test_of_two_workers_nobody_is_blamed_but_both_check_their_machines() -> None:
+    """There is no third opinion; the check is the only one."""
+    scenario = Scenario(
+        holdings=everywhere(2),
+        state_of=wrong_at("worker-1"),
+        check=lambda name: "arithmetic: 3 rows came out wrong" if name == "worker-1" else "",
+    )
+    simulation = simulate(scenario)
+    run, health = fitted(simulation), simulation.store.workers_health()
+    differing = [audit for audit in run.audits.known.values() if audit.state is AuditState.DIFFERS]
+    assert differing
+    assert all("no third worker has told" in told(audit) for audit in differing)
+    checked = {each.worker for each in health.incidents if each.what.startswith("check ")}
+    assert checked == {"worker-0", "worker-1"}
+    assert health.quarantined() == {"worker-1"}  # by its check
+    assert run.state is RunState.FINISHED
+
+
+def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_audited_on() -> None:
+    """It comes out otherwise every time."""
+    count = iter(range(10_000))
+    simulation = simulate(
+        Scenario(holdings=everywhere(4), state_of=lambda body, attempt, worker: str(next(count))), models=8
+    )
+    run = fitted(simulation)
+    assert simulation.store.workers_health().quarantined() == set()
+    judged = [audit for audit in run.audits.known.values() if audit.state is AuditState.JUDGED]
+    assert judged
+    assert all("the code does not repeat itself" in told(audit) for audit in judged)
+    assert run.audits.is_hopeless
+    assert len(redos(simulation)) <= 12
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
+
+
+def test_a_unit_that_nobody_else_could_do_is_not_audited() -> None:
+    """One holder of each partition: it is said so, and the run ends as without."""
+    simulation = simulate(Scenario(holdings={"worker-0": [0], "worker-1": [1]}), partitions=2)
+    run = fitted(simulation)
+    assert redos(simulation) == []
+    assert run.audits.unaudited == {"no other worker held the partition": 4 * 2 * 2}
+
+
+def test_old_workers_are_given_no_audit() -> None:
+    """They know no such task."""
+    old = frozenset({"worker-0", "worker-1"})
+    simulation = simulate(Scenario(holdings=everywhere(3), without_ways=old))
+    assert {event.worker for event in redos(simulation)} <= {"worker-2"}
+
+
+def test_audits_take_no_more_than_their_share_and_delay_no_unit_for_long() -> None:
+    """A tenth of the units at most, with the same models trained; the makespan grows by less than that and a unit."""
+    without = simulate(Scenario(holdings=everywhere(3, 6)), audit=0.0, models=8, epochs=3, partitions=6)
+    with_audits = simulate(Scenario(holdings=everywhere(3, 6)), audit=0.1, models=8, epochs=3, partitions=6)
+    units = 8 * 3 * 6
+    done = redos(with_audits)
+    assert 0 < len(done) <= 0.2 * units
+    assert with_audits.now <= without.now + len(done) / 3 + 3.0
+    last_unit = max(e.time for e in with_audits.log if isinstance(e, TaskCommitted) and "/train/" in e.task)
+    # Found while the run goes on, not at its end alone.
+    assert sum(event.time < last_unit for event in done) >= len(done) / 2
+
+
+def test_a_redo_that_fails_harms_nobody() -> None:
+    """Whatever it fails of: its model goes on, its run finishes, and the audit says why it came to nothing."""
+    for kind in (FailureKind.USER_ERROR, FailureKind.CHECKPOINT, FailureKind.DATA, FailureKind.OUT_OF_MEMORY):
+
+        def fails(body: TaskBody, attempt: int, worker: str, kind: FailureKind = kind) -> Failure | None:
+            return Failure(kind=kind, message="injected") if isinstance(body, AuditTask) else None
+
+        simulation = simulate(Scenario(holdings=everywhere(3), outcome=fails))
+        run = fitted(simulation)
+        assert run.state is RunState.FINISHED
+        assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
+        assert {told(audit) for audit in run.audits.known.values()} == {"could not be done again: injected"}
+
+
+def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
+    """Which units are audited is the same in every life, and each redo is committed once."""
+    expected = fitted(simulate(Scenario(holdings=everywhere(3)), audit=0.4)).audits
+    for number in range(0, 60, 3):
+        scenario = Scenario(holdings=everywhere(3), crash_before=frozenset({number, number + 1}))
+        simulation = simulate(scenario, audit=0.4)
+        run = fitted(simulation)
+        done = [event.task for event in redos(simulation)]
+        assert len(set(done)) == len(done)
+        assert run.state is RunState.FINISHED
+        drawn = {*run.audits.known}
+        assert all(name in drawn for name in expected.known) or run.audits.unaudited
+
+
+def test_checkpoints_that_an_audit_reads_stay_until_it_is_done() -> None:
+    """Every unit that is given meanwhile is told to keep them."""
+    kept: list[tuple[int, frozenset[str]]] = []
+    simulation: Simulation
+
+    def look(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        if isinstance(body, TrainTask):
+            kept.append((body.unit, frozenset(body.keep)))
+            audits = simulation.core.state.runs["fit-1"].audits
+            assert audits.needed(body.model) <= {*body.keep}
+        return None
+
+    scenario = Scenario(holdings=everywhere(2, 4), outcome=look, device_kind="cpu")
+    asked = request(4, 2).model_copy(update={"audit": 1.0})
+    simulation = Simulation(scenario, asked, plan(4, 4))
+    simulation.run(limit=50_000)
+    assert any(len(names) > 3 for _, names in kept)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    outages=st.lists(st.tuples(st.integers(0, 3), st.floats(0.5, 30), st.floats(0.5, 30)), max_size=4),
+    bad=st.sets(st.sampled_from(["worker-0", "worker-1", "worker-2", "worker-3"]), max_size=1),
+    share=st.sampled_from([0.1, 0.5, 1.0]),
+    crashes=st.frozensets(st.integers(0, 80), max_size=4),
+)
+def test_whatever_happens_audits_change_nothing_that_is_trained(outages, bad, share, crashes) -> None:  # type: ignore[no-untyped-def]
+    """Every model visits every partition once per epoch, no checkpoint of a redo becomes a model's, and a worker that
+    computes rightly is never blamed."""
+    scenario = Scenario(
+        holdings=everywhere(4),
+        state_of=wrong_at(*bad),
+        outages=[WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages],
+        crash_before=crashes,
+    )
+    simulation = simulate(scenario, audit=share)
+    state: ExperimentState = fold(EXPERIMENT, simulation.log)
+    assert_complete(state, epochs=2, partitions=3)
+    assert {audit.wrong for audit in state.runs["fit-1"].audits.known.values()} <= {"", *bad}
+    assert simulation.store.workers_health().quarantined() <= bad
+    for event in redos(simulation):
+        assert event.result.checkpoint is None
+    open_now = [e for e in simulation.log if isinstance(e, TaskAssigned | TaskFailed)]
+    assert open_now

@@ -1,0 +1,69 @@
+"""The page of an experiment tells what came of units that were done once more."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import RunRequested, RunStarted, WorkerJoined
+from cerebro.contract.records import COMPUTES, Holding, Hyperparameters
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.tasks import AuditOutcome, CheckpointRef, TaskResult
+from cerebro.contract.trials import DeviceKind
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import CODE, Story
+
+
+def audited_story(*, differs: bool) -> Story:
+    """One model, of which the first unit is done again by a second worker, and perhaps by a third."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    for name in ("worker-2", "worker-3"):
+        joined = WorkerJoined(
+            worker=name,
+            incarnation="a",
+            weight=1,
+            kinds=("train", "audit", f"{COMPUTES}here"),
+            holdings=(Holding(dataset="d1", partition=0),),
+            device=DeviceKind(kind="cpu", name="1 core"),
+        )
+        story.tell(joined)
+    models: tuple[Hyperparameters, ...] = ({"batch_size": 32},)
+    request = FitRequest(code=CODE, models=models, epochs=1, metric="loss", mode="min", audit=1.0)
+    story.tell(RunRequested(run="fit-1", request=request, author="ada"))
+    plan = FitPlan(dataset="d1", models={"m00": models[0]}, partitions={0: 898, 1: 898})
+    story.tell(RunStarted(run="fit-1", plan=plan))
+    made = CheckpointRef(name="digits/fit-1/m00/u00000.pt", checksum="-", size=1)
+    unit = TaskResult(rows=898, cores=1, metrics={"loss": 0.5}, checkpoint=made)
+    story.run_task("fit-1/train/m00/e1/p0", "worker-0", unit)
+    names = ("state['models'][0]['weight']",) if differs else ()
+    for number, name in ((1, "worker-2"), (2, "worker-3")) if differs else ((1, "worker-2"),):
+        outcome = AuditOutcome(is_exact=True, differences=names, digest="b" * 16)
+        story.run_task(f"fit-1/audit/m00/e1/p0/redo-{number}", name, TaskResult(audit=outcome))
+    return story
+
+
+def test_the_page_counts_units_that_came_out_equal(bench: Bench, browser: Browser) -> None:
+    """Quietly: it is as it should be."""
+    bench.store.add(audited_story(differs=False))
+    source = browser.get("/experiments/digits").text
+    assert "audits: 1 equal (units done once more by another worker, and compared)" in text_of(source)
+    assert 'class="card failure" data-key="audits"' not in source
+
+
+def test_the_page_names_what_came_out_otherwise_and_who_was_wrong(bench: Bench, browser: Browser) -> None:
+    """With the unit, the difference, and what it means for the model."""
+    bench.store.add(audited_story(differs=True))
+    source = browser.get("/experiments/digits").text
+    page = text_of(source)
+    assert 'class="card failure" data-key="audits"' in source
+    assert "audits: 1 differs" in page
+    assert "fit-1/train/m00/e1/p0: worker-0 computed wrongly when it trained the unit" in page
+    assert "worker-2 and worker-3 agree. What m00 has learned since then comes from it" in page
+
+
+def test_a_redo_is_shown_beside_the_units(bench: Bench, browser: Browser) -> None:
+    """In the schedule, and in words while it runs."""
+    story = audited_story(differs=False)
+    story.run_task("fit-1/train/m00/e1/p1", "worker-1", None)
+    bench.store.add(story)
+    assert "fit-1/audit/m00/e1/p0/redo-1" in browser.get("/experiments/digits/schedule").text

@@ -1,0 +1,38 @@
+"""What failure rules say of a failure is shown with it, and the line that matched."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import TaskFailed
+from cerebro.contract.failure_rules import MatchedRule
+from cerebro.contract.tasks import Failure, FailureKind
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import Story
+
+
+@pytest.mark.parametrize("page", ["", "/models", "/models/m00", "/schedule"])
+def test_a_label_stands_at_the_failure_and_leads_to_its_line(
+    bench: Bench, browser: Browser, page: str
+) -> None:
+    """On the overview, in the table of models, at the model and at its unit. What a log says is text, not markup."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2, epochs=1)
+    rule = MatchedRule(name="solver <b>", action="no_retry", line="cusolver <i>gave up</i>")
+    failure = Failure(
+        kind=FailureKind.USER_ERROR,
+        message="boom",
+        rule=rule,
+        late_rules=("slow one",),
+        traceback="Traceback",
+    )
+    story.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
+    story.tell(TaskFailed(task="fit-1/train/m00/e1/p0", attempt=1, worker="worker-0", failure=failure))
+    bench.store.add(story)
+    source = browser.get(f"/experiments/digits{page}").text
+    assert "solver <b>, failure rule 'slow one' took too long" in text_of(source).replace("&lt;b&gt;", "<b>")
+    assert "cusolver &lt;i&gt;gave up&lt;/i&gt;" in source
+    assert "<i>gave up" not in source

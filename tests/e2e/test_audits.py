@@ -1,0 +1,67 @@
+"""Units that are done once more, live: a worker that computes wrongly in silence is found by those with its data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.state.audits import AuditState
+from tests.e2e.conftest import MakeLab
+from tests.e2e.harness import Lab
+from tests.e2e.specs import TinyTraining
+
+
+class Wrong(TinyTraining):
+    """On worker-1 the last bit of a weight is another one after each unit: its adder is broken."""
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        returned = super().train(models, checkpoint, dataloader, hyperparams)
+        if os.environ.get("CEREBRO_WORKER") == "worker-1":
+            weight = next(models[0].parameters()).data
+            weight.view(torch.int32).reshape(-1)[0] ^= 1
+        return returned
+
+
+def hold_everything(lab: Lab, workers: int) -> None:
+    """Have every worker hold all training partitions, as if copies had been made; they look when they register."""
+    roots = [lab.volumes.shards / f"worker-{number}" / "datasets" for number in range(workers)]
+    made = {path.relative_to(root): path for root in roots for path in root.glob("*/*/*") if path.is_dir()}
+    for root in roots:
+        for name, path in made.items():
+            if not (root / name).exists():
+                shutil.copytree(path, root / name)
+    for number in range(workers):
+        lab.kill(f"worker-{number}")
+    lab.recovered()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", [TinyTraining, Wrong])
+def test_a_worker_that_flips_a_bit_is_found(own_lab: MakeLab, spec: type[TinyTraining]) -> None:
+    """Units are done again elsewhere, and come out to the bit; but for those of that worker, which is quarantined once
+    two others agree against it."""
+    lab = own_lab(workers=3)
+    experiment = lab.prepared()
+    hold_everything(lab, 3)
+    result = lab.result(lab.fit(experiment, spec(), tags="abcdef", audit=1.0), experiment)
+    assert result.failures() == {}
+    audits = lab.log(experiment).state().runs["fit-1"].audits.known.values()
+    done = [audit for audit in audits if audit.redos]
+    assert len(done) >= 6
+    assert all(audit.redos[0].is_exact for audit in done)
+    if spec is TinyTraining:
+        assert {audit.state for audit in done} == {AuditState.EQUAL}
+        assert lab.kvs.workers_health().quarantined() == set()
+        lab.check(experiment)
+        return
+    for audit in done:
+        is_hers = "worker-1" in (audit.visit.worker, audit.redos[0].worker)
+        assert (audit.state is AuditState.EQUAL) != is_hers
+    assert {audit.wrong for audit in done} <= {"", "worker-1"}
+    assert lab.kvs.workers_health().quarantined() == {"worker-1"}
+    assert "worker-1 computed wrongly" in experiment.status()

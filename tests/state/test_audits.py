@@ -1,0 +1,287 @@
+"""Which units are audited, what they need until then, and what redos come to: the fold alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    RunFinished,
+    RunResumed,
+    RunStopRequested,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskStarted,
+)
+from cerebro.contract.records import COMPUTES
+from cerebro.contract.tasks import AuditOutcome, CheckpointRef, Failure, FailureKind, TaskResult
+from cerebro.contract.trials import DeviceKind
+from cerebro.errors import IllegalEventError
+from cerebro.state import TaskKey
+from cerebro.state.audit_wording import lines, told
+from cerebro.state.audits import Audit, Audits, AuditState, Redo, is_drawn, is_exact, judged
+from cerebro.state.visits import Visit
+from cerebro.state.workers import Worker
+from tests.state.stories import DATASET, Story, unit
+
+ATTEMPT = "attempt"
+
+
+def checkpoint(name: str) -> CheckpointRef:
+    return CheckpointRef(name=name, checksum="-", size=1)
+
+
+class Audited(Story):
+    """A fit of which all units are audited, on workers that hold all partitions; states are told by their digests."""
+
+    def __init__(self, *, workers: int = 3, partitions: int = 2) -> None:
+        super().__init__(workers=workers)
+        self.fit(epochs=2, partitions=partitions, hyperparams={"m00": {"batch_size": 8}})
+        self.run.request = self.run.fit_request.model_copy(update={"audit": 1.0})
+        for worker in self.state.workers.values():
+            worker.kinds |= {"audit", f"{COMPUTES}here"}
+            worker.device = DeviceKind(kind="cpu", name="1 core")
+            worker.holdings |= {(DATASET, partition) for partition in range(partitions)}
+
+    def trains(self, key: TaskKey, worker: int, *, attempt: int = 1) -> None:
+        """A unit, from its assignment to its commit."""
+        model = self.run.models[key.model or ""]
+        name = f"one/fit-1/{model.id}/u{len(model.visits):05}-a{attempt}.pt"
+        result = TaskResult(rows=5, cores=2, metrics={"loss": 0.5}, checkpoint=checkpoint(name))
+        self._done(key, worker, attempt, result)
+
+    def redo(self, key: TaskKey, worker: int, *, digest: str = "0" * 16, differs: bool = False) -> None:
+        """The next redo of a unit."""
+        audit = self.run.audits.get(key)
+        assert audit is not None
+        names = ("state['models'][0]['weight']",) if differs else ()
+        outcome = AuditOutcome(is_exact=True, differences=names, digest=digest)
+        self._done(audit.next_key, worker, 1, TaskResult(rows=5, metrics={"loss": 0.5}, audit=outcome))
+
+    def _done(self, key: TaskKey, worker: int, attempt: int, result: TaskResult) -> None:
+        named: dict[str, Any] = {"task": str(key), "attempt": attempt, "worker": f"worker-{worker}"}
+        self.tell(TaskAssigned(**named), TaskStarted(**named), TaskCommitted(**named, result=result))
+
+    def audit(self, key: TaskKey) -> Audit:
+        found = self.run.audits.get(key)
+        assert found is not None
+        return found
+
+
+# --- which -----------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 1 << 40), st.floats(0, 1), st.floats(0, 1))
+def test_what_is_drawn_follows_from_seed_run_and_unit(seed: int, share: float, more: float) -> None:
+    """Asked again it is the same; a larger share draws all that a smaller one does; 0 draws nothing, 1 everything."""
+    keys = [unit(epoch, partition) for epoch in range(1, 5) for partition in range(5)]
+    drawn = [is_drawn(seed, key, share) for key in keys]
+    assert drawn == [is_drawn(seed, key, share) for key in keys]
+    low, high = sorted((share, more))
+    assert all(is_drawn(seed, key, high) for key in keys if is_drawn(seed, key, low))
+    assert not any(is_drawn(seed, key, 0.0) for key in keys)
+    assert all(is_drawn(seed, key, 1.0) for key in keys)
+
+
+def test_about_the_share_is_drawn() -> None:
+    """One in a hundred of ten thousand, give or take three standard deviations."""
+    keys = [unit(epoch, partition) for epoch in range(1, 101) for partition in range(100)]
+    assert 70 <= sum(is_drawn(3, key, 0.01) for key in keys) <= 130
+
+
+def test_keys_of_redos_are_read_as_they_are_written() -> None:
+    """Each redo of a unit has a name of its own."""
+    key = TaskKey(run="fit-1", kind="audit", model="m03", epoch=2, partition=1, redo=2)
+    assert str(key) == "fit-1/audit/m03/e2/p1/redo-2"
+    assert TaskKey.parse(str(key)) == key
+    with pytest.raises(ValueError, match="redo-"):
+        TaskKey.parse("fit-1/audit/m03/e2/p1/2")
+
+
+def test_a_unit_is_audited_only_where_somebody_else_could_do_it() -> None:
+    """And not while another one of its model waits: that bounds what is kept for audits."""
+    story = Audited()
+    for worker in ("worker-1", "worker-2"):
+        story.state.workers[worker].holdings = {(DATASET, 1)}
+    story.trains(unit(1, 0), 0)
+    assert story.run.audits.known == {}
+    story.trains(unit(1, 1), 0)
+    assert [*story.run.audits.known] == [str(unit(1, 1))]
+    story.trains(unit(2, 1), 0)
+    assert story.run.audits.unaudited == {
+        "no other worker held the partition": 1,
+        "another unit of the model waited to be audited": 1,
+    }
+
+
+# --- what is needed --------------------------------------------------------------------------------
+
+
+def test_checkpoints_of_an_audit_are_kept_until_it_is_done() -> None:
+    """Both that it began with and that it left, however far the model is trained; no longer."""
+    story = Audited(partitions=4)
+    for partition in range(4):
+        story.trains(unit(1, partition), 0)
+        if partition == 0:
+            story.redo(unit(1, 0), 1)
+    audit = story.audit(unit(1, 1))
+    first, second = (f"one/fit-1/m00/u{number:05}-a1.pt" for number in (0, 1))
+    assert audit.files == {first, second}
+    assert {first, second} <= story.run.kept_checkpoints(story.model())
+    assert not {first, second} & story.run.kept_checkpoints(story.model(), but=audit)
+    story.redo(unit(1, 1), 2)
+    assert not {first, second} & story.run.kept_checkpoints(story.model())
+
+
+def test_the_end_of_a_run_ends_its_audits() -> None:
+    """What was not done needs no checkpoints; what differs stays told. Once it goes on, other units are audited."""
+    story = Audited()
+    story.trains(unit(1, 0), 0)
+    story.redo(unit(1, 0), 1, differs=True)
+    story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+    assert story.run.audits.needed("m00") == set()
+    assert "no third worker has told" in told(story.audit(unit(1, 0)))
+    story.tell(RunResumed(run="fit-1", by="ada"))
+    story.trains(unit(1, 1), 0)
+    assert story.audit(unit(1, 1)).state is AuditState.WAITING
+    story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+    assert told(story.audit(unit(1, 1))).startswith("not done: ")
+    assert lines(story.run.audits)[0] == "audits: 1 came to nothing, 1 differs"
+
+
+def test_a_unit_that_is_done_again_is_audited_no_more() -> None:
+    """Its checkpoint was lost. A redo that is under way means nothing to what takes its place, and harms nothing."""
+    story = Audited()
+    story.trains(unit(1, 0), 0)
+    redo: dict[str, Any] = {"task": str(story.audit(unit(1, 0)).next_key), "attempt": 1, "worker": "worker-1"}
+    following: dict[str, Any] = {"task": str(unit(1, 1)), "attempt": 1, "worker": "worker-0"}
+    lost = Failure(kind=FailureKind.CHECKPOINT, message="gone")
+    story.tell(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))
+    assert story.model().visits == []
+    story.tell(TaskAssigned(**redo), TaskStarted(**redo))  # it was on its way
+    outcome = AuditOutcome(is_exact=True, differences=("state",), digest="1" * 16)
+    story.tell(TaskCommitted(**redo, result=TaskResult(audit=outcome)))
+    story.trains(unit(1, 0), 0, attempt=2)
+    audit = story.audit(unit(1, 0))
+    assert (audit.state, audit.redos) == (AuditState.DROPPED, [])
+    assert all(
+        not worker.has_failures or worker.name == "worker-0" for worker in story.state.workers.values()
+    )
+
+
+def test_who_has_done_the_unit_is_not_asked_again() -> None:
+    """The fold refuses it, whoever decides."""
+    story = Audited()
+    story.trains(unit(1, 0), 0)
+    key = str(story.audit(unit(1, 0)).next_key)
+    with pytest.raises(IllegalEventError, match="has done the unit before"):
+        story.tell(TaskAssigned(task=key, attempt=1, worker="worker-0"))
+    with pytest.raises(IllegalEventError, match="nothing is to be audited"):
+        story.tell(TaskAssigned(task="fit-1/audit/m00/e2/p1/redo-1", attempt=1, worker="worker-1"))
+
+
+# --- what comes of it ------------------------------------------------------------------------------
+
+
+def test_a_redo_is_nothing_to_its_model() -> None:
+    """No visit, no checkpoint, no validation follows from it."""
+    story = Audited()
+    story.trains(unit(1, 0), 0)
+    visits, kept = list(story.model().visits), story.model().busy
+    story.redo(unit(1, 0), 1, differs=True)
+    assert (story.model().visits, story.model().busy) == (visits, kept)
+    assert story.run.progress()[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("second", "differs", "wrong", "words"),
+    [
+        ("a" * 16, False, "worker-1", "worker-2 agrees with worker-0, which trained it"),
+        ("b" * 16, True, "worker-0", "What m00 has learned since then comes from it"),
+        ("c" * 16, True, "", "the code does not repeat itself"),
+    ],
+)
+def test_a_third_worker_tells_who_is_wrong(second: str, differs: bool, wrong: str, words: str) -> None:
+    """Whom two others contradict; nobody, if all three differ. Both doubted ones check their machines at once."""
+    story = Audited()
+    story.trains(unit(1, 0), 0)
+    story.redo(unit(1, 0), 1, digest="b" * 16, differs=True)
+    assert "no third worker has told" in told(story.audit(unit(1, 0)))
+    doubted = {name for name, w in story.state.workers.items() if any(e.is_doubtful for e in w.ended)}
+    assert doubted == {"worker-0", "worker-1"}
+    story.redo(unit(1, 0), 2, digest=second, differs=differs)
+    audit = story.audit(unit(1, 0))
+    assert (audit.state, audit.wrong) == (AuditState.JUDGED, wrong)
+    assert words in told(audit)
+    blamed = {name for name, w in story.state.workers.items() if any(e.is_certain for e in w.ended)}
+    assert blamed == ({wrong} if wrong else set())
+    assert lines(story.run.audits)[1:] == [f"fit-1/train/m00/e1/p0: {told(audit)}"]
+
+
+def made(*redos: Redo, resumed_rows: int = 0) -> Audit:
+    visit = Visit(
+        1, 0, 1, "worker-0", 5, (), (), "u0", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, resumed_rows=resumed_rows
+    )
+    return Audit(
+        unit=unit(1, 0),
+        number=0,
+        visit=visit,
+        before=None,
+        hyperparams={},
+        arithmetic="",
+        drawn_after=1,
+        redos=[*redos],
+    )
+
+
+def test_what_a_savepoint_lacks_is_no_fault_of_a_machine() -> None:
+    """A unit that went on from one differs from two that did not: the code is told of, not the worker."""
+    redo = Redo("worker-1", True, ("state['models'][0]['weight']",), "b" * 16, {})
+    wrong, words = judged(made(redo, redo._replace(worker="worker-2"), resumed_rows=3))
+    assert wrong == ""
+    assert words.endswith("the code keeps something that its savepoints lack")
+
+
+def test_metrics_that_a_third_one_cannot_tell_apart_blame_nobody() -> None:
+    """On GPUs the third one may be close to both."""
+    first = Redo("worker-1", False, ("loss",), "", {"loss": 1.0015})
+    second = Redo("worker-2", False, (), "", {"loss": 1.0008})
+    wrong, words = judged(made(first, second))
+    assert (wrong, words) == ("", "differs in loss on worker-1; worker-2 agrees with both, up to 0.001")
+
+
+def test_only_processors_of_a_kind_are_compared_to_the_bit() -> None:
+    """Neither GPUs, nor processors of which nothing is known, nor different ones."""
+
+    def worker(kind: str, *kinds: str) -> Worker:
+        return Worker(
+            name="w",
+            incarnation="a",
+            weight=1.0,
+            kinds=frozenset(kinds),
+            volume="w",
+            holdings=set(),
+            device=DeviceKind.model_validate({"kind": kind, "name": "x"}),
+        )
+
+    audit = made()
+    audit.arithmetic = f"{COMPUTES}here"
+    assert is_exact(audit, worker("cpu", f"{COMPUTES}here"))
+    assert not is_exact(audit, worker("cpu", f"{COMPUTES}there"))
+    assert not is_exact(audit, worker("cpu"))
+    assert not is_exact(audit, worker("gpu", f"{COMPUTES}here"))
+    audit.arithmetic = ""
+    assert not is_exact(audit, worker("cpu"))
+
+
+def test_an_audit_that_came_to_nothing_says_why() -> None:
+    """The first line counts, and names what was drawn and not audited."""
+    audits = Audits(unaudited={"no other worker held the partition": 3})
+    audits.draw(made())
+    audits.drop(unit(1, 0), "could not be done again: KeyError")
+    assert lines(audits) == ["audits: 1 came to nothing, 3 not audited (no other worker held the partition)"]
+    assert lines(Audits()) == []

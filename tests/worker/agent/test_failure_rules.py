@@ -1,0 +1,180 @@
+"""Failure rules on a log: the first one counts, what takes too long is cut off, and what is asked of whom."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.failure_rules import MAX_LINE, FailureRule
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.errors import ClusterError
+from cerebro.runtime.failure_rule_settings import FAILURE_RULES
+from cerebro.worker.agent.failure_rules import BUILT_IN, LOG_BYTES, ruled
+from cerebro.worker.agent.settings import Settings
+
+BOOM = Failure(
+    kind=FailureKind.USER_ERROR, message="ValueError: boom", traceback="Traceback ...\nValueError: boom"
+)
+CATASTROPHIC = FailureRule(name="backtracks", pattern=r"(a+)+$")
+"""On many a's and a b it takes as many steps as there are subsets."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "task.log"
+    path.write_text("epoch 1\nRuntimeError: cusolver gave up\nthe last line\n")
+    return path
+
+
+def test_the_first_rule_that_matches_counts(log: Path) -> None:
+    """With its name, its action and the line in which it was found."""
+    rules = (
+        FailureRule(name="never", pattern="no such thing"),
+        FailureRule(name="solver", pattern="^RuntimeError: cusolver", action="retry_elsewhere"),
+        FailureRule(name="line", pattern="last line"),
+    )
+    found = ruled(BOOM, log, rules)
+    assert found.rule is not None
+    assert (found.rule.name, found.rule.action) == ("solver", "retry_elsewhere")
+    assert found.rule.line == "RuntimeError: cusolver gave up"
+    assert (found.kind, found.message, found.late_rules) == (BOOM.kind, BOOM.message, ())
+    assert found.line == "[solver] ValueError: boom"
+    assert found.text.startswith("[solver] ValueError: boom\nTraceback")
+
+
+def test_what_it_failed_of_counts_as_its_log(tmp_path: Path) -> None:
+    """A traceback is told to the agent, and not printed. Without any log, too."""
+    found = ruled(BOOM, tmp_path / "none.log", (FailureRule(name="boom", pattern="^ValueError: boom"),))
+    assert found.rule is not None
+    assert found.rule.name == "boom"
+
+
+def test_only_the_end_of_the_log_is_looked_at(tmp_path: Path) -> None:
+    """64 KiB of it."""
+    path = tmp_path / "long.log"
+    path.write_bytes(b"early mark\n" + b"x" * LOG_BYTES + b"\nlate mark\n")
+    assert ruled(BOOM, path, (FailureRule(name="early", pattern="early mark"),)).rule is None
+    assert ruled(BOOM, path, (FailureRule(name="late", pattern="late mark"),)).rule is not None
+
+
+def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_path: Path) -> None:
+    """In about its time; the failure says so, and has the label of the next one that matches."""
+    path = tmp_path / "a.log"
+    path.write_text("a" * 64 + "b\n")
+    began = time.monotonic()
+    found = ruled(BOOM, path, (CATASTROPHIC, FailureRule(name="boom", pattern="boom")), limit_s=1.0)
+    assert time.monotonic() - began < 20.0
+    assert found.late_rules == ("backtracks",)
+    assert found.rule is not None
+    assert found.line == "[boom, failure rule 'backtracks' took too long] ValueError: boom"
+
+
+def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -> None:
+    """After three of them nothing more is tried."""
+    path = tmp_path / "a.log"
+    path.write_text("a" * 64 + "b\n")
+    rules = (*(CATASTROPHIC.model_copy(update={"name": f"b{n}"}) for n in range(6)),)
+    found = ruled(BOOM, path, rules, limit_s=0.5)
+    assert found.late_rules == ("b0", "b1", "b2")
+    assert found.rule is None
+
+
+def test_a_pattern_that_this_version_cannot_read_is_left_out(log: Path) -> None:
+    """A store of another version may have taken it."""
+    rules = (FailureRule(name="odd", pattern="(unclosed"), FailureRule(name="solver", pattern="cusolver"))
+    found = ruled(BOOM, log, rules)
+    assert found.rule is not None
+    assert found.rule.name == "solver"
+
+
+def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> None:
+    """What follows from that is the controller's."""
+    found = ruled(BOOM, log, (FailureRule(name="solver", pattern="cusolver", action="quarantine"),))
+    assert found.kind is FailureKind.DEVICE
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FailureKind.PREEMPTED,
+        FailureKind.CHECKPOINT,
+        FailureKind.STORAGE_FULL,
+        FailureKind.NOT_APPLICABLE,
+        FailureKind.MEMBER_LOST,
+    ],
+)
+def test_what_is_no_failure_of_the_task_falls_under_no_rule(log: Path, kind: FailureKind) -> None:
+    """A unit that was taken back is not to be given up for what it had printed."""
+    failure = Failure(kind=kind, message="taken back")
+    assert ruled(failure, log, (FailureRule(name="all", pattern=".", action="no_retry"),)) == failure
+
+
+@pytest.mark.parametrize(
+    ("line", "label"),
+    [
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.", "shared memory is full"),
+        ("OSError: [Errno 28] No space left on device: '/tmp/x'", "disk is full"),
+        ("OSError: [Errno 24] Too many open files", "too many open files"),
+        ("ModuleNotFoundError: No module named 'timm'", "package is missing"),
+        ("ImportError: libGL.so.1: cannot open shared object file", "package is missing"),
+        ("OSError: libfoo.so: undefined symbol: cudnnCreate", "library is missing"),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes", "host memory"),
+        ("RuntimeError: ncclSystemError: System call failed", "NCCL"),
+        ("URLError: <urlopen error [Errno 111] Connection refused>", "network"),
+    ],
+)
+def test_common_causes_are_labelled(tmp_path: Path, line: str, label: str) -> None:
+    """Without a rule of anybody's."""
+    path = tmp_path / "x.log"
+    path.write_text(f"step 1\n{line}\n")
+    found = ruled(BOOM, path, ())
+    assert found.rule is not None
+    assert (found.rule.name, found.rule.action, found.rule.line) == (label, "label", line)
+    assert all(rule.action == "label" for rule in BUILT_IN)
+
+
+def test_a_long_line_is_cut_and_a_hostile_one_is_made_harmless(tmp_path: Path) -> None:
+    """It goes into the log of the experiment, and onto pages and terminals."""
+    path = tmp_path / "x.log"
+    path.write_bytes(b"\x1b[31mmark \xff" + b"y" * 100_000 + b"\n")
+    found = ruled(BOOM, path, (FailureRule(name="y", pattern="y$"),))
+    assert found.rule is not None
+    assert len(found.rule.line) <= MAX_LINE
+    assert "\x1b" not in found.rule.line
+    assert Failure.model_validate_json(found.model_dump_json()) == found
+
+
+# --- what the cluster gives ------------------------------------------------------------------------
+
+ENVIRONMENT = {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w"}
+
+
+def test_the_cluster_gives_rules_in_the_environment() -> None:
+    """As the chart writes them; these may quarantine."""
+    text = (
+        '[{"name": "ib", "pattern": "ibv_post_send", "action": "quarantine"}, {"name": "x", "pattern": "x"}]'
+    )
+    found = Settings.from_environment({**ENVIRONMENT, FAILURE_RULES: text}).failure_rules
+    assert [(rule.name, rule.action) for rule in found] == [("ib", "quarantine"), ("x", "label")]
+    assert Settings.from_environment(ENVIRONMENT).failure_rules == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[", r"CEREBRO_FAILURE_RULES is no JSON"),
+        ('{"name": "x"}', r"CEREBRO_FAILURE_RULES\[0\]: name is|expected a list of rules"),
+        ('[{"name": "x", "pattern": "a("}]', r"CEREBRO_FAILURE_RULES\[0\] \('x'\).* at position 1"),
+        (
+            '[{"name": "x", "pattern": "a", "action": "explode"}]',
+            r"action is 'explode', expected one of label, no_",
+        ),
+        ('[{"name": "x", "pattern": "a", "why": "b"}]', r"has why, expected name, pattern and action alone"),
+    ],
+)
+def test_rules_of_the_cluster_that_cannot_be_are_refused_at_the_start(text: str, told: str) -> None:
+    """With the rule's number and the place in its pattern."""
+    with pytest.raises(ClusterError, match=told):
+        Settings.from_environment({**ENVIRONMENT, FAILURE_RULES: text})

@@ -1,0 +1,202 @@
+"""A unit that is done once more in a worker's handler: it comes out to the bit, and one flipped bit is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.contract.records import COMPUTES, ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import FitPlan
+from cerebro.contract.tasks import AuditTask, TaskResult, TrainTask
+from cerebro.contract.trials import DeviceKind
+from cerebro.errors import CheckpointCorruptError
+from cerebro.spec import DataLoader
+from cerebro.state.audits import Audit
+from cerebro.worker.training import comparing
+from controller import tasks
+from model_hopper import handler as hopper
+from model_hopper.handler import Handler
+from tests.state.stories import Story, unit
+from tests.worker.training.handlers import Linear, handler_of, learn_from, volumes_in, write_split
+
+ARITHMETIC = f"{COMPUTES}here"
+RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
+
+
+class Momentum(Linear):
+    """Keeps an optimizer, a count, and draws noise: all that a unit begins with counts."""
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: MutableMapping[str, Any],
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        (model,) = models
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        checkpoint.track(optimizer=optimizer)  # type: ignore[attr-defined]
+        total = dataloader.progress({"loss": 0.0})
+        checkpoint["units"] = checkpoint.get("units", 0) + 1
+        for inputs, labels in dataloader:
+            noisy = inputs + 0.01 * torch.randn_like(inputs)
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(model(noisy)[:, 0], labels.float())
+            learn_from(loss, optimizer)
+            dataloader.report(loss=loss)
+            total["loss"] += loss.item()
+        return {"loss": total["loss"]}
+
+
+class Trained:
+    """A model that a handler has trained, and audits of its units."""
+
+    def __init__(self, folder: Path, handler: Handler) -> None:
+        self.volumes, self._handler = volumes_in(folder), handler
+        sizes = write_split(self.volumes, "train", 2)
+        self.story = Story(workers=3)
+        self.story.fit(epochs=2, partitions=2, hyperparams={"m00": {"batch_size": 8}})
+        assert isinstance(self.story.run.plan, FitPlan)
+        self.story.run.plan = self.story.run.plan.model_copy(update={"partitions": sizes})
+        self.model = self.story.model()
+        self.keep: dict[str, bytes] = {}
+        while not self.model.is_trained:
+            key = unit(self.model.epoch, self.model.remaining[0])
+            body = tasks.body(RECORD, self.story.state, self.story.run, key)
+            assert isinstance(body, TrainTask)
+            self.story.do(key, body.partition, handler.handle(body, 1))
+
+    def task(self, number: int, *, arithmetic: str = ARITHMETIC) -> AuditTask:
+        """The redo of a unit, at the worker that has not done it."""
+        visit, before = self.model.visits[number], self.model.visits[number - 1]
+        audit = Audit(
+            unit=visit.key("fit-1", "m00"),
+            number=number,
+            visit=visit,
+            before=before.checkpoint if number else None,
+            hyperparams=self.model.hyperparams_of(number),
+            arithmetic=arithmetic,
+            drawn_after=number + 1,
+        )
+        worker = replace(
+            self.story.state.workers["worker-2"],
+            kinds=frozenset({"train", "audit", ARITHMETIC}),
+            device=DeviceKind(kind="cpu", name="1 core"),
+        )
+        body = tasks.audit(RECORD, self.story.state, self.story.run, audit, worker)
+        return AuditTask.model_validate_json(body.model_dump_json())
+
+    def redo(self, number: int, *, arithmetic: str = ARITHMETIC) -> TaskResult:
+        return self._handler.handle(self.task(number, arithmetic=arithmetic), 1)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Iterator[Trained]:
+    threads = torch.get_num_threads()
+    with handler_of(Momentum(), volumes_in(tmp_path)) as handler:
+        yield Trained(tmp_path, handler)
+    torch.set_num_threads(threads)
+
+
+def flips_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has a broken adder: after a unit the last bit of one weight is another one."""
+    train_unit: Any = vars(hopper)["train_unit"]
+
+    def train(spec: Any, trainee: Any, *given: Any, **named: Any) -> Any:
+        measured = train_unit(spec, trainee, *given, **named)
+        weight = trainee.modules[0].weight.data
+        weight.view(torch.int32)[0, 1] ^= 1
+        return measured
+
+    monkeypatch.setattr(hopper, "train_unit", train)
+
+
+def test_every_unit_comes_out_to_the_bit_and_nothing_is_written(trained: Trained) -> None:
+    """The first one, and those that begin with an optimizer's state; the volume stays as it was."""
+    folder = trained.volumes.checkpoints
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    digests = set()
+    for number, visit in enumerate(trained.model.visits):
+        result = trained.redo(number)
+        assert result.audit is not None
+        assert (result.audit.is_exact, result.audit.differences) == (True, ())
+        assert (result.metrics, result.rows, result.checkpoint) == (visit.metrics, visit.rows, None)
+        digests.add(result.audit.digest)
+    assert len(digests) == len(trained.model.visits)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_one_flipped_bit_is_found_and_named(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics are as they were; the weights are not. Two machines that agree have the same digest."""
+    right = trained.redo(1).audit
+    flips_a_bit(monkeypatch)
+    wrong, again = trained.redo(1).audit, trained.redo(1).audit
+    assert right is not None
+    assert wrong is not None
+    assert again is not None
+    assert wrong.differences == ("state['models'][0]['weight']",)
+    assert wrong.digest == again.digest != right.digest
+
+
+def test_where_bits_may_differ_metrics_are_compared(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another kind of processor: a bit is no difference, a metric that is a percent off is one."""
+    flips_a_bit(monkeypatch)
+    for wrong, found in ((1.0, False), (1.0 + 5e-4, False), (1.01, True)):
+        train_unit: Any = vars(hopper)["train_unit"]
+
+        def train(*given: Any, factor: float = wrong, train: Any = train_unit, **named: Any) -> Any:
+            return {"loss": factor * train(*given, **named)["loss"]}
+
+        with monkeypatch.context() as patched:
+            patched.setattr(hopper, "train_unit", train)
+            outcome = trained.redo(1, arithmetic="").audit
+        assert outcome is not None
+        assert (outcome.is_exact, bool(outcome.differences), outcome.digest) == (False, found, "")
+
+
+def test_a_metric_that_is_not_finite_is_a_difference(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was committed was finite; the model is not given up for it."""
+
+    def train(self: Any, *given: Any) -> dict[str, float]:
+        return {"loss": float("nan")}
+
+    spec = trained._handler._context.spec(trained.task(0).code, (), None)
+    monkeypatch.setattr(type(spec), "train", train)
+    outcome = trained.redo(1).audit
+    assert outcome is not None
+    assert outcome.differences[0].startswith("loss became nan")
+
+
+def test_a_checkpoint_that_is_gone_fails_the_redo_alone(trained: Trained) -> None:
+    """It is told as such; the fold drops the audit."""
+    path = trained.volumes.checkpoint(trained.task(1).made.name)
+    path.unlink()
+    with pytest.raises(CheckpointCorruptError):
+        trained.redo(1)
+
+
+def test_digests_are_equal_exactly_where_states_are() -> None:
+    """Order of names does not count; types, shapes, bits and -0.0 do."""
+    base = {"a": torch.tensor([0.0, 1.0]), "b": [1, {"x": 2.0}]}
+    same = {"b": [1, {"x": 2.0}], "a": torch.tensor([0.0, 1.0])}
+    others: list[Any] = [
+        {**base, "a": torch.tensor([-0.0, 1.0])},
+        {**base, "a": torch.tensor([[0.0, 1.0]])},
+        {**base, "a": torch.tensor([0.0, 1.0]).double()},
+        {**base, "b": [1, {"x": 2}]},
+        {**base, "b": [1, {"y": 2.0}]},
+        {"a": base["a"]},
+    ]
+    assert comparing.digest(base) == comparing.digest(same)
+    assert list(comparing.differences(base, same)) == []
+    for other in others:
+        assert comparing.digest(other) != comparing.digest(base)
+        assert list(comparing.differences(other, base)) != []
