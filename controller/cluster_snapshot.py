@@ -67,6 +67,8 @@ class WorkerView:
     """Whether its shard volume has room for another copy of a partition, as far as it has told."""
     tasks: tuple[str, ...] = ()
     """What it says it runs, each as `experiment/task`."""
+    memory_bytes: int | None = None
+    """That its processes have for themselves; `None`: not known, or others take of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +167,17 @@ def worker_view(
         free_bytes=status.checkpoint_free_bytes,
         has_room=_has_room(status),
         tasks=status.tasks,
+        memory_bytes=_memory(status),
     )
+
+
+def _memory(status: WorkerStatus) -> int | None:
+    """The limit of its container, as it is now: it may have been changed since the worker registered. On one machine
+    workers share the memory with all else there."""
+    if status.record.pod is None:
+        return None
+    limit = status.usage.memory_limit_bytes if status.usage is not None else None
+    return limit if limit is not None else status.record.memory_bytes
 
 
 def _share(record: WorkerRecord, fleet: Fleet | None, devices: Mapping[str, int]) -> float:

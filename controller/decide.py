@@ -37,6 +37,7 @@ from controller.cluster_snapshot import REMOVED, SILENT, Absence, ClusterSnapsho
 from controller.fit_dispatch import FitDispatch
 from controller.gangs import out_of_gangs
 from controller.measuring import is_pointless
+from controller.memory_needs import hopeless
 from controller.orchestrator import Exit
 from controller.pruning import Pruning
 from controller.replication import unmakable
@@ -135,8 +136,10 @@ def _go_on(
     if run.state is RunState.PAUSED:
         has_free_space = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
         return [_note(RunResumed(run=run.id))] if has_free_space else []
-    if fit is not None and fit.run == run.id and (hopeless := _out_of_reach(state, run, fit)):
-        return [_note(event) for event in hopeless]
+    if run.exhausted and (given_up := [*hopeless(state, run, snapshot.workers)]):
+        return [_note(event) for event in given_up]
+    if fit is not None and fit.run == run.id and (struck := _out_of_reach(state, run, fit)):
+        return [_note(event) for event in struck]
     return [*assign(record, state, run, fit, snapshot, search=search)]
 
 
@@ -158,12 +161,13 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
     for name, known in state.workers.items():
         seen, left_out = snapshot.workers.get(name), snapshot.left_out.get(name)
         loss = _loss(known, seen)
+        limit = (seen.memory_bytes or 0) if seen is not None else 0
         if left_out is not None:
             yield from _ask_for(state, known, f"{name}: {left_out.reason}", snapshot.now)
         elif loss is not None:
-            yield from _take_back(state, known, loss.exit, loss.how)
+            yield from _take_back(state, known, loss.exit, loss.how, limit_bytes=limit)
         elif known.left and seen is not None:
-            yield from _take_back(state, known, seen.before, Liveness.GONE, known.left)
+            yield from _take_back(state, known, seen.before, Liveness.GONE, known.left, limit_bytes=limit)
         if loss is not None and name not in snapshot.named:
             yield from _unnamed(known, left_out or loss.exit, is_gone=seen is None)
 
@@ -194,7 +198,13 @@ def _unnamed(worker: Worker, exit: Exit, *, is_gone: bool) -> Iterator[Step]:
 
 
 def _take_back(
-    state: ExperimentState, worker: Worker, exit: Exit, how: Liveness, among: Collection[str] | None = None
+    state: ExperimentState,
+    worker: Worker,
+    exit: Exit,
+    how: Liveness,
+    among: Collection[str] | None = None,
+    *,
+    limit_bytes: int = 0,
 ) -> Iterator[Step]:
     """Take back what a worker has, as far as it may be taken.
 
@@ -203,6 +213,7 @@ def _take_back(
 
     Args:
         among: keys of its tasks; all of them by default.
+        limit_bytes: memory that it has to itself; 0: not known.
     """
     for key in worker.open_tasks if among is None else sorted(among):
         task = state.runs[TaskKey.parse(key).run].tasks[key]
@@ -215,6 +226,7 @@ def _take_back(
                 # The lease of the one that leads a gang tells nothing of another one, without which it gets no further.
                 force=how is Liveness.GONE or task.worker != worker.name,
                 loss=exit.kind,
+                limit_bytes=limit_bytes if exit.kind is FailureKind.OUT_OF_MEMORY else 0,
             )
 
 

@@ -64,6 +64,7 @@ class Scenario:
         devices: worker -> how many it has; one if it is left out.
         seats: worker -> how many each of its devices has, one if it is left out: what sits at a device takes turns.
         device_kind: of all of them.
+        memory, device_memory: worker -> bytes that it, or each of its devices, has for itself; not known if left out.
         has_pods: each worker is a pod with two containers, one that trains and ``NAME-etl``, which share the pod's
             volume; the partitions are made by an ETL run before; a cluster manager tells of the pods. Otherwise a
             worker is a process that finds its partitions, does no ETL, and is lost by its silence.
@@ -88,6 +89,8 @@ class Scenario:
     devices: Mapping[str, int] = field(default_factory=dict)
     seats: Mapping[str, int] = field(default_factory=dict)
     device_kind: Literal["gpu", "cpu"] = "gpu"
+    memory: Mapping[str, int] = field(default_factory=dict)
+    device_memory: Mapping[str, int] = field(default_factory=dict)
     has_pods: bool = False
     saves: bool = False
     """Whether units have savepoints, in batches of one row: at notice, and when they are asked for."""

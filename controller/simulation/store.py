@@ -361,6 +361,7 @@ class VirtualStore(VirtualMachineStore):
                 worker=step.worker,
                 reason=step.reason,
                 loss=step.loss,
+                limit_bytes=step.limit_bytes,
             ),
         )
         return DONE

@@ -210,7 +210,8 @@ class VirtualWorkers:
                     holdings=held,
                     address="" if self._scenario.is_apart else f"{worker.name}:1",
                     volume=pod.name if self._scenario.has_pods else None,
-                    pod=ref if self._scenario.has_pods else None,
+                    pod=ref if self._scenario.has_pods or self._scenario.memory else None,
+                    memory_bytes=self._scenario.memory.get(worker.name),
                 )
             )
 
@@ -218,7 +219,9 @@ class VirtualWorkers:
         if "train" not in worker.kinds:
             return ()
         count = self._scenario.devices.get(worker.name, 1) * self._scenario.seats.get(worker.name, 1)
-        return (Device(kind=self._scenario.device_kind, name="virtual", threads=1),) * count
+        memory = self._scenario.device_memory.get(worker.name)
+        kind = self._scenario.device_kind
+        return (Device(kind=kind, name="virtual", threads=1, memory_bytes=memory),) * count
 
     def _on(self, pod: _Pod) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.pod is pod]
