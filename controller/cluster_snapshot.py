@@ -72,6 +72,21 @@ class WorkerView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How much more memory workers may have (`controller.memory_limits`).
+
+    Attributes:
+        most_bytes: that one may be given; 0: all stay as they are.
+        workers: that may have more than they have.
+        problem: why another one may not; for people.
+    """
+
+    most_bytes: int = 0
+    workers: frozenset[str] = frozenset()
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterSnapshot:
     """What no log tells: the workers as they are now."""
 
@@ -95,6 +110,7 @@ class ClusterSnapshot:
     """Workers that are to be given back: they go on, but what only they hold is made on others before."""
     is_filling: bool = False
     """Whether workers are on their way, who may bring back what nobody holds now."""
+    growth: Growth = Growth()
 
     def gone(self, worker: str) -> Exit:
         """Why a worker that is not among `workers` is not."""
@@ -167,11 +183,11 @@ def worker_view(
         free_bytes=status.checkpoint_free_bytes,
         has_room=_has_room(status),
         tasks=status.tasks,
-        memory_bytes=_memory(status),
+        memory_bytes=memory_of(status),
     )
 
 
-def _memory(status: WorkerStatus) -> int | None:
+def memory_of(status: WorkerStatus) -> int | None:
     """The limit of its container, as it is now: it may have been changed since the worker registered. On one machine
     workers share the memory with all else there."""
     if status.record.pod is None:

@@ -19,6 +19,7 @@ from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.decide import Step, decide
 from controller.device_ends import due_s
 from controller.fit_dispatch import FitDispatch
+from controller.memory_needs import to_grow
 from controller.pruning import Pruning
 from controller.searching import EVERYWHERE, Searching
 from controller.unit_times import UnitTimes
@@ -155,6 +156,10 @@ class Core:
         if self._pruning is None or self._pruning.run != run.id:
             self._pruning = Pruning(run)
         return self._pruning
+
+    def to_grow(self, snapshot: ClusterSnapshot, run: Run) -> set[str]:
+        """Workers that are to be given more memory, for tasks of a run that is worked on."""
+        return to_grow(self.state, run, snapshot) if run.exhausted and snapshot.growth.workers else set()
 
     def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:
         """The steps to take now; empty when there is nothing to do but wait.

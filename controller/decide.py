@@ -136,7 +136,7 @@ def _go_on(
     if run.state is RunState.PAUSED:
         has_free_space = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
         return [_note(RunResumed(run=run.id))] if has_free_space else []
-    if run.exhausted and (given_up := [*hopeless(state, run, snapshot.workers)]):
+    if run.exhausted and (given_up := [*hopeless(state, run, snapshot)]):
         return [_note(event) for event in given_up]
     if fit is not None and fit.run == run.id and (struck := _out_of_reach(state, run, fit)):
         return [_note(event) for event in struck]

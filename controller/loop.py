@@ -102,7 +102,13 @@ class Controller:
         self._observer = observer
         self._deletion = Deletion(kvs, settings.volumes, self._forget, self._renew)
         self._pruned = PrunedFiles(settings.volumes, self._leads_for_certain)
-        self._membership = Membership(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
+        self._membership = Membership(
+            kvs,
+            orchestrator,
+            lease_s=settings.lease_s,
+            tick_s=settings.tick_s,
+            most_memory=settings.most_memory,
+        )
         self._ledger, self._machines = Ledger(kvs), Machines(kvs)
         self._reading = LogReading(observer, self._metrics)
         self._isolation = Isolation(
@@ -323,6 +329,7 @@ class Controller:
             # Nobody looks after a run that has ended.
             steps = [step for step in steps if not _is_end(step)]
         steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
+        self._membership.limits.grow(core.to_grow(snapshot, run))
         self._trials.keep(core.state.name, run)
         if not steps and run.state is RunState.QUEUED and run.plan is None:
             steps = self._plans.steps(core, run)

@@ -18,6 +18,7 @@ from cerebro.runtime.kvs import KvsClient
 from controller.brain.brain import Seen
 from controller.cluster_snapshot import ClusterSnapshot, are_coming, trained_on, worker_view
 from controller.health import left_out, suspects
+from controller.memory_limits import MemoryLimits
 from controller.orchestrator import Fleet, Orchestrator
 
 log = logging.getLogger(__name__)
@@ -42,13 +43,24 @@ class Membership:
         orchestrator: the cluster manager, if there is one.
         lease_s: a worker silent for longer is lost.
         tick_s: longest time between two looks at the registrations.
+        most_memory: bytes that the memory of a worker may be raised to; 0: it stays as it is.
+
+    Attributes:
+        limits: the memory of the workers' pods.
     """
 
     def __init__(
-        self, kvs: KvsClient, orchestrator: Orchestrator | None, *, lease_s: float, tick_s: float
+        self,
+        kvs: KvsClient,
+        orchestrator: Orchestrator | None,
+        *,
+        lease_s: float,
+        tick_s: float,
+        most_memory: int = 0,
     ) -> None:
         self._kvs, self._orchestrator = kvs, orchestrator
         self._lease_s, self._tick_s = lease_s, tick_s
+        self.limits = MemoryLimits(orchestrator, most_memory)
         self._workers: tuple[WorkerStatus, ...] = ()
         self._health = HealthAnswer()
         self._read_at = self._tended_at = -tick_s
@@ -111,6 +123,7 @@ class Membership:
             left_out={s.record.worker: out[s.record.worker] for s in self._workers if s.record.worker in out},
             suspects=suspects(self._workers, self._health, now),
             is_filling=self._is_filling(fleet),
+            growth=self.limits.look(self._workers, fleet),
         )
 
     @property

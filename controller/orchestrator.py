@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cerebro.contract.tasks import FailureKind
 
@@ -27,6 +27,13 @@ class Exit:
     kind: FailureKind
 
 
+class Memory(NamedTuple):
+    """What a container asks for, and what it may use; bytes. What it asks for is 0 if that is not said."""
+
+    request: int
+    limit: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pod:
     """One pod of the worker set.
@@ -41,6 +48,9 @@ class Pod:
             again.
         trouble: why it does not run yet (image cannot be pulled, no node fits); empty while there is nothing to say.
         gpus: number of GPUs its containers were granted.
+        memory: container -> its memory request and limit in bytes, of those that have a limit.
+        unresized: why its containers are not given the resources that they were asked to be given; empty while there is
+            nothing to say.
     """
 
     uid: str
@@ -50,6 +60,8 @@ class Pod:
     ended: Mapping[str, Exit] = field(default_factory=dict)
     trouble: str = ""
     gpus: int = 0
+    memory: Mapping[str, Memory] = field(default_factory=dict)
+    unresized: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +88,7 @@ class Fleet:
 
 
 class Orchestrator(Protocol):
-    """A cluster manager. Neither method waits for the network longer than a request takes."""
+    """A cluster manager. No method waits for the network longer than a request takes."""
 
     def fleet(self) -> Fleet | None:
         """The pods as last heard; `None` while that may be out of date: then silence alone tells of lost workers."""
@@ -88,5 +100,14 @@ class Orchestrator(Protocol):
         Raises:
             RetryableError: the cluster manager does not answer now.
             ClusterError: it refuses; says why.
+        """
+        ...
+
+    def resize(self, pod: str, container: str, memory: Memory) -> None:
+        """Give a container of a pod more memory, while it runs.
+
+        Raises:
+            RetryableError: the cluster manager does not answer now.
+            ClusterError: it refuses, or cannot do such a thing; says why.
         """
         ...

@@ -144,6 +144,7 @@ THREADS = NumericSetting(
 
 _BRAIN = "CEREBRO_BRAIN"
 _DEVICE_MEMORY = "CEREBRO_DEVICE_MEMORY"
+_MOST_MEMORY = "CEREBRO_MOST_MEMORY"
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
@@ -158,6 +159,7 @@ def check(environment: Mapping[str, str]) -> None:
     for setting in SETTINGS:
         setting.of(environment)
     device_memory(environment)
+    most_memory(environment)
     brain_mode(environment)
 
 
@@ -179,13 +181,24 @@ def device_memory(environment: Mapping[str, str]) -> int | None:
     Raises:
         ClusterError: what is set is no size.
     """
-    text = environment.get(_DEVICE_MEMORY, "")
+    return _size(_DEVICE_MEMORY, environment)
+
+
+def most_memory(environment: Mapping[str, str]) -> int | None:
+    """Bytes that the memory limit of a worker's container may be raised to, as those of a device; `None`: it stays.
+
+    Raises:
+        ClusterError: what is set is no size.
+    """
+    return _size(_MOST_MEMORY, environment)
+
+
+def _size(name: str, environment: Mapping[str, str]) -> int | None:
+    text = environment.get(name, "")
     if not text:
         return None
     found = _SIZE.fullmatch(text)
     size = round(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
     if size < 1:
-        raise ClusterError(
-            f"{_DEVICE_MEMORY} is {text!r}, expected a size such as 512MiB or 1.5GiB, or nothing"
-        )
+        raise ClusterError(f"{name} is {text!r}, expected a size such as 512MiB or 1.5GiB, or nothing")
     return size

@@ -13,7 +13,7 @@ from typing import Any
 from cerebro.contract.tasks import FailureKind
 from controller.kubernetes import reasons
 from controller.kubernetes.reasons import Meaning
-from controller.orchestrator import Exit, Pod
+from controller.orchestrator import Exit, Memory, Pod
 
 _SIGNALLED = 128
 """A shell's and a container runtime's exit code of a process that a signal ended is this plus its number."""
@@ -34,6 +34,8 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         ended={name: exits[name] for name in _idle(status) if name in exits},
         trouble="" if dead else _trouble(pod),
         gpus=_gpus(pod),
+        memory=_memory(pod),
+        unresized=_unresized(status),
     )
 
 
@@ -187,6 +189,36 @@ def _gpus(pod: Mapping[str, Any]) -> int:
         for container in _list(_part(pod, "spec"), "containers")
     ]
     return sum(_number(of.get(resource)) for of in limits for resource in reasons.GPU_RESOURCES)
+
+
+_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
+    unit: 1 << 10 * (power + 1) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+}
+"""Of quantities of memory. Documentation: "Quantity", "Resource Management for Pods and Containers"."""
+
+
+def _memory(pod: Mapping[str, Any]) -> dict[str, Memory]:
+    found = {}
+    for container in _list(_part(pod, "spec"), "containers"):
+        resources = _part(container, "resources")
+        request, limit = (_bytes(_part(resources, which).get("memory")) for which in ("requests", "limits"))
+        if limit:
+            found[str(container.get("name", ""))] = Memory(request, limit)
+    return found
+
+
+def _bytes(quantity: object) -> int:
+    """0 of what is no quantity of memory."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)([kMGTPE]|[KMGTPE]i)?", str(quantity))
+    return int(float(found[1]) * _SUFFIXES[found[2] or ""]) if found else 0
+
+
+def _unresized(status: Mapping[str, Any]) -> str:
+    """Why a container is not given what it was asked to be given: its node has no room, now or ever."""
+    pending = _condition(status, "PodResizePending")
+    if pending.get("status") != "True":
+        return ""
+    return str(pending.get("message") or pending.get("reason") or "its node does not say why").strip()
 
 
 # --- parts of an object ------------------------------------------------------------------------------

@@ -35,7 +35,9 @@ from controller.drawing.draws import Draws
 from controller.health import evidence, left_out, suspects
 from controller.ledger import Ledger
 from controller.machines import Machines
+from controller.memory_limits import MemoryLimits
 from controller.opened import Experiments, Opened, ended
+from controller.orchestrator import Memory
 from controller.sharing import Asked, Sharing
 from controller.simulation.inline import InlineSampler
 from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
@@ -171,6 +173,8 @@ class Simulation:
         self.ledger = Ledger(_Mortal(self))
         self.machines = Machines(self.store)
         self.sharing, self.taken = self._new_sharing(), TakenTime()
+        most = self._scenario.most_memory
+        self.limits = MemoryLimits(_Resizes(self._workers), most, clock=lambda: self.now)
         self.advisor = Advisor(self._helper) if self._helper else None
         self._draws = Draws(InlineSampler())
 
@@ -257,6 +261,7 @@ class Simulation:
         if self._brain is not None:
             snapshot = replace(snapshot, leaving=snapshot.leaving | self._brain.leaving(core.state))
         steps = core.decide(asked.on(snapshot), run)
+        self.limits.grow(core.to_grow(snapshot, run))
         steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
         if not steps and run.state is RunState.QUEUED and core.state.workers:
             started = self._plans.get((core.state.name, run.id))
@@ -313,6 +318,7 @@ class Simulation:
             },
             left_out={s.record.worker: out[s.record.worker] for s in statuses if s.record.worker in out},
             suspects=suspects(statuses, health, self.now),
+            growth=self.limits.look(statuses, self._workers.fleet()),
         )
 
     def _etl_started(self) -> RunStarted:
@@ -335,6 +341,17 @@ class Simulation:
 
 class _DiedError(Exception):
     """The controller has died at a write."""
+
+
+class _Resizes:
+    """The cluster manager as `MemoryLimits` has it."""
+
+    def __init__(self, workers: VirtualWorkers) -> None:
+        self._workers = workers
+
+    def resize(self, pod: str, container: str, memory: Memory) -> None:
+        """Give a pod more memory."""
+        self._workers.resize_memory(pod, memory)
 
 
 class _Mortal:

@@ -65,6 +65,8 @@ class Scenario:
         seats: worker -> how many each of its devices has, one if it is left out: what sits at a device takes turns.
         device_kind: of all of them.
         memory, device_memory: worker -> bytes that it, or each of its devices, has for itself; not known if left out.
+        most_memory: bytes that the former may be raised to; 0: it stays as it is.
+        unresized: workers that get no more although that was granted.
         has_pods: each worker is a pod with two containers, one that trains and ``NAME-etl``, which share the pod's
             volume; the partitions are made by an ETL run before; a cluster manager tells of the pods. Otherwise a
             worker is a process that finds its partitions, does no ETL, and is lost by its silence.
@@ -91,6 +93,8 @@ class Scenario:
     device_kind: Literal["gpu", "cpu"] = "gpu"
     memory: Mapping[str, int] = field(default_factory=dict)
     device_memory: Mapping[str, int] = field(default_factory=dict)
+    most_memory: int = 0
+    unresized: frozenset[str] = frozenset()
     has_pods: bool = False
     saves: bool = False
     """Whether units have savepoints, in batches of one row: at notice, and when they are asked for."""

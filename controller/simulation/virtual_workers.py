@@ -46,7 +46,7 @@ from cerebro.search import own
 from cerebro.search.questions import values_for
 from cerebro.state.keys import TaskKey
 from cerebro.state.workers import lanes_of
-from controller.orchestrator import Exit, Fleet, Pod
+from controller.orchestrator import Exit, Fleet, Memory, Pod
 from controller.searching import EVERYWHERE
 from controller.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
 from controller.simulation.sharing import SharedDevice
@@ -65,6 +65,8 @@ class _Pod:
     is_up: bool = True
     leaving: Exit | None = None
     is_removed: bool = False
+    memory: int = 0
+    """Bytes that its worker has for itself; 0: not known."""
     is_unwanted: bool = False
     """The cluster is smaller than that; the volume stays."""
 
@@ -85,6 +87,7 @@ class _Worker:
 
 _KINDS = ("train", "valid", "test", "predict")
 _GRACE_S = 1.0
+RESIZED_S = 1.0
 CHECK_S = 0.5
 """That a check takes."""
 _PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
@@ -112,7 +115,11 @@ class VirtualWorkers:
         self._scenario, self._store, self._plans = scenario, store, plans
         self._now, self._at = now, at
         self._pods = {
-            name: _Pod(name=name, disk=set() if scenario.has_pods else set(held))
+            name: _Pod(
+                name=name,
+                disk=set() if scenario.has_pods else set(held),
+                memory=scenario.memory.get(name, 0),
+            )
             for name, held in scenario.holdings.items()
         }
         self._workers = {}
@@ -178,11 +185,30 @@ class VirtualWorkers:
     def fleet(self) -> Fleet:
         """The pods, as a cluster manager tells of them."""
         pods = {
-            pod.name: Pod(uid=f"{pod.name}#{pod.number}", leaving=pod.leaving)
+            pod.name: Pod(
+                uid=f"{pod.name}#{pod.number}",
+                leaving=pod.leaving,
+                memory={"train": Memory(pod.memory // 2, pod.memory)} if pod.memory else {},
+            )
             for pod in self._pods.values()
             if pod.is_up
         }
         return Fleet(pods=pods, size=len(self._pods))
+
+    def resize_memory(self, name: str, memory: Memory) -> None:
+        """Give a pod more memory: it has it a moment later, while it runs."""
+        if name not in self._scenario.unresized:
+            self._at(self._now() + RESIZED_S, partial(self._take_memory, self._pods[name], memory.limit))
+
+    def _take_memory(self, pod: _Pod, limit: int) -> None:
+        pod.memory = limit
+        for status in self._store.workers():
+            if pod.is_up and self._workers[status.record.worker].pod is pod:
+                self._store.register(status.record.model_copy(update={"memory_bytes": limit}))
+
+    def memory(self, name: str) -> int:
+        """Bytes that a worker has now."""
+        return self._pods[name].memory
 
     def beat(self) -> None:
         """Everybody who is there reports, and looks into the inbox."""
@@ -211,7 +237,7 @@ class VirtualWorkers:
                     address="" if self._scenario.is_apart else f"{worker.name}:1",
                     volume=pod.name if self._scenario.has_pods else None,
                     pod=ref if self._scenario.has_pods or self._scenario.memory else None,
-                    memory_bytes=self._scenario.memory.get(worker.name),
+                    memory_bytes=pod.memory or None,
                 )
             )
 

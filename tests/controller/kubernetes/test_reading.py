@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.tasks import RETRYABLE, FailureKind
 from controller.kubernetes.reading import read_pod
-from controller.orchestrator import Pod
+from controller.orchestrator import Memory, Pod
 from tests.controller.kubernetes.pods import IMAGE, condition, container, deleted, pod, terminated, waiting
 
 TAKEN, LOST, MEMORY = FailureKind.PREEMPTED, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY
@@ -32,9 +32,10 @@ def failed(reason: str, message: str, **status: Any) -> Json:
     return pod(phase="Failed", reason=reason, message=message, containerStatuses=[], **status)
 
 
-def test_a_pod_that_runs_says_nothing_but_who_it_is() -> None:
+def test_a_pod_that_runs_says_nothing_but_who_it_is_and_what_it_has() -> None:
     """Neither leaving nor dead, no exits, no trouble."""
-    assert read_pod(pod(3, "u-1")) == Pod(uid="u-1")
+    memory = {"etl": Memory(0, 2 << 30), "worker": Memory(0, 4 << 30)}
+    assert read_pod(pod(3, "u-1")) == Pod(uid="u-1", memory=memory)
 
 
 @pytest.mark.parametrize(
