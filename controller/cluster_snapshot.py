@@ -110,6 +110,8 @@ class ClusterSnapshot:
     """Workers that are to be given back: they go on, but what only they hold is made on others before."""
     is_filling: bool = False
     """Whether workers are on their way, who may bring back what nobody holds now."""
+    is_awaited: bool = False
+    """Whether more workers were asked for a short while ago, and are not all there."""
     growth: Growth = Growth()
 
     def gone(self, worker: str) -> Exit:

@@ -47,6 +47,7 @@ class Pod:
         ended: container -> how its process ended, where none runs now although the pod lives: it waits to be started
             again.
         trouble: why it does not run yet (image cannot be pulled, no node fits); empty while there is nothing to say.
+        is_pending: it is that no node fits: one may be on its way.
         gpus: number of GPUs its containers were granted.
         memory: container -> its memory request and limit in bytes, of those that have a limit.
         unresized: why its containers are not given the resources that they were asked to be given; empty while there is
@@ -59,6 +60,7 @@ class Pod:
     exits: Mapping[str, Exit] = field(default_factory=dict)
     ended: Mapping[str, Exit] = field(default_factory=dict)
     trouble: str = ""
+    is_pending: bool = False
     gpus: int = 0
     memory: Mapping[str, Memory] = field(default_factory=dict)
     unresized: str = ""

@@ -77,6 +77,18 @@ MOST_WORKERS = NumericSetting(
     least=0,
     most=1000,
 )
+LEAST_WORKERS = NumericSetting(
+    name="CEREBRO_LEAST_WORKERS",
+    expected="the number of workers that stay while there is no run (brain.minWorkers of the chart), from 0",
+    is_whole=True,
+    least=0,
+    most=1000,
+)
+IDLE_S = NumericSetting(
+    name="CEREBRO_IDLE_S",
+    expected="the seconds without a run after which workers are given back (brain.idleS of the chart), from 60",
+    least=60,
+)
 LEASE_S = NumericSetting(
     name="CEREBRO_LEASE_S",
     expected=f"the seconds after which a silent worker is given up, from 0.1 to {MAX_LEASE_S:g}",
@@ -149,8 +161,8 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
 SETTINGS = (
-    OPEN_RUNS, MOST_WORKERS, LEASE_S, DEVICES, SEATS, QUANTUM_S, CORES, WEIGHT, GRACE_S, SAVEPOINT_S, TASK_LOG_MIB,
-    GANG_PORT, THREADS,
+    OPEN_RUNS, MOST_WORKERS, LEAST_WORKERS, IDLE_S, LEASE_S, DEVICES, SEATS, QUANTUM_S, CORES, WEIGHT, GRACE_S,
+    SAVEPOINT_S, TASK_LOG_MIB, GANG_PORT, THREADS,
 )  # fmt: skip
 
 

@@ -60,9 +60,11 @@ def reason_to_wait(told: str, standing: Standing | None, otherwise: str = "") ->
     return told or (standing.reason if standing is not None else "") or otherwise
 
 
-def explained(reason: str, troubles: Mapping[str, str]) -> str:
-    """A reason to wait, with what keeps workers from starting (`Troubles.pods`) if it is them that are waited for."""
-    told = [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
+def explained(reason: str, troubles: Mapping[str, str], note: str = "") -> str:
+    """A reason to wait, with what there is to say of the workers' number (`Troubles.note`) and of what keeps them from
+    starting (`Troubles.pods`) if it is them that are waited for."""
+    told = [note] if note else []
+    told += [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
     return "; ".join([reason, *told]) if reason.startswith(_WAITING) else reason
 
 

@@ -33,6 +33,7 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         exits=exits,
         ended={name: exits[name] for name in _idle(status) if name in exits},
         trouble="" if dead else _trouble(pod),
+        is_pending=not dead and _condition(status, "PodScheduled").get("status") == "False",
         gpus=_gpus(pod),
         memory=_memory(pod),
         unresized=_unresized(status),

@@ -11,6 +11,7 @@ from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.search.procedure import Procedure
+from controller.brain.rest import RestRules
 from controller.searching import EVERYWHERE
 
 EXPERIMENT = "simulated"
@@ -70,6 +71,8 @@ class Scenario:
         has_pods: each worker is a pod with two containers, one that trains and ``NAME-etl``, which share the pod's
             volume; the partitions are made by an ETL run before; a cluster manager tells of the pods. Otherwise a
             worker is a process that finds its partitions, does no ETL, and is lost by its silence.
+        rest: whether pods are given back while no run is open.
+        join_s: pod -> until it is there again, once it is wanted.
         lease_s: silence after which a worker is lost.
         crash_before: numbers of the controller's writes before which it dies and is rebuilt from the log.
     """
@@ -114,5 +117,7 @@ class Scenario:
     """How long an answer takes."""
     drawable: frozenset[str] = EVERYWHERE
     """Kinds of samplers by which the controller has values drawn. Workers draw by others."""
+    rest: RestRules = field(default_factory=RestRules)
+    join_s: Callable[[str], float] = lambda pod: 0.0
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()

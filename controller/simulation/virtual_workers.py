@@ -170,13 +170,14 @@ class VirtualWorkers:
         for name, time in self._scenario.removals.items():
             self._at(time, partial(self._remove, self._pods[name]))
 
-    def resize(self, count: int, *, join_s: float) -> None:
+    def resize(self, count: int, *, join_s: float | Callable[[str], float]) -> None:
         """Make it as many pods, the first ones: others go at once, and keep their volumes; those that are to come are
-        there after a while."""
+        there after a while, or each after its own."""
         for number, pod in enumerate(self._pods.values()):
             if number < count and pod.is_unwanted:
                 pod.is_unwanted = False
-                self._at(self._now() + join_s, partial(self._come_back, pod))
+                seconds = join_s(pod.name) if callable(join_s) else join_s
+                self._at(self._now() + seconds, partial(self._come_back, pod))
             elif number >= count and not pod.is_unwanted:
                 pod.is_unwanted = True
                 self._end_processes(pod)
@@ -193,7 +194,7 @@ class VirtualWorkers:
             for pod in self._pods.values()
             if pod.is_up
         }
-        return Fleet(pods=pods, size=len(self._pods))
+        return Fleet(pods=pods, size=sum(not pod.is_unwanted for pod in self._pods.values()))
 
     def resize_memory(self, name: str, memory: Memory) -> None:
         """Give a pod more memory: it has it a moment later, while it runs."""
