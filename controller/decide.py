@@ -161,13 +161,12 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
     for name, known in state.workers.items():
         seen, left_out = snapshot.workers.get(name), snapshot.left_out.get(name)
         loss = _loss(known, seen)
-        limit = (seen.memory_bytes or 0) if seen is not None else 0
         if left_out is not None:
             yield from _ask_for(state, known, f"{name}: {left_out.reason}", snapshot.now)
         elif loss is not None:
-            yield from _take_back(state, known, loss.exit, loss.how, limit_bytes=limit)
+            yield from _take_back(state, known, loss.exit, loss.how)
         elif known.left and seen is not None:
-            yield from _take_back(state, known, seen.before, Liveness.GONE, known.left, limit_bytes=limit)
+            yield from _take_back(state, known, seen.before, Liveness.GONE, known.left)
         if loss is not None and name not in snapshot.named:
             yield from _unnamed(known, left_out or loss.exit, is_gone=seen is None)
 
@@ -198,13 +197,7 @@ def _unnamed(worker: Worker, exit: Exit, *, is_gone: bool) -> Iterator[Step]:
 
 
 def _take_back(
-    state: ExperimentState,
-    worker: Worker,
-    exit: Exit,
-    how: Liveness,
-    among: Collection[str] | None = None,
-    *,
-    limit_bytes: int = 0,
+    state: ExperimentState, worker: Worker, exit: Exit, how: Liveness, among: Collection[str] | None = None
 ) -> Iterator[Step]:
     """Take back what a worker has, as far as it may be taken.
 
@@ -213,7 +206,6 @@ def _take_back(
 
     Args:
         among: keys of its tasks; all of them by default.
-        limit_bytes: memory that it has to itself; 0: not known.
     """
     for key in worker.open_tasks if among is None else sorted(among):
         task = state.runs[TaskKey.parse(key).run].tasks[key]
@@ -226,7 +218,7 @@ def _take_back(
                 # The lease of the one that leads a gang tells nothing of another one, without which it gets no further.
                 force=how is Liveness.GONE or task.worker != worker.name,
                 loss=exit.kind,
-                limit_bytes=limit_bytes if exit.kind is FailureKind.OUT_OF_MEMORY else 0,
+                limit_bytes=exit.limit_bytes,
             )
 
 

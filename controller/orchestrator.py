@@ -21,10 +21,12 @@ class Exit:
         reason: for people: names what happened, and what to do where something can be done.
         kind: how a task that ran there counts: `PREEMPTED` (taken away: not at all), `OUT_OF_MEMORY` (a failed
             attempt), `CRASH` (a lost worker).
+        limit_bytes: of `OUT_OF_MEMORY`: its own limit, which it had used up. 0: it has none, or its machine ran short.
     """
 
     reason: str
     kind: FailureKind
+    limit_bytes: int = 0
 
 
 class Memory(NamedTuple):

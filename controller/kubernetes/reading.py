@@ -87,7 +87,7 @@ def _dead(pod: Mapping[str, Any]) -> Exit | None:
     ends = sorted(_exits(pod).items(), key=lambda item: _TELLING.index(item[1].kind))
     if ends:
         name, end = ends[0]
-        return Exit(reason=f"container {name}: {end.reason}", kind=end.kind)
+        return Exit(reason=f"container {name}: {end.reason}", kind=end.kind, limit_bytes=end.limit_bytes)
     kind = FailureKind.PREEMPTED if phase == "Succeeded" else FailureKind.CRASH
     return Exit(
         reason=": ".join(filter(None, (f"the pod has ended ({reason or phase})", message))), kind=kind
@@ -136,6 +136,7 @@ def _exit(name: str, ended: Mapping[str, Any], spec: Mapping[str, Any]) -> Exit:
             reason=f"OOMKilled: container {name} went beyond {beyond}; make batches or models smaller, or "
             f"{'raise' if limit else 'set'} {key} in the chart's values",
             kind=FailureKind.OUT_OF_MEMORY,
+            limit_bytes=_bytes(limit),
         )
     if reason in reasons.CONTAINER_ENDS:
         return _said(reasons.CONTAINER_ENDS[reason], str(ended.get("message") or ""))

@@ -243,22 +243,24 @@ def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
     assert max(given.values()) <= 3 + len({*memory})
 
 
-def test_of_a_pod_that_was_killed_the_log_says_how_much_it_had() -> None:
-    """Its container has started anew by then: what was killed for memory is taken back with the limit."""
+@pytest.mark.parametrize("limit", [8 * GIB, 0])
+def test_of_a_pod_that_was_killed_the_log_says_how_much_it_had(limit: int) -> None:
+    """Its container has started anew by then: what was killed for its own limit is taken back with that. Where a node
+    ran short nothing is learned of it."""
     story = Story()
     story.fit()
     story.start(unit(1, 0), 0)
     core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
     core.state = story.state
     named: Any = {"weight": 1.0, "kinds": ("train",), "holdings": ()}
-    killed = Exit(reason="OOMKilled", kind=FailureKind.OUT_OF_MEMORY)
+    killed = Exit(reason="OOMKilled", kind=FailureKind.OUT_OF_MEMORY, limit_bytes=limit)
     views = {
         "worker-0": WorkerView(incarnation="b", before=killed, memory_bytes=8 * GIB, **named),
         "worker-1": WorkerView(incarnation="a", memory_bytes=8 * GIB, **named),
     }
     steps = core.decide(ClusterSnapshot(workers=views, now=story.time, named={*views}))
     (step,) = (step for step in steps if isinstance(step, api.Revoke))
-    assert (step.loss, step.limit_bytes) == (FailureKind.OUT_OF_MEMORY, 8 * GIB)
+    assert (step.loss, step.limit_bytes) == (FailureKind.OUT_OF_MEMORY, limit)
 
 
 @pytest.mark.parametrize(("pod", "usage", "expected"), [(True, None, 4), (True, 6, 6), (False, 6, None)])

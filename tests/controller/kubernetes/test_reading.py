@@ -148,13 +148,16 @@ def test_an_end_of_a_container_is_told(end: Json, kind: FailureKind, said: str, 
     assert read.ended == ({} if is_back else exits)
     assert exits["worker"].kind is kind
     assert said in exits["worker"].reason
+    assert exits["worker"].limit_bytes == (4 << 30 if kind is MEMORY else 0)
 
 
 def test_a_container_without_a_memory_limit_is_told_to_have_one() -> None:
     """The message names what is there."""
     content = pod(containerStatuses=[container("worker", last=terminated("OOMKilled", 137))])
     del content["spec"]["containers"][1]["resources"]
-    assert "set worker.resources.worker.limits.memory" in read_pod(content).exits["worker"].reason
+    end = read_pod(content).exits["worker"]
+    assert "set worker.resources.worker.limits.memory" in end.reason
+    assert end.limit_bytes == 0, "the node ran short, whoever took it"
 
 
 @pytest.mark.parametrize(
