@@ -170,8 +170,8 @@ class Core:
         run = run or next(iter(self.open_runs()), None)
         if run is None:
             return []
-        self.views = snapshot.workers
-        if (fit := self.fit) is not None:
+        self.views, fit = snapshot.workers, self.fit
+        if fit is not None:
             memory_retries.see(self.state.runs[fit.run], fit, self.views)
         search, pruning = self.search_of(run), self._pruning_of(run)
-        return decide(self.record, self.state, run, snapshot, self.fit, search=search, pruning=pruning)
+        return decide(self.record, self.state, run, snapshot, fit, search=search, pruning=pruning)
