@@ -17,7 +17,7 @@ from cerebro.errors import ConflictError, NotFoundError, PermanentError, Retryab
 from cerebro.runtime.kvs import KvsClient
 from controller.arrivals import Arrivals
 from controller.brain.brain import Seen
-from controller.brain.rest import Rest, RestRules
+from controller.brain.rest import Rest, RestRules, Wish
 from controller.cluster_snapshot import ClusterSnapshot, are_coming, trained_on, worker_view
 from controller.health import left_out, suspects
 from controller.memory_limits import MemoryLimits
@@ -71,6 +71,10 @@ class Membership:
         self._rest_rules = rest or RestRules()
         self._rest = Rest(self._rest_rules)
         self._is_pausing = False
+        self._wished: tuple[Wish | None, float] = (None, -math.inf)
+        """What was asked for last because of use or disuse, and when."""
+        self._fell: tuple[int, str] | None = None
+        """The number that was made of one for which there are no nodes, and what is told of it."""
         self._now = 0.0
         self._is_used = False
         self._size: int | None = None
@@ -153,6 +157,8 @@ class Membership:
             return
         if fleet.size != self._own:
             self._chosen_at = self._now
+        if self._fell is not None and self._fell[0] == self._size:
+            self._fell = None
         self._size = fleet.size
 
     def seen(self) -> Seen:
@@ -209,11 +215,12 @@ class Membership:
             stalled=stalled,
         )
         self._is_used = is_used
-        is_same = wish is not None and wish.workers == self._own
-        if wish is None or (is_same and self._now - self._changed_at < _AGAIN_S):
+        if wish is None or (wish == self._wished[0] and self._now - self._wished[1] < _AGAIN_S):
             return
+        self._wished = wish, self._now
         if self.ask_for(wish.workers, wish.reason) and stalled is not None and wish.reason == stalled[1]:
             self._chosen_at = self._now  # what found no node is not asked for again at once
+            self._fell = wish.workers, f"{wish.workers} of {fleet.size} workers are wanted now: {wish.reason}"
 
     def ask_for(self, workers: int, reason: str) -> bool:
         """Ask for so many workers, for people with the reason; false where a person's request waits for the cluster
@@ -333,10 +340,14 @@ class Membership:
                 log.info("removed %s: its pod %s is no longer wanted", status.record.worker, pod.name)
             self._read_at = -self._tick_s
 
+    def _told_of_fall(self, size: int) -> str:
+        """Why there are fewer than were asked for, until another number is chosen."""
+        return self._fell[1] if self._fell is not None and self._fell[0] == size else ""
+
     def _tell_troubles(self, fleet: Fleet) -> None:
         troubles = Troubles(
             pods=fleet.troubles(),
-            note=self._arrivals.told or self._rest.told(fleet.size),
+            note=self._arrivals.told or self._rest.told(fleet.size) or self._told_of_fall(fleet.size),
             before_rest=self._rest.before,
         )
         if troubles != self._told:

@@ -314,6 +314,28 @@ def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
     assert (store.size_request(), manager.sizes) == (None, [])
 
 
+def test_a_wish_is_not_repeated_at_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the cluster manager is slow, or a person's request waits for it: twice a minute is enough."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(size=0))
+    store.set_troubles(Troubles(before_rest=2))
+    store.request_size(SizeRequest(workers=5, by="ann"))
+    watcher = watched(store, manager, least=0)
+    watcher.take_over()
+    asked: list[int] = []
+    ask_for = watcher.ask_for
+
+    def noted(workers: int, reason: str) -> bool:
+        asked.append(workers)
+        return ask_for(workers, reason)
+
+    monkeypatch.setattr(watcher, "ask_for", noted)
+    for tenth in range(400):
+        watcher.snapshot(tenth / 10)
+        watcher.rest(is_used=True)
+    assert asked == [2, 2]
+    assert store.size_request() == SizeRequest(workers=5, by="ann")
+
+
 def test_runs_are_paused_before_their_workers_go() -> None:
     """The request waits until none of them is under way."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
@@ -340,3 +362,12 @@ def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.M
     assert found is not None
     assert (found.workers, found.reason) == (1, "w-1 had not found a node after 15 min: no node fits: 0/3")
     assert watcher.seen().chosen_at == 2 * HOLD_S
+    manager.error, manager.pods = None, fleet(0, size=1)
+    watcher.tend()
+    assert store.troubles() == Troubles(note=f"1 of 2 workers are wanted now: {found.reason}")
+    watcher.snapshot(2 * HOLD_S + 1)
+    for size in (3, 1):
+        manager.pods = fleet(0, size=size)
+        watcher.snapshot(2 * HOLD_S + size)
+        watcher.tend()
+        assert "wanted now" not in store.troubles().note
