@@ -190,8 +190,8 @@ def worker_view(
 
 
 def memory_of(status: WorkerStatus) -> int | None:
-    """The limit of its container, as it is now: it may have been changed since the worker registered. On one machine
-    workers share the memory with all else there."""
+    """The limit of its container, as it is now: it may have been changed since the worker registered. Where it has
+    none, that of its node, beyond which nothing fits either. On one machine workers share the memory with all else."""
     if status.record.pod is None:
         return None
     limit = status.usage.memory_limit_bytes if status.usage is not None else None

@@ -10,8 +10,18 @@ import pytest
 
 from cerebro.cli import main
 from cerebro.cli import scale as cli_scale
-from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
-from cerebro.errors import ClusterError, NotFoundError
+from cerebro.contract.events import RunRequested
+from cerebro.contract.records import (
+    ExperimentRecord,
+    Locator,
+    Locators,
+    PodRef,
+    SizeRequest,
+    Troubles,
+    WorkerRecord,
+)
+from cerebro.contract.runs import EtlRequest
+from cerebro.errors import ClusterError, ConflictError, NotFoundError
 from cerebro.runtime.kvs import KvsClient
 from controller.simulation.store import VirtualStore
 
@@ -170,3 +180,15 @@ def test_one_machine_has_a_worker(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "`cerebro down` ends all of it" in capsys.readouterr().err
     assert main(["scale", "--home", str(tmp_path), "--workers", "2", "--pause"]) == 1
     assert "--pause is for `--workers 0`" in capsys.readouterr().err
+
+
+def test_who_would_stand_still_is_named(store: Store) -> None:
+    """None while a run is open; nobody has to wait for an answer to that."""
+    store.create_experiment(
+        ExperimentRecord(name="digits", locators=Locators(train=Locator(metadata="t.csv")))
+    )
+    request = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
+    store.append("digits", RunRequested(run="etl-1", request=request))
+    with pytest.raises(ConflictError, match=r"a run is open: digits/etl-1\. Without workers .* --pause"):
+        cli_scale.request_size(kvs(store), 0, by="ann")
+    assert store.size_request() is None

@@ -149,10 +149,10 @@ class Execution:
         return asked.model_copy(update=known)
 
     def _limit_bytes(self, place: MemoryPlace) -> int:
-        """How much memory there was; 0 where that is not known, or others take of it: a container is the worker's own,
-        a machine is not."""
+        """How much memory there was; 0 where that is not known, or others take of it: a container's limit is the
+        worker's own, a machine's memory is not."""
         if place == "host":
-            return (own_group().usable_bytes() or 0) if self._settings.pod is not None else 0
+            return (own_group().limit_bytes() or 0) if self._settings.pod is not None else 0
         devices = self._shared.devices.devices
         return min((devices[number].memory_bytes or 0 for number in self._devices), default=0)
 

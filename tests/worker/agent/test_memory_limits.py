@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from cerebro.contract.events import TaskFailed
-from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.runtime.usage.memory import own_group
+from cerebro.contract.records import Device, PodRef
+from cerebro.contract.tasks import FailureKind
+from cerebro.runtime.usage.memory import MemoryGroup
+from cerebro.worker.agent.execution import Execution
 from tests.worker.agent.agents import Agents
 
 
-def failed(agents: Agents, partition: int, *, tells_device: bool = True) -> Failure:
-    """How a task ended that got no memory."""
-    told = agents.end_of(agents.give(partition, "memory", tells_device=tells_device))
+def execution(*, pod: PodRef | None, devices: tuple[int, ...] = (0,)) -> Execution:
+    """Of a worker with two devices of different memory; it does nothing here."""
+    known = [Device(kind="gpu", name="g", threads=1, memory_bytes=size) for size in (24, 16)]
+    shared: Any = SimpleNamespace(
+        kvs=None,
+        settings=SimpleNamespace(pod=pod),
+        handlers={},
+        children=None,
+        drain=None,
+        devices=SimpleNamespace(devices=known),
+    )
+    nothing: Any = None
+    return Execution(shared, devices, nothing, nothing)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("4096", 4096), ("max", 0)])
+def test_the_limit_of_a_container_is_told_and_the_memory_of_a_machine_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, expected: int
+) -> None:
+    """On a machine, or in a container without a limit, others take of it, too."""
+    (tmp_path / "memory.max").write_text(limit)
+    group = MemoryGroup(events=tmp_path / "memory.events", limit=tmp_path / "memory.max")
+    monkeypatch.setattr("cerebro.worker.agent.execution.own_group", lambda: group)
+    pod = PodRef(name="worker-0", uid="1", container="worker")
+    assert execution(pod=pod)._limit_bytes("host") == expected
+    assert execution(pod=None)._limit_bytes("host") == 0
+
+
+@pytest.mark.parametrize(("devices", "expected"), [((0,), 24), ((0, 1), 16), ((), 0)])
+def test_of_several_devices_the_smallest_counts(devices: tuple[int, ...], expected: int) -> None:
+    """Each rank has one for itself."""
+    assert execution(pod=None, devices=devices)._limit_bytes("device") == expected
+
+
+def test_whom_older_versions_ask_is_told_as_before(agents: Agents) -> None:
+    """They could not read more."""
+    agents.start()
+    told = agents.end_of(agents.give(1, "memory"))
     assert isinstance(told, TaskFailed)
     assert (told.failure.kind, told.failure.place) == (FailureKind.OUT_OF_MEMORY, "host")
-    return told.failure
-
-
-@pytest.mark.parametrize("is_pod", [True, False])
-def test_the_limit_of_a_container_is_told_and_the_memory_of_a_machine_is_not(
-    agents: Agents, is_pod: bool
-) -> None:
-    """On a machine others take of it, too. Whom older versions ask is told as before."""
-    if is_pod:
-        agents.start(is_fork=False, CEREBRO_POD="worker-0", CEREBRO_POD_UID="1-2", CEREBRO_CONTAINER="worker")
-    else:
-        agents.start()
-    assert failed(agents, 0).limit_bytes == (own_group().usable_bytes() if is_pod else 0)
-    assert "limit_bytes" not in failed(agents, 1, tells_device=False).model_dump()
+    assert "limit_bytes" not in told.failure.model_dump()
 
 
 def test_a_process_that_ran_out_of_memory_is_used_no_more(agents: Agents) -> None:
