@@ -69,7 +69,8 @@ class Membership:
         self._may_have_request = True
         self._arrivals = Arrivals()
         self._rest_rules = rest or RestRules()
-        self._rest = Rest(self._rest_rules)
+        self._rest, self._is_recalled = Rest(self._rest_rules), False
+        """And whether it knows what another controller has told of it."""
         self._is_pausing = False
         self._wished: tuple[Wish | None, float] = (None, -math.inf)
         """What was asked for last because of use or disuse, and when."""
@@ -87,11 +88,13 @@ class Membership:
     def take_over(self) -> None:
         """The leadership is new: somebody else may have told other things meanwhile, and a person chosen a size."""
         self._told, self._size, self._own = None, None, None
-        self._arrivals, self._rest = (
-            Arrivals(),
-            Rest(self._rest_rules, before=self._kvs.troubles().before_rest),
-        )
+        self._arrivals, self._is_recalled = Arrivals(), False
         self.hear()
+
+    def _recall(self) -> None:
+        if not self._is_recalled:
+            self._rest = Rest(self._rest_rules, before=self._kvs.troubles().before_rest)
+            self._is_recalled = True
 
     def hear(self) -> None:
         """The cluster sent a notification: workers came or went, or somebody asks for something."""
@@ -113,6 +116,7 @@ class Membership:
             RetryableError: the store is away.
         """
         self._now = now
+        self._recall()
         self._read()
         fleet = self._fleet()
         self._see_size(fleet)
@@ -255,6 +259,7 @@ class Membership:
         now = time.monotonic()
         if now - self._tended_at < self._tick_s:
             return
+        self._recall()
         self._tended_at = now
         self._resize(is_running)
         fleet = self._fleet()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import RunFinished, RunRequested, TaskAssigned, TaskStarted
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord, WorkerStatus
-from cerebro.errors import ClusterError
+from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
@@ -271,8 +271,8 @@ def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
     watcher.tend()
 
 
-def test_a_controller_that_takes_over_wakes_as_many() -> None:
-    """The store keeps how many there were; the page shows that the cluster rests."""
+def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store keeps how many there were, also while it is away; the page shows that the cluster rests."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     watcher = watched(store, manager, least=0)
     for now in (0.0, 10.0, HOLD_S + 1):
@@ -284,7 +284,18 @@ def test_a_controller_that_takes_over_wakes_as_many() -> None:
         note="the cluster rests with none of 2 workers; a run wakes it", before_rest=2
     )
     heir = watched(store, manager, least=0)
+    away = iter([StoreUnavailableError("no answer")])
+    told = store.troubles
+
+    def troubles() -> Troubles:
+        if (error := next(away, None)) is not None:
+            raise error
+        return told()
+
+    monkeypatch.setattr(store, "troubles", troubles)
     heir.take_over()
+    with pytest.raises(StoreUnavailableError):
+        heir.tend()  # before anything is told anew
     turn(heir, HOLD_S + 3, is_used=True)
     assert manager.sizes == [0, 2]
     manager.pods = fleet(0, size=2)
