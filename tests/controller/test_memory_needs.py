@@ -218,16 +218,32 @@ def test_the_way_to_a_larger_worker_uses_up_no_attempts() -> None:
     memory=st.lists(st.sampled_from([2.0, 4.0, 8.0, 16.0]), min_size=1, max_size=4),
     needs=st.lists(st.sampled_from([0.5, 3.0, 7.0, 7.5, 12.0, 40.0]), min_size=1, max_size=4),
     partitions=st.integers(1, 3),
+    away=st.lists(
+        st.tuples(st.integers(0, 3), st.floats(0.1, 20.0), st.sampled_from([0.5, 15.0, 60.0])), max_size=3
+    ),
+    crash_before=st.frozensets(st.integers(0, 60), max_size=3),
 )
 def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
-    memory: list[float], needs: list[float], partitions: int
+    memory: list[float],
+    needs: list[float],
+    partitions: int,
+    away: list[tuple[int, float, float]],
+    crash_before: frozenset[int],
 ) -> None:
     """A model is trained if a worker has well enough for it, and given up if none has; it costs one further attempt,
-    and one for each larger limit that is tried."""
+    and one for each larger limit that is tried. Also while workers come and go, and controllers die."""
     has = {f"worker-{number}": each for number, each in enumerate(memory)}
     wants = {f"m{number:02}": each for number, each in enumerate(needs)}
+    outages = [
+        WorkerOutage(worker=f"worker-{number % len(memory)}", start=start, length=length)
+        for number, start, length in away
+    ]
     scenario = Scenario(
-        holdings=everywhere(len(memory), partitions), outcome=needing(wants, has), memory=of_memory(has)
+        holdings=everywhere(len(memory), partitions),
+        outcome=needing(wants, has),
+        memory=of_memory(has),
+        outages=outages,
+        crash_before=crash_before,
     )
     simulation = Simulation(scenario, request(len(needs), 1), plan(len(needs), partitions))
     simulation.run()
@@ -240,7 +256,7 @@ def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
     assert_complete(state, epochs=1, partitions=partitions)
     assert_exclusive(simulation)
     given = Counter(event.task for event in simulation.log if isinstance(event, TaskAssigned))
-    assert max(given.values()) <= 3 + len({*memory})
+    assert max(given.values()) <= 3 + len({*memory}) + 2 * len(away)
 
 
 @pytest.mark.parametrize("limit", [8 * GIB, 0])
