@@ -225,6 +225,18 @@ class UnreadableLedgerError(UnreadableError):
         return error
 
 
+class LostEventsError(UnreadableError):
+    """Events that were moved out of the database are in a file that is gone, damaged or of another version."""
+
+    @classmethod
+    def of(cls, experiment: str, seq: int, reason: str, readable: Sequence[Any] = ()) -> LostEventsError:
+        """With what can be done; `seq` is the first of them."""
+        whose = f"experiment {experiment!r}" if not experiment.startswith(".") else "the cluster"
+        error = cls(f"a part of the log of {whose} cannot be read: {reason}")
+        error.experiment, error.seq, error.reason, error.readable = experiment, seq, reason, tuple(readable)
+        return error
+
+
 def found_in(problems: Iterable[Mapping[str, Any]]) -> str:
     """What pydantic found, in one line: where, and what. Not what was given: that may be long, or secret."""
     return "; ".join(

@@ -14,12 +14,14 @@ from cerebro.runtime.kvs import KvsClient
 from controller.advisor import ChildHelper
 from controller.brain.brain import Brain, Rules
 from controller.leadership import resign
+from controller.log_keeper import LogKeeper
 from controller.loop import Controller
 from controller.metrics import Metrics
 from controller.orchestrator import Orchestrator
 from controller.projection import Projection
 from controller.registering import Registering
 from controller.settings import Settings
+from controller.snapshot_process import SnapshotQuestion, made
 
 _COLLECT_AFTER = (100_000, 50, 100)
 """Objects that are new, and so many collections of each of the two younger generations."""
@@ -47,8 +49,17 @@ def main() -> None:
     metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})
     rules = Rules(mode=settings.brain, most=settings.most_workers, can_act=orchestrator is not None)
     brain = Brain(ChildHelper(), rules)
+    keeper = LogKeeper(
+        kvs=kvs,
+        make=made,
+        leadership=lambda: controller.term,
+        is_settled=projection.is_settled,
+        question=SnapshotQuestion(
+            server=settings.server, token=settings.token, experiment="", until=0, least=0, term=0
+        ),
+    )
     controller = Controller(
-        kvs, settings, projection, ChildHelper(), orchestrator, brain=brain, metrics=metrics
+        kvs, settings, projection, ChildHelper(), orchestrator, brain=brain, metrics=metrics, keeper=keeper
     )
     if settings.health_bind:
         _answer_probes(settings.health_bind, controller, metrics)
@@ -57,6 +68,7 @@ def main() -> None:
     gc.set_threshold(*_COLLECT_AFTER)
     signal.signal(signal.SIGTERM, lambda *_: _end(settings))
     projection.start()
+    keeper.start()
     Registering(kvs, settings.volumes).start()
     controller.run()
 

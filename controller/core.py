@@ -38,11 +38,18 @@ class Core:
 
     Args:
         drawable: kinds of samplers that can draw beside the loop; workers draw by others.
+        state: a fold of the log's beginning, to go on from; owned from then on.
     """
 
-    def __init__(self, record: ExperimentRecord, *, drawable: Collection[str] = EVERYWHERE) -> None:
+    def __init__(
+        self,
+        record: ExperimentRecord,
+        *,
+        drawable: Collection[str] = EVERYWHERE,
+        state: ExperimentState | None = None,
+    ) -> None:
         self.record, self._drawable = record, drawable
-        self.state = ExperimentState(name=record.name)
+        self.state = state or ExperimentState(name=record.name)
         self.attended: Collection[str] | None = None
         self._times: UnitTimes | None = None
         self._fit: FitDispatch | None = None

@@ -104,6 +104,7 @@ class Deletion:
         self._move_aside(volumes.metrics, volumes.tensorboard.name, name)
         self._move_aside(volumes.logs, "tasks", name)
         self._move_aside(volumes.shared, "predictions", name)
+        self._move_aside(volumes.shared, volumes.events.name, name)
         try:
             self._kvs.delete_experiment(name, term)
         except NotFoundError:

@@ -6,9 +6,10 @@ number of events, some 300 bytes each; an experiment whose fold was given up is 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from cerebro.contract.records import ExperimentRecord
+from cerebro.state import ExperimentState
 from controller.core import Core
 from controller.searching import EVERYWHERE
 
@@ -28,14 +29,21 @@ class FoldCache:
         self._most, self._drawable = most_events, drawable
         self._cores: dict[str, Core] = {}
 
-    def take(self, record: ExperimentRecord) -> Core:
+    def take(
+        self, record: ExperimentRecord, restored: Callable[[str], ExperimentState] | None = None
+    ) -> Core:
         """The core of an experiment, as far as its log was folded before, or a new one; to be worked on, and given back
-        by `keep`. One that a fault may have torn is not to be given back."""
+        by `keep`. One that a fault may have torn is not to be given back.
+
+        Args:
+            restored: the newest fold of a log that is kept elsewhere, for one that is not here.
+        """
         core = self._cores.pop(record.name, None)
         if core is None or core.record.created != record.created:
             # An experiment that was deleted may have left its name to another one. (Its locators may change: the log
             # tells.)
-            core = Core(record, drawable=self._drawable)
+            state = restored(record.name) if restored is not None else None
+            core = Core(record, drawable=self._drawable, state=state)
         return core
 
     def keep(self, core: Core) -> None:

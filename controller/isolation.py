@@ -15,6 +15,7 @@ from cerebro.contract.records import Unreadable
 from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState, whole
+from cerebro.state.snapshots import restored
 from controller.assignment import revoke_task
 from controller.log_reading import LogReading
 from controller.opened import Experiments
@@ -73,7 +74,8 @@ class Isolation:
         if each is not None:
             with contextlib.suppress(UnreadableError):
                 self._reading.apply(each.core, error.readable, is_news=False)
-            self._take_back(whole(each.core.state, partial(self._events, experiment)))
+            state = whole(each.core.state, partial(self._events, experiment), partial(restored, self._kvs))
+            self._take_back(state)
         why = Unreadable(seq=error.seq, reason=error.reason or str(error), by=self._holder, time=time.time())
         self._kvs.quarantine(experiment, why, self._term())
 

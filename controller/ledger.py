@@ -12,6 +12,7 @@ from cerebro.contract.events import ClusterEvent, HoldingsChanged
 from cerebro.contract.records import Holding
 from cerebro.errors import IllegalEventError, UnreadableLedgerError
 from cerebro.state import ClusterState
+from cerebro.state.snapshots import restored_cluster
 from controller.cluster_decision import Life, decide, holdings
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.event_logging import line
@@ -24,6 +25,10 @@ class LedgerStore(Protocol):
 
     def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
         """Events of the cluster's log after a cursor."""
+        ...
+
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        """A fold of it that is kept."""
         ...
 
     def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
@@ -50,6 +55,8 @@ class Ledger:
 
     def read_on(self) -> None:
         """Read what another controller may have written. Raises as `tend`."""
+        if not self.state.seq:
+            self.state = restored_cluster(self._kvs)
         while self._is_behind and (events := self._kvs.ledger(self.state.seq)):
             self._apply(events)
         self._is_behind = False

@@ -32,6 +32,10 @@ class Observer(Protocol):
         """`event` was applied to `state`."""
         ...
 
+    def begin(self, state: ExperimentState) -> None:
+        """A log is read on from here: what came before was shown to an observer of an earlier life."""
+        ...
+
     def forget(self, experiment: str) -> None:
         """The experiment is being deleted: nothing is to be written for it any more, until one of its name is new."""
         ...

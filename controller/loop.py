@@ -23,8 +23,9 @@ from cerebro.contract.events import ForecastMade, RunFinished, RunPaused
 from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.search.questions import drawable
-from cerebro.state import Run, RunState
+from cerebro.state import ExperimentState, Run, RunState
 from cerebro.state.goals import goal_of
+from cerebro.state.snapshots import restored
 from controller.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
 from controller.brain.brain import Brain
@@ -40,6 +41,7 @@ from controller.health import evidence
 from controller.isolation import Isolation
 from controller.leadership import SOON_S
 from controller.ledger import Ledger
+from controller.log_keeper import LogKeeper, Progress
 from controller.log_reading import LogReading, Observer
 from controller.machines import Machines
 from controller.membership import Membership
@@ -67,6 +69,9 @@ _STAND_BY_S = 10.0
 
 _NO_WORKERS = "all workers are given back; have some come, by `cerebro scale`, and resume it"
 
+_TOLD_EVERY = 1_000
+"""Events after which the keeper of logs is told how far one is."""
+
 _READING_S = 0.1
 """So long a log is read on before the others have their turn: a long one takes minutes."""
 
@@ -84,8 +89,10 @@ class Controller:
         *,
         brain: Brain | None = None,
         metrics: Metrics | None = None,
+        keeper: LogKeeper | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
+        self._keeper = keeper
         self._kvs, self._settings = kvs, settings
         self._advisor, self._brain = Advisor(helper), brain
         self._experiments = Experiments(settings.open_runs)
@@ -197,7 +204,9 @@ class Controller:
         self._waiting = tuple(each for each in queue.runs if RunRef(each.experiment, each.run) in waiting)
         admitted = self._experiments.admitted(queue, now, waiting)
         for name in [name for name in opened if name not in admitted]:
-            self._cores.keep(opened.pop(name).core)
+            closed = opened.pop(name).core
+            self._tell_keeper(closed.state, grows=False)
+            self._cores.keep(closed)
         for name, runs in admitted.items():
             if name not in opened:
                 core = self._isolation.attempt(name, partial(self._opened, name), None)
@@ -218,7 +227,12 @@ class Controller:
             self._renew()
 
     def _opened(self, name: str) -> Core:
-        return self._cores.take(self._kvs.experiment(name))
+        return self._cores.take(self._kvs.experiment(name), self._restored)
+
+    def _restored(self, name: str) -> ExperimentState:
+        state = restored(self._kvs, name)
+        self._observer.begin(state)
+        return state
 
     def _read_on(self) -> bool:
         """Read on in logs that are not read to their end, for a moment; whether one is left."""
@@ -265,6 +279,8 @@ class Controller:
         if self._ledger.tend(self._term, snapshot, ending=ending, busy=_busy(overviews)):
             self._experiments.look_again()
             return
+        if self._keeper is not None:
+            self._keeper.tell("", Progress(seq=self._ledger.state.seq, grows=True))
         snapshot = self._ledger.on(snapshot)
         unready = self._experiments.unready()
         self._rest(is_known=not (unready or is_reading))
@@ -328,6 +344,8 @@ class Controller:
             if overview is not None:
                 self._experiments.opened[name].overview = overview
         ready, overviews = self._experiments.ready(), self._experiments.overviews()
+        for name in ready:
+            self._tell_keeper(ready[name].state, grows=True)
         return [overviews[name] for name in ready]
 
     def _round(self, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
@@ -349,6 +367,17 @@ class Controller:
             self._isolation.attempt(fault.core.state.name, partial(_again, fault), None)
             return True
         return has_changed
+
+    def _tell_keeper(self, state: ExperimentState, *, grows: bool) -> None:
+        """How far a log is folded, each so many events."""
+        if self._keeper is not None and (
+            not grows or state.seq >= self._keeper.known(state.name) + _TOLD_EVERY
+        ):
+            open_since = (
+                task.attempts[-1].assigned for run in state.open_runs() for task in run.open.values()
+            )
+            before = min(open_since, default=self._reading.now())
+            self._keeper.tell(state.name, Progress(seq=state.seq, grows=grows, live_before=before))
 
     def _wakes(self, cores: Mapping[str, Core]) -> list[float]:
         now = self._reading.now()
@@ -459,11 +488,19 @@ class Controller:
         self.turned = time.monotonic()
         return self.turned < self._led_until or bool(self._renew())
 
+    @property
+    def term(self) -> int:
+        """In which it leads for certain, 0 if it may not; safe in any thread."""
+        term = self._term
+        return term if self._leads_for_certain(term) else 0
+
     def _leads_for_certain(self, term: int) -> bool:
         """Whether nobody else can have led since that term began; safe in any thread."""
         return term == self._term and time.monotonic() < self._led_until + _LEADERSHIP_S / 3
 
     def _forget(self, experiment: str) -> None:
+        if self._keeper is not None:
+            self._keeper.forget(experiment)
         self._observer.forget(experiment)
         self._pruned.forget(experiment)
 

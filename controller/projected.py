@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cerebro.contract.events import EpochCompleted, Event, TaskCommitted, TaskFailed, TaskRevoked
 from cerebro.figures.downsample import FEWEST, kept
-from cerebro.state import ExperimentState, Model, ModelState, TaskKey
+from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey
 from cerebro.state.committed import Values, values_of_commit, values_of_epoch
 from controller.event_file import Last, Record, Scalar, SessionEnd, SessionStart
 
@@ -131,13 +131,31 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
                 yield _start(state, key.run, model)
             yield _commit(state, event, key, model, ended)
         yield ended
-        # A search may have a model trained on from a rung.
-        run = state.runs[key.run]
-        is_final = run.search is None or model.epochs >= run.fit_request.epochs
-        if model.state is ModelState.FINISHED and is_final:
+        if _is_at_end(state.runs[key.run], model):
             key_of_end = f"{key.run}/{model.id}/end"
             end = SessionEnd(time=event.time)
             yield Addition(state.name, key.run, model.id, key_of_end, event.time, end)
+
+
+def keys_of(state: ExperimentState) -> set[str]:
+    """Keys of all that the log so far has added."""
+    found: set[str] = set()
+    for run in state.runs.values():
+        found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.epochs}
+        for model in run.models.values():
+            found |= {str(visit.key(run.id, model.id)) for visit in model.own_visits}
+            found |= {str(run.validation(model, epoch).key) for epoch in model.validations}
+            if model.own_visits:
+                found.add(f"{run.id}/{model.id}/start")
+            if _is_at_end(run, model):
+                found.add(f"{run.id}/{model.id}/end")
+    return found
+
+
+def _is_at_end(run: Run, model: Model) -> bool:
+    """Whether all is trained; a search may have a model trained on from a rung."""
+    is_final = run.search is None or model.epochs >= run.fit_request.epochs
+    return model.state is ModelState.FINISHED and is_final
 
 
 def _start(state: ExperimentState, run: str, model: Model) -> Addition:

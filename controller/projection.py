@@ -15,6 +15,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +26,9 @@ from cerebro.errors import NotFoundError, RetryableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
+from cerebro.state.snapshots import restored
 from controller.event_file import FILE_NAME, EventFile, Last, last_record
-from controller.projected import ADDING, LIVE, Addition, Ended, Reported, additions
+from controller.projected import ADDING, LIVE, Addition, Ended, Reported, additions, keys_of
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +44,25 @@ the store that the workers wait on."""
 
 @dataclass
 class _Observed:
-    """What was observed of a log: its first `seq` events, and the keys of what they added to files."""
+    """What was observed of a log: its first `seq` events, and the keys of what they added to files.
+
+    Attributes:
+        shown: number of the newest event that was shown, whether it adds anything or not.
+        unwritten: numbers of the events whose additions are not in files yet.
+    """
 
     seq: int = 0
     keys: set[str] = field(default_factory=set)
+    shown: int = 0
+    unwritten: deque[int] = field(default_factory=deque)
 
 
 class _Entry(NamedTuple):
-    """What is to be done, in which life of the experiment's name, and since when it waits (monotonic seconds)."""
+    """What is to be done, of which event, in which life of the experiment's name, and since when it waits (monotonic
+    seconds)."""
 
     what: Addition | Ended
+    seq: int
     life: int
     since: float
 
@@ -96,6 +107,7 @@ class Projection:
                 `None`: the log is that of the present one.
         """
         if not isinstance(event, ADDING):
+            self._see(state)
             return
         with self._lock:
             present = self._lives.get(state.name, 0)
@@ -103,7 +115,7 @@ class Projection:
             # Two readers of one log may come here; each event counts once, in the order of the log.
             if life not in (None, present) or state.seq <= observed.seq:
                 return
-            observed.seq = state.seq
+            observed.seq = observed.shown = state.seq
             is_told = False
             for what in additions(state, event):
                 if isinstance(what, Addition):
@@ -113,7 +125,40 @@ class Projection:
                     is_told |= what.ended is not None
                 elif is_told:
                     continue  # who writes the addition forgets the attempt then
-                self._entries.put(_Entry(what, present, time.monotonic()))
+                observed.unwritten.append(state.seq)
+                self._entries.put(_Entry(what, state.seq, present, time.monotonic()))
+
+    def begin(self, state: ExperimentState, life: int | None = None) -> None:
+        """A log is read on from this fold of it, which has nothing in it that is not in the files (`is_settled`).
+
+        Args:
+            life: as of `observe`.
+        """
+        with self._lock:
+            observed = self._observed.setdefault(state.name, _Observed())
+            if life in (None, self._lives.get(state.name, 0)) and state.seq > observed.seq:
+                observed.seq = observed.shown = state.seq
+                observed.keys |= keys_of(state)
+
+    def is_settled(self, experiment: str, seq: int) -> bool:
+        """Whether all that the first `seq` events of a log add is in the files. Safe in any thread."""
+        with self._lock:
+            known = self._observed.get(experiment)
+            if known is None or known.shown < seq:
+                return False
+            return not known.unwritten or known.unwritten[0] > seq
+
+    def _see(self, state: ExperimentState) -> None:
+        known = self._observed.get(state.name)
+        if known is not None:
+            known.shown = max(known.shown, state.seq)
+
+    def _settle(self, entry: _Entry) -> None:
+        """It is written, or left out for good."""
+        with self._lock:
+            known = self._observed.get(entry.what.experiment)
+            if known is not None and entry.life == self._lives.get(entry.what.experiment, 0):
+                known.unwritten.popleft()
 
     def forget(self, experiment: str) -> None:
         """Write nothing more of what was observed of this experiment, and close its files. One of the same name that
@@ -148,6 +193,7 @@ class Projection:
                 # Later entries wait: a file's records have a fixed order, and a gap would shift all behind it.
                 while not self._is_written(entry):
                     time.sleep(_PAUSE_S)
+                self._settle(entry)
             self._since = None
 
     def _is_written(self, entry: _Entry) -> bool:
@@ -192,7 +238,8 @@ class Projection:
     def _read_log(self, experiment: str) -> None:
         with self._lock:
             life = self._lives.get(experiment, 0)
-        state = ExperimentState(name=experiment)
+        state = restored(self._kvs, experiment)
+        self.begin(state, life)
         while events := self._kvs.events(experiment, state.seq):
             for event in events:
                 state.apply(event)

@@ -26,7 +26,15 @@ from kvs_api.clock import Clock
 from kvs_api.long_poll_slots import LongPollSlots
 
 _SCRIPT = (
-    *("occupancy.lua", "quotas.lua", "steps.lua", "experiments.lua", "quarantine.lua", "ledger.lua"),
+    *(
+        "occupancy.lua",
+        "quotas.lua",
+        "steps.lua",
+        "experiments.lua",
+        "quarantine.lua",
+        "ledger.lua",
+        "segments.lua",
+    ),
     *("registry.lua", "workers.lua"),
 )
 

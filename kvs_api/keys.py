@@ -14,6 +14,8 @@
 | exp:E:log:waiting        | list   | runs that were in the queue when E was quarantined | steps.lua          | steps.lua          | until restored |
 | exp:E:log:datasets       | set    | data sets that its runs use                       | steps.lua          | steps.lua          | never  |
 | exp:E:log:time           | string | newest `t` (ms) of the log and the live stream    | steps.lua          | steps.lua          | never  |
+| exp:E:log:segments       | list   | Segments, JSON, oldest first: what of the log is in files, and in the stream no more | steps.lua | all | never |
+| exp:E:log:snapshots      | list   | Snapshots, JSON, newest first: folds of the log that are in files | steps.lua | all          | the last 2 |
 | exp:E:said               | hash   | a client's call -> seq of the event it appended   | steps.lua          | steps.lua          | last 1,000 |
 | exp:E:said:order         | list   | these calls, oldest first                         | steps.lua          | steps.lua          | last 1,000 |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
@@ -40,6 +42,7 @@
 | worker:W:usage           | stream | WorkerUsage, one a half minute: field `u` (JSON)  | steps.lua          | dispatcher         | a day of them |
 | worker:W:recent          | list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |
 | ledger                   | stream | the cluster's log; id `seq-0`, fields `t` (ms), `e` (JSON) | steps.lua | all                | never  |
+| ledger:segments, ledger:snapshots | list | as those of an experiment                  | steps.lua          | all                | as those |
 | ledger:seq               | string | counter of the ledger                             | steps.lua          | steps.lua          | never  |
 | ledger:time              | string | newest `t` (ms) of all logs                       | steps.lua          | steps.lua          | never  |
 | ledger:workers           | hash   | worker -> its incarnation, empty for one that is not there | steps.lua | steps.lua          | never  |
@@ -97,6 +100,15 @@ def experiment(name: str) -> str:
 def log(name: str) -> str:
     """Event log of an experiment."""
     return f"{experiment(name)}:log"
+
+
+CLUSTER_LOG = ".cluster"
+"""Names the ledger where experiments are named by their names, of which none begins so."""
+
+
+def log_of(name: str) -> str:
+    """Log of an experiment, or the ledger by the name `CLUSTER_LOG`."""
+    return LEDGER if name == CLUSTER_LOG else log(name)
 
 
 def marks(name: str) -> str:

@@ -6,17 +6,22 @@ reader of the experiment's log is given both in this order, numbered as one dens
 experiment's events up to it, and the ledger's before it. The script gives an experiment's event this number as its id
 (`append` in ``steps.lua``). So the gap before an id is as wide as the events of the ledger that belong there. A reader
 is given an event of the ledger only once its number is reserved (`reserve` there), so a number means the same for ever.
+
+What is no longer in the database is read from files (`kvs_api.log_files`). Which part that is, is asked after the
+database was read: what left it meanwhile is in a file by then, so nothing is ever in neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from cerebro.contract import api
 from cerebro.contract.events import HoldingsChanged, WorkerJoined
 from kvs_api import keys
 from kvs_api.database import PAGE, Entries, seq_of, text, translated
+from kvs_api.log_files import LogFiles
 from kvs_api.quarantine import checked, stale
 from kvs_api.stacks import StacksStore
 from kvs_api.steps import UNNUMBERED
@@ -29,12 +34,38 @@ _OF_CLUSTER = api.OF_CLUSTER.encode()
 
 
 class LedgerStore(StacksStore):
-    """Reads of logs, and what is written into the ledger."""
+    """Reads of logs, and what is written into the ledger.
+
+    Args:
+        log_files: folder of files with the older part of logs; see `LogFiles`.
+        arguments, options: see `Database`.
+    """
+
+    def __init__(self, *arguments: Any, log_files: Path | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._files = LogFiles(self._redis, log_files)
 
     def ledger(self, after: int, wait_s: float) -> Iterator[str]:
         """Events of the ledger after a cursor, as JSON objects."""
-        for _, entries in self._block({keys.LEDGER: after}, wait_s):
+        for _, found in self._block({keys.LEDGER: after}, wait_s):
+            entries, _ = self._page(keys.CLUSTER_LOG, after, found)
             yield from (numbered(seq_of(identity), fields) for identity, fields in entries)
+
+    def _page(self, name: str, after: int, found: Entries) -> tuple[Entries, bool]:
+        """The entries of a log after a number, a page at the most, and whether there are more.
+
+        Args:
+            found: what the database has of them.
+        """
+        if not found or seq_of(found[0][0]) == after + 1:
+            return found, len(found) == PAGE
+        # Of an experiment's log there may be events of the cluster between; else these are in files.
+        moved: Entries = []
+        while len(moved) < PAGE and (more := self._files.after(keys.log_of(name), name, after)):
+            moved += more[: PAGE - len(moved)]
+            after = seq_of(moved[-1][0])
+        page = moved + [entry for entry in found if seq_of(entry[0]) > after]
+        return page[:PAGE], len(page) >= PAGE or len(found) == PAGE
 
     def write_ledger(self, request: api.LedgerRequest) -> bool:
         """Append the controller's events to the ledger; false if something follows its cursor.
@@ -110,13 +141,14 @@ class LedgerStore(StacksStore):
             ledger = answer.get(keys.LEDGER, [])
         if notifications is not None and (news := answer.get(keys.CLUSTER)):
             notifications = seq_of(news[-1][0])
+        ledger, is_cut = self._page(keys.CLUSTER_LOG, streams.get(keys.LEDGER, 0), ledger)
         if is_marked:
             ledger = [(identity, {**fields, _OF_CLUSTER: b"1"}) for identity, fields in ledger]
         found: dict[str, list[str]] = {}
         for name, after in cursors.items():
-            own = answer.get(keys.log(name), [])
+            own, has_more = self._page(name, after, answer.get(keys.log(name), []))
             unread = [entry for entry in ledger if seq_of(entry[0]) > positions[name]]
-            merged = _merged(after, own, unread, is_cut=len(ledger) == PAGE, reserved=reserved)
+            merged = _merged(after, own, unread, has_more=has_more, is_cut=is_cut, reserved=reserved)
             if events := [_as_told(entry, is_checked=is_checked) for entry in merged]:
                 found[name] = events
         return found, notifications or 0
@@ -134,8 +166,9 @@ class LedgerStore(StacksStore):
             *answers, reserved = pipe.execute()
         found = {}
         for (name, after), newest in zip(cursors.items(), answers, strict=True):
-            last = seq_of(newest[0][0]) if newest else 0
-            found[name] = after - last + (self._count(name, newest[0]) if newest else 0)
+            last = newest or (self._files.until(keys.log(name), name, after) if after else [])
+            number = seq_of(last[0][0]) if last else 0
+            found[name] = after - number + (self._count(name, last[0]) if last else 0)
         return found, min(int(count or 0) for count in reserved)
 
     def _reserve(self, names: Iterable[str]) -> int:
@@ -165,7 +198,9 @@ class LedgerStore(StacksStore):
                         return count
                     identity = earlier
                 if not page:
-                    return count + seq_of(identity) - 1
+                    floor = self._files.newest(keys.log(name))
+                    before, known = (floor.last, floor.count) if floor else (0, 0)
+                    return count + seq_of(identity) - before - 1 + known
 
 
 def numbered(number: int, fields: dict[bytes, bytes]) -> str:
@@ -177,11 +212,14 @@ def _by_key(entries: Iterable[tuple[bytes, Entries]]) -> dict[str, Entries]:
     return {text(key): found for key, found in entries}
 
 
-def _merged(after: int, own: Entries, ledger: Entries, *, is_cut: bool, reserved: int) -> list[Numbered]:
+def _merged(
+    after: int, own: Entries, ledger: Entries, *, has_more: bool, is_cut: bool, reserved: int
+) -> list[Numbered]:
     """What follows `after`, with numbers: each gap in the experiment's ids is filled from the ledger.
 
     Args:
         own, ledger: entries of the experiment and of the ledger after the cursor, as they were at one moment.
+        has_more: there is more of the experiment.
         is_cut: there is more in the ledger.
         reserved: so many of the ledger's had numbers in the experiment before that moment. Those after them may still
             get other numbers, and are not told yet.
@@ -201,7 +239,7 @@ def _merged(after: int, own: Entries, ledger: Entries, *, is_cut: bool, reserved
         # If there is still a gap, something is lost: its reader is to find that out.
         number = seq_of(identity)
         found.append((number, fields))
-    if len(own) < PAGE:
+    if not has_more:
         rest = (fields for identity, fields in left if seq_of(identity) <= reserved)
         found += enumerate(rest, number + 1)
     return found[:PAGE]

@@ -18,12 +18,12 @@ from cerebro.contract.registry import (
 )
 from kvs_api import keys
 from kvs_api.database import text, translated
-from kvs_api.ledger import LedgerStore
+from kvs_api.segment_store import SegmentStore
 
 _VERSION, _ALIAS = "version:", "alias:"
 
 
-class RegistryStore(LedgerStore):
+class RegistryStore(SegmentStore):
     """Registered models, a hash for each."""
 
     def register_model(self, name: str, asked: Registration, once: str) -> ModelVersion:

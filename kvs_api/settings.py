@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from cerebro.contract.identity import Role
 from cerebro.errors import ClusterError
 from cerebro.runtime.numeric_settings import THREADS, whole
+from cerebro.runtime.volumes import Volumes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class Settings:
         service_tokens: of the services, by their roles (``CEREBRO_CONTROLLER_TOKEN``, ``CEREBRO_WORKER_TOKEN``,
             ``CEREBRO_DISPATCHER_TOKEN``, ``CEREBRO_EXPORT_TOKEN``); only where there are users.
         max_body_bytes: largest request; a code archive is the largest thing sent.
+        log_files: folder for the older part of logs, on the shared volume (``CEREBRO_VOLUMES`` or
+            ``CEREBRO_VOLUME_SHARED``); `None` where that is not there: all stays in the database.
     """
 
     host: str
@@ -40,6 +44,7 @@ class Settings:
     health_bind: str = ""
     tells_metrics: bool = True
     max_body_bytes: int = 48 * 2**20
+    log_files: Path | None = None
     has_users: bool = False
     service_tokens: Mapping[Role, str] = field(default_factory=dict, repr=False)
 
@@ -60,6 +65,7 @@ class Settings:
         if not port.isdigit():
             raise ClusterError(f"CEREBRO_BIND is {environment['CEREBRO_BIND']!r}, expected host:port")
         has_users = _has_users(environment)
+        volumes = Volumes.from_environment(environment)
         return cls(
             host=host or "127.0.0.1",
             port=int(port),
@@ -70,6 +76,7 @@ class Settings:
             tells_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
             has_users=has_users,
             service_tokens=_service_tokens(environment, token) if has_users else {},
+            log_files=volumes.events if volumes.shared.is_dir() else None,
         )
 
 

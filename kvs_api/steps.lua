@@ -1,8 +1,9 @@
 -- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py and workers.py only.
 --
--- One script in eight files, joined by kvs_api/database.py in its order: occupancy.lua (who has which device), quotas.lua
+-- One script in nine files, joined by kvs_api/database.py in its order: occupancy.lua (who has which device), quotas.lua
 -- (what projects use), this one (tasks: what the controller decides and workers report), experiments.lua (what clients append; the end of an
--- experiment), quarantine.lua (experiments that cannot be read), ledger.lua (the cluster's log), registry.lua
+-- experiment), quarantine.lua (experiments that cannot be read), ledger.lua (the cluster's log), segments.lua
+-- (what leaves logs for files), registry.lua
 -- (registered models), workers.lua
 -- (registrations, the lease).
 --
@@ -22,6 +23,8 @@
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
 --   {call = "reserve", logs = [{experiment, log}]}
 --   {call = "ledger", after, term, leader, experiments, experiment, events = [{event, worker, incarnation}]}
+--   {call = "cut", experiment?, log, leader, term, after, last, segment, tasks = [{key, attempt}], live?, live_from?}
+--   {call = "snapshot", experiment?, log, leader, term, snapshot}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
 --   {call = "ask_stacks", key, attempt, worker, worker_key, inbox, question, kept_s, entry}
 --   {call = "trim", worker, inbox, incarnation, after}
@@ -158,9 +161,10 @@ function apply.assign(step)
   if task.state == 'assigned' and task.attempt == step.attempt and task.incarnation == step.incarnation then
     return already()
   end
-  if task.state == 'assigned' or task.state == 'running' or step.attempt ~= task.attempt + 1 then
-    return refused(describe(task))
-  end
+  -- Of a task that ended long ago nothing is kept but what the log says, which who leads has read.
+  local is_forgotten = task.state == 'new' and redis.call('EXISTS', step.log .. ':segments') == 1
+  local is_next = is_forgotten or step.attempt == task.attempt + 1
+  if task.state == 'assigned' or task.state == 'running' or not is_next then return refused(describe(task)) end
   local problem = unfit(step, step.depth)
   for _, other in ipairs(step.others) do problem = problem or unfit(other, step.depth) end
   if problem then return refused(problem) end

@@ -32,6 +32,7 @@ from cerebro.state import (
     wording,
 )
 from cerebro.state.goals import forecast_lines
+from cerebro.state.snapshots import restored
 from cerebro.state.throughput import ThroughputMeter
 
 
@@ -47,7 +48,9 @@ def load_readable(
         NotFoundError: there is no such experiment.
         UnreadableError: its record cannot be read.
     """
-    state, problem = ExperimentState(name=kvs.experiment(name).name), None
+    state, problem = restored(kvs, kvs.experiment(name).name), None
+    if meter is not None:
+        meter.recall(state)
     try:
         while problem is None:
             try:
@@ -62,7 +65,7 @@ def load_readable(
                 break
     except IllegalEventError as cause:
         problem = UnreadableError.of(name, state.seq + 1, str(cause))
-        state = whole(state, lambda after: kvs.events(name, after))
+        state = whole(state, lambda after: kvs.events(name, after), lambda name: restored(kvs, name))
     return state, problem
 
 

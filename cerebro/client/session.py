@@ -55,6 +55,7 @@ from cerebro.state import (
     wording,
 )
 from cerebro.state.goals import forecast_lines
+from cerebro.state.snapshots import restored
 from cerebro.state.throughput import ThroughputMeter, TimeLeft
 
 _WAIT_S = 1.0
@@ -97,6 +98,9 @@ class Session:
             UnreadableError: the log cannot be read to its end.
         """
         self._mend()  # where the last call was interrupted
+        if not self._state.seq:
+            self._state = restored(self._kvs, self.name)
+            self._meter.recall(self._state)
         try:
             while events := self._kvs.events(self.name, self._state.seq):
                 self._apply(events)
@@ -118,7 +122,11 @@ class Session:
 
     def _mend(self) -> None:
         """Let no event be known in part."""
-        self._state = whole(self._state, lambda after: self._kvs.events(self.name, after))
+        self._state = whole(
+            self._state,
+            lambda after: self._kvs.events(self.name, after),
+            lambda name: restored(self._kvs, name),
+        )
 
     def status(self) -> str:
         """What happens now, in a few lines."""

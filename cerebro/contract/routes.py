@@ -30,6 +30,7 @@ from cerebro.contract.registry import (
     RegistryAnswer,
     VersionOutcome,
 )
+from cerebro.contract.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
 from cerebro.contract.trials import TrialRecord
 
 
@@ -77,6 +78,14 @@ class _Copying(BaseModel):
 class _Last(BaseModel):
     last: int = Field(1000, ge=1, le=api.MAX_SEQ)
     """So many of the newest entries at most."""
+
+
+class _Format(BaseModel):
+    format: str = Field(min_length=1, max_length=64)
+
+
+class _NewSnapshot(_Format, _Term):
+    seq: api.Cursor
 
 
 class _Size(BaseModel):
@@ -154,6 +163,40 @@ STORE: dict[str, Operation] = {
         query=_Events,
         statuses=(200, 404, 409),
     ),
+    "GET /v1/experiments/{name}/segments": Operation(
+        name="segments",
+        scope=Scope.READ,
+        summary="What of a log is in files, and in the database no more.",
+        answer=SegmentsAnswer,
+        statuses=(200, 404),
+    ),
+    "POST /v1/experiments/{name}/segments": Operation(
+        name="cut",
+        scope=Scope.CONTROL,
+        summary="The controller's: move the older part of a log into a file.",
+        body=SegmentRequest,
+        answer=SegmentAnswer,
+        statuses=(200, 404, 409),
+    ),
+    "GET /v1/experiments/{name}/snapshot": Operation(
+        name="snapshot",
+        scope=Scope.READ,
+        summary="The newest fold of a log of a format (bytes).",
+        answer=bytes,
+        answer_kind=BYTES,
+        query=_Format,
+        statuses=(200, 404),
+    ),
+    "PUT /v1/experiments/{name}/snapshot": Operation(
+        name="keep_snapshot",
+        scope=Scope.CONTROL,
+        summary="The controller's: keep the fold of a log (bytes).",
+        body=bytes,
+        body_kind=BYTES,
+        answer=Snapshot,
+        query=_NewSnapshot,
+        statuses=(200, 404, 409),
+    ),
     "PUT /v1/experiments/{name}/quarantine": Operation(
         name="quarantine",
         scope=Scope.CONTROL,
@@ -222,6 +265,39 @@ STORE: dict[str, Operation] = {
         summary="The controller's: append to the cluster's log, if nothing was appended meanwhile.",
         body=api.LedgerRequest,
         answer=api.LedgerAnswer,
+        statuses=(200, 409),
+    ),
+    "GET /v1/cluster/log/segments": Operation(
+        name="ledger_segments",
+        scope=Scope.READ,
+        summary="What of the cluster's log is in files, and in the database no more.",
+        answer=SegmentsAnswer,
+    ),
+    "POST /v1/cluster/log/segments": Operation(
+        name="cut_ledger",
+        scope=Scope.CONTROL,
+        summary="The controller's: move the older part of the cluster's log into a file.",
+        body=SegmentRequest,
+        answer=SegmentAnswer,
+        statuses=(200, 409),
+    ),
+    "GET /v1/cluster/log/snapshot": Operation(
+        name="ledger_snapshot",
+        scope=Scope.READ,
+        summary="The newest fold of the cluster's log of a format (bytes).",
+        answer=bytes,
+        answer_kind=BYTES,
+        query=_Format,
+        statuses=(200, 404),
+    ),
+    "PUT /v1/cluster/log/snapshot": Operation(
+        name="keep_ledger_snapshot",
+        scope=Scope.CONTROL,
+        summary="The controller's: keep the fold of the cluster's log (bytes).",
+        body=bytes,
+        body_kind=BYTES,
+        answer=Snapshot,
+        query=_NewSnapshot,
         statuses=(200, 409),
     ),
     "GET /v1/queue": Operation(

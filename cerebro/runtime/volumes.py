@@ -68,6 +68,12 @@ class Volumes:
         """Folders of processes that sort metadata; what lies there is of no use once its process has ended."""
         return self.shared / ".scratch"
 
+    @property
+    def events(self) -> Path:
+        """Folders, by experiment, with the older part of its log and folds of it; those of the cluster's have a dot in
+        front. kvs_api's."""
+        return self.shared / "events"
+
     def failed_rows(self, dataset: str, split: str, partition: int) -> Path:
         """What is told of the rows of one partition that preprocessing left out; absent if there are none."""
         return self.shared / failed_rows_file(dataset, split, partition)

@@ -9,16 +9,23 @@ from cerebro.errors import UnreadableError
 from cerebro.state.experiment import ExperimentState
 
 
-def whole(state: ExperimentState, read: Callable[[int], Sequence[Event]]) -> ExperimentState:
+def whole(
+    state: ExperimentState,
+    read: Callable[[int], Sequence[Event]],
+    begin: Callable[[str], ExperimentState] | None = None,
+) -> ExperimentState:
     """The state itself; if it is torn, what it was before that event, folded anew.
 
     Args:
         read: the events after a number, oldest first, as many as it likes, none at the end; may raise
             `UnreadableError`.
+        begin: the newest fold of a log that is kept; one that is newer than the state is of no use.
     """
     if not state.torn:
         return state
-    made = ExperimentState(name=state.name)
+    made = begin(state.name) if begin is not None else ExperimentState(name=state.name)
+    if made.seq > state.seq:
+        made = ExperimentState(name=state.name)
     while made.seq < state.seq:
         try:
             events = read(made.seq)

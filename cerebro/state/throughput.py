@@ -121,6 +121,21 @@ class ThroughputMeter:
     def __init__(self) -> None:
         self._commits: deque[_Span] = deque(maxlen=_COMMITS)
 
+    def recall(self, state: ExperimentState) -> None:
+        """Take in what a fold tells of commits that were not seen here: of open fits, the newest units."""
+        visits = [
+            (visit.ended, run, visit)
+            for run in state.open_runs()
+            for model in run.models.values()
+            for visit in model.own_visits[-_COMMITS:]
+        ]
+        for _, run, visit in sorted(visits, key=lambda found: found[0])[-_COMMITS:]:
+            self._commits.append(
+                _Span(
+                    run.id, visit.worker, visit.devices, visit.started, visit.begun, visit.ended, visit.rows
+                )
+            )
+
     def commit(
         self,
         run: Run,

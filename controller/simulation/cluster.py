@@ -23,7 +23,9 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Troubles
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
+from cerebro.contract.segments import SegmentRequest
 from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state.snapshots import packed, restored, snapshot_format
 from controller import cluster_decision
 from controller.advisor.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
@@ -173,7 +175,10 @@ class Simulation:
     def _start_controller(self) -> None:
         """A controller that knows nothing: it will read the logs."""
         drawable = self._scenario.drawable
-        self.cores = {name: Core(record, drawable=drawable) for name, record in self._records.items()}
+        self.cores = {
+            name: Core(record, drawable=drawable, state=restored(self.store, name))
+            for name, record in self._records.items()
+        }
         self.experiments = Experiments(self._most_open)
         self.ledger = Ledger(_Mortal(self))
         self.machines = Machines(self.store)
@@ -201,7 +206,9 @@ class Simulation:
     def _control(self) -> None:
         for _ in range(_MOST_ROUNDS):
             if not self._decide_all():
-                return
+                if self._keep():
+                    return
+                self._start_controller()
         newest = {name: self.store.events(name)[-6:] for name in self._open()}
         raise RuntimeError(f"the controller writes and writes at {self.now:g} s: {newest}")
 
@@ -270,6 +277,34 @@ class Simulation:
         ending = {life for state in states for life in cluster_decision.ending(state)}
         busy = {name for state in states for name in cluster_decision.busy(state)}
         return self.ledger.tend(self._term, snapshot, ending=ending, busy=busy)
+
+    def _keep(self) -> bool:
+        """Make snapshots of logs that have grown, and cut off what is in them; false if the controller died."""
+        for name, core in self.cores.items() if self._scenario.keeps_every else ():
+            made = self.store.segments(name).snapshots
+            known = made[0].seq if made else 0
+            if core.state.seq - known >= self._scenario.keeps_every:
+                if self.dies():
+                    return False
+                self.writes += 1
+                content, known = packed(core.state), core.state.seq
+                self.store.keep_snapshot(name, known, snapshot_format(), self._term, content)
+                if self.dies():
+                    return False
+            if not self._cut(name, known):
+                return False
+        return True
+
+    def _cut(self, name: str, known: int) -> bool:
+        request = SegmentRequest(term=self._term, until=known, keep=1, least=self._scenario.keeps_every // 2)
+        floor = self.store.segments(name).segments
+        if known - (floor[-1].last if floor else 0) < request.least:
+            return True
+        if self.dies():
+            return False
+        self.writes += 1
+        self.store.cut(name, request)
+        return not self.dies()
 
     def dies(self) -> bool:
         """Whether the controller dies now, between two writes."""
@@ -390,6 +425,10 @@ class _Mortal:
     def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
         """As the store has it."""
         return self._simulation.store.ledger(after, wait_s=wait_s)
+
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        """As the store has it."""
+        return self._simulation.store.snapshot(experiment, of_format)
 
     def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
         """As the store does; before it, or before its answer, the controller may die."""

@@ -75,6 +75,8 @@ class Scenario:
         join_s: pod -> until it is there again, once it is wanted.
         lease_s: silence after which a worker is lost.
         crash_before: numbers of the controller's writes before which it dies and is rebuilt from the log.
+        keeps_every: after so many events a snapshot is made, and what is in it is cut off the log: writes, too.
+            0: never.
     """
 
     holdings: Mapping[str, Sequence[int]]
@@ -121,3 +123,4 @@ class Scenario:
     join_s: Callable[[str], float] = lambda pod: 0.0
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()
+    keeps_every: int = 0

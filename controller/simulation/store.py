@@ -33,15 +33,15 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
 from cerebro.contract.tasks import Member
-from cerebro.errors import ConflictError, NotFoundError
-from controller.simulation.machine_store import VirtualMachineStore
+from cerebro.errors import ConflictError, LostEventsError, NotFoundError
+from controller.simulation.segment_store import VirtualSegmentStore
 from controller.simulation.tables import ALREADY, DONE, TaskRow, refused
 
 _OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried, ModelsAdded, ModelExtended)
 """Events after which a run may be open."""
 
 
-class VirtualStore(VirtualMachineStore):
+class VirtualStore(VirtualSegmentStore):
     """The methods of `cerebro.runtime.kvs.KvsClient` that a simulation needs, with the same meaning.
 
     Args:
@@ -146,7 +146,10 @@ class VirtualStore(VirtualMachineStore):
         for (experiment, task), row in self._tasks.items():
             if experiment == name:
                 self._vacate(experiment, task, row)
-        for known in (self._logs, self._live, self._newest, self._merged):
+        for known in (
+            *(self._logs, self._live, self._newest, self._merged),
+            *(self._numbers, self._segments, self._snapshots),
+        ):
             known.pop(name, None)
         for table in (self._tasks, self._runs, self._notes):
             for key in [key for key in table if key[0] == name]:
@@ -168,6 +171,9 @@ class VirtualStore(VirtualMachineStore):
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         """Events with seq > `after`, oldest first, at most 1,000; never blocks."""
         self.experiment(experiment)
+        moved = self._segments[experiment]
+        if self.files_are_lost and moved and after < moved[-1].last:
+            raise LostEventsError.of(experiment, after + 1, "their file is gone")
         return tuple(self._log(experiment)[after:])
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
@@ -286,7 +292,10 @@ class VirtualStore(VirtualMachineStore):
     def _assign(self, experiment: str, step: api.Assign, task: TaskRow) -> api.StepOutcome:
         if (task.state, task.attempt, task.incarnation) == ("assigned", step.attempt, step.incarnation):
             return ALREADY
-        if task.state in ("assigned", "running") or step.attempt != task.attempt + 1:
+        # Of a task that ended long ago nothing is kept but what the log says, which who leads has read.
+        is_forgotten = task.state == "new" and bool(self._segments[experiment])
+        is_next = is_forgotten or step.attempt == task.attempt + 1
+        if task.state in ("assigned", "running") or not is_next:
             return refused(str(task))
         row = TaskRow(
             "assigned",

@@ -22,6 +22,7 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerUsage,
 )
+from cerebro.contract.segments import Segment, Snapshot
 from cerebro.contract.steps import AssignedMember
 from cerebro.contract.tasks import InboxItem
 
@@ -97,6 +98,12 @@ class Tables:
         self._newest: defaultdict[str, int] = defaultdict(int)
         """Number of the newest event that is the experiment's own."""
         self._ledger: list[ClusterEvent] = []
+        self._numbers: defaultdict[str, set[int]] = defaultdict(set)
+        """Numbers of the events that are the experiment's own."""
+        self._segments: defaultdict[str, list[Segment]] = defaultdict(list)
+        self._snapshots: defaultdict[str, list[tuple[Snapshot, bytes]]] = defaultdict(list)
+        self.files_are_lost = False
+        """Whether what was moved out of logs can no longer be read. (Snapshots can.)"""
         self._merged: defaultdict[str, int] = defaultdict(int)
         """How many of the cluster's events are in an experiment's log."""
         self._present: dict[str, str] = {}
@@ -134,4 +141,5 @@ class Tables:
         log = self._log(experiment)
         log.append(event.model_copy(update={"seq": len(log) + 1, "time": self._now()}))
         self._newest[experiment] = len(log)
+        self._numbers[experiment].add(len(log))
         return len(log)

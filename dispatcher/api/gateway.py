@@ -57,6 +57,8 @@ HANDED_ON = (
     "DELETE /v1/tokens/{token}",
     "GET /v1/code/{sha256}",
     "PUT /v1/code/{sha256}",
+    "GET /v1/experiments/{name}/segments",
+    "GET /v1/experiments/{name}/snapshot",
     "GET /v1/archives/{sha256}",
     "PUT /v1/archives/{sha256}",
     "GET /v1/cluster/size",

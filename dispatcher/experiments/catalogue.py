@@ -152,7 +152,7 @@ class Catalogue:
     def _rows(self, summaries: Sequence[ExperimentSummary]) -> Iterator[bool]:
         """A step between two yields, each of which says that it is not the last."""
         for summary in summaries:
-            read_model = ReadModel(summary.experiment)
+            read_model = self._reader.begun(summary.experiment)
             while not self._is_current(summary):
                 is_done = self._step(summary, read_model)
                 yield False

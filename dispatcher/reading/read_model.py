@@ -84,6 +84,10 @@ class _Schedule:
 class ReadModel:
     """One experiment.
 
+    Args:
+        record: what it is.
+        state: a fold of the beginning of its log, to go on from; owned from then on.
+
     Attributes:
         record: what it is.
         state: the fold of its log as far as it is read.
@@ -92,15 +96,16 @@ class ReadModel:
         is_open: whether a run is in progress, so that throughput and time left change though nothing happens.
     """
 
-    def __init__(self, record: ExperimentRecord) -> None:
+    def __init__(self, record: ExperimentRecord, state: ExperimentState | None = None) -> None:
         self.record = record
-        self.state = ExperimentState(name=record.name)
+        self.state = state or ExperimentState(name=record.name)
         self.live = LiveSeries()
         self.is_complete = False
         self.is_open = False
         self._tables: dict[str, ModelTable] = {}
         self._told: dict[str, Told] = {}
         self._throughput = ThroughputMeter()
+        self._throughput.recall(self.state)
         self._schedules: dict[str, _Schedule] = {}
 
     def version(self, now: float) -> tuple[object, ...]:

@@ -19,6 +19,7 @@ from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import ExperimentRecord, WorkerStatus
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError, UnreadableError
 from cerebro.state import Standing, standings
+from cerebro.state.snapshots import restored
 from dispatcher.reading.background import Background
 from dispatcher.reading.circuit_breaker import CircuitBreaker
 from dispatcher.reading.read_model import ReadModel
@@ -57,6 +58,8 @@ class _Log:
     """Held while `read_model` is used."""
     reading: threading.Lock = field(default_factory=threading.Lock)
     """Held by whoever reads the store for it."""
+    is_begun: bool = False
+    """Whether the newest snapshot of its fold was asked for."""
     was_read: bool = False
     read_at: float = float("-inf")
     """When the newest read to the log's end began."""
@@ -75,6 +78,7 @@ def _none_in_part(log: _Log) -> Iterator[None]:
             log.was_read, log.read_at, log.live_at = False, float("-inf"), float("-inf")
             if not isinstance(error, IllegalEventError):  # nothing is wrong with the event
                 log.read_model = ReadModel(log.read_model.record)
+                log.is_begun = False
         raise
 
 
@@ -191,7 +195,7 @@ class Reader(CircuitBreaker):
             IllegalEventError: the log does not fit this program.
             StoreUnavailableError: the store is away.
         """
-        found = ReadModel(self.record(name))
+        found = self.begun(self.record(name))
         while not found.is_complete:
             events = self.ask(lambda: self.store.events(name, after=found.state.seq))
             found.apply(events)
@@ -276,6 +280,10 @@ class Reader(CircuitBreaker):
         after = self.monotonic() - FRESH_S
         return log.read_at > after and (not is_live or log.live_at > after)
 
+    def begun(self, record: ExperimentRecord) -> ReadModel:
+        """What the newest snapshot of an experiment's fold tells, or nothing."""
+        return ReadModel(record, self.ask(lambda: restored(self.store, record.name)))
+
     def _wait(self, log: _Log, timeout_s: float) -> None:
         if timeout_s > 0 and self._waiters.acquire(blocking=False):
             try:
@@ -297,6 +305,12 @@ class Reader(CircuitBreaker):
 
     def _read(self, log: _Log, deadline: float, *, is_live: bool) -> bool:
         """Read until the end or the deadline, at least a page; whether the end was reached. `log.reading` is held."""
+        if not log.is_begun:
+            begun = self.begun(log.read_model.record)
+            with log.lock:
+                if begun.state.seq > log.read_model.state.seq:
+                    log.read_model = begun
+            log.is_begun = True
         name, read_model = log.read_model.record.name, log.read_model
         while True:
             began = self.monotonic()

@@ -44,6 +44,9 @@ class Store(Protocol):
     def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
         """Events with seq > `after`, oldest first, at most `ENTRIES_PER_READ`."""
 
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        """The newest fold of a log that is kept; `None`: there is none."""
+
     def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
         """Live points with seq > `after`, oldest first, at most `ENTRIES_PER_READ`."""
 

@@ -68,6 +68,9 @@ class Nobody:
     def observe(self, state: ExperimentState, event: Event) -> None:
         """See `Observer`."""
 
+    def begin(self, state: ExperimentState) -> None:
+        """See `Observer`."""
+
     def forget(self, experiment: str) -> None:
         """See `Observer`."""
 

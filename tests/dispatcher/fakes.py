@@ -78,6 +78,7 @@ class FakeStore:
     told_stacks: str | None = "Thread 1: in train"
     calls: list[str] = field(default_factory=list)
     said: dict[str, int] = field(default_factory=dict)
+    snapshots: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
     def add(self, story: Story) -> None:
         """Hold an experiment with its log."""
@@ -123,6 +124,11 @@ class FakeStore:
     def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
         self._called("events")
         return tuple(self.logs.get(experiment, [])[after : after + 1000])
+
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        if self.is_away:
+            raise StoreUnavailableError("kvs_api at http://127.0.0.1:7070 did not answer for 3 s")
+        return self.snapshots.get((experiment, of_format))
 
     def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
         self._called("live")

@@ -42,6 +42,7 @@ from cerebro.contract.records import (
     WorkerStatus,
 )
 from cerebro.contract.runs import EtlPlan, EtlRequest
+from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
 from cerebro.contract.tasks import (
     CheckpointRef,
     EtlTask,
@@ -103,6 +104,12 @@ class AnyStore(Protocol):
     def set_troubles(self, troubles: Troubles) -> None: ...
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]: ...
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer: ...
+    def cut(self, experiment: str, request: SegmentRequest) -> SegmentAnswer: ...
+    def segments(self, experiment: str) -> SegmentsAnswer: ...
+    def keep_snapshot(
+        self, experiment: str, seq: int, of_format: str, term: int, content: bytes
+    ) -> Snapshot: ...
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None: ...
 
 
 def requested(run: str, *, seed: int = 0) -> RunRequested:
@@ -153,7 +160,7 @@ class Bench:
 
     def decide(self, *steps: api.Decision, after: int | None = None, term: int | None = None) -> list[str]:
         """The controller's steps; their outcomes."""
-        seen = len(self.store.events(self.experiment)) if after is None else after
+        seen = len(self.log()) if after is None else after
         request = api.DecideRequest(term=self.term if term is None else term, after=seen, steps=steps)
         return [outcome.outcome for outcome in self.store.decide(self.experiment, request).outcomes]
 
@@ -222,8 +229,24 @@ class Bench:
             assert self.revoke(force=True) == "done"
 
     def log(self) -> tuple[Event, ...]:
-        """Events of the experiment."""
-        return self.store.events(self.experiment)
+        """Events of the experiment, page by page."""
+        found: list[Event] = []
+        while events := self.store.events(self.experiment, len(found)):
+            found += events
+        return tuple(found)
+
+    def ledger(self) -> tuple[ClusterEvent, ...]:
+        """The same of the cluster's log."""
+        found: list[ClusterEvent] = []
+        while events := self.store.ledger(len(found)):
+            found += events
+        return tuple(found)
+
+    def cut(
+        self, name: str = "one", *, keep: int = 1, least: int = 1, until: int = api.MAX_SEQ
+    ) -> Segment | None:
+        """Move the oldest entries of a log out of the database; the cluster's has no name."""
+        return self.store.cut(name, SegmentRequest(term=self.term, until=until, keep=keep, least=least)).moved
 
     def types(self) -> list[str]:
         """Kinds of the events of the experiment."""

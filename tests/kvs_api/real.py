@@ -34,6 +34,7 @@ class Database:
         self._store, self._socket = folder / "store", folder / "socket"
         self._store.mkdir(exist_ok=True)
         self._log = folder / "log"
+        self.log_files = folder / "events"
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -93,9 +94,9 @@ class Service:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
-        own = {"token": TOKEN, "max_body_bytes": max_body_bytes, **changes}
+        own = {"token": TOKEN, "max_body_bytes": max_body_bytes, "log_files": database.log_files, **changes}
         self.settings = Settings(host="127.0.0.1", port=self.port, redis_url=database.url, **own)
-        app = create_app(self.settings, Store(database.url))
+        app = create_app(self.settings, Store(database.url, log_files=self.settings.log_files))
         self._server = waitress.create_server(app, host="127.0.0.1", port=self.port, threads=8)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cerebro.contract import api
 from cerebro.contract.events import Event, ExperimentArchived, WorkerJoined
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.segments import SegmentRequest
 from cerebro.errors import ConflictError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import database, ledger
@@ -54,7 +55,17 @@ def watched(kvs: KvsClient, ahead: int) -> dict[str, list[Event]]:
     return found
 
 
-Write = Literal["one", "two", "cluster", "cluster, twice", "older", "read"]
+Write = Literal[
+    "one", "two", "cluster", "cluster, twice", "older", "read", "cut one", "cut two", "cut cluster"
+]
+
+
+def cut(kvs: KvsClient, term: int, what: str, keep: int = 1) -> None:
+    """Move all of a log but its newest entries into a file, if that can be."""
+    name = "" if what == "cluster" else what
+    # What a process of an older version has written among the cluster's events stays.
+    with contextlib.suppress(ConflictError):
+        kvs.cut(name, SegmentRequest(term=term, until=api.MAX_SEQ, keep=keep))
 
 
 @settings(
@@ -71,6 +82,16 @@ Write = Literal["one", "two", "cluster", "cluster, twice", "older", "read"]
 @example(page=4, ahead=0, writes=["one", "cluster", "read", "older"])
 @example(page=4, ahead=0, writes=["cluster", "read", "older"])
 @example(page=1, ahead=0, writes=["cluster", "one", "older", "older", "cluster", "read", "older", "one"])
+@example(
+    page=2,
+    ahead=1,
+    writes=["cluster", "one", "one", "cut one", "cluster", "one", "cluster", "cut one", "cut cluster"],
+)
+@example(
+    page=1,
+    ahead=0,
+    writes=["cluster, twice", "one", "one", "cut cluster", "cut one", "read", "two", "cut two"],
+)
 def test_any_writes_are_read_in_their_order_page_by_page(
     service: Service, page: int, ahead: int, writes: list[Write]
 ) -> None:
@@ -89,6 +110,8 @@ def test_any_writes_are_read_in_their_order_page_by_page(
             if write == "read":
                 for name in EXPERIMENTS:
                     reader[name] += whole(kvs, name, len(reader[name]))
+            elif write.startswith("cut"):
+                cut(kvs, bench.term, write.removeprefix("cut "), keep=1 + number % 2)
             elif write.startswith("cluster"):
                 joined = [
                     WorkerJoined(worker=f"w{number}-{each}", incarnation="a", weight=1.0, kinds=())
@@ -126,8 +149,8 @@ def store_of_0_1_0(url: str) -> Store:
 class Disturbed(Store):
     """A store in which something is written behind each of the steps by which a log is read."""
 
-    def __init__(self, url: str, writes: Iterable[Callable[[], object]]) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, writes: Iterable[Callable[[], object]], **options: Any) -> None:
+        super().__init__(url, **options)
         self._writes = iter(writes)
 
     def _read(self, *arguments: Any) -> Any:
@@ -146,7 +169,11 @@ class Disturbed(Store):
     max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(writes=st.lists(st.sampled_from(["one", "cluster", "older"]), max_size=12), before=st.integers(0, 4))
+@given(
+    writes=st.lists(st.sampled_from(["one", "cluster", "older", "cut one", "cut cluster"]), max_size=12),
+    before=st.integers(0, 6),
+)
+@example(writes=["one", "one", "cut one", "one", "cut one", "cluster", "one"], before=2)
 @example(writes=["cluster", "older"], before=1)
 @example(writes=["cluster", "older", "cluster", "older"], before=1)
 def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
@@ -161,16 +188,21 @@ def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
             "one": lambda number: kvs.append("one", requested(f"etl-{number}")),
             "older": lambda number: older.append("one", requested(f"etl-{number}")),
             "cluster": lambda number: tell(bench, JOINED.model_copy(update={"worker": f"w{number}"})),
+            "cut one": lambda _: cut(kvs, bench.term, "one"),
+            "cut cluster": lambda _: cut(kvs, bench.term, "cluster"),
         }
         done = [partial(calls[write], number) for number, write in enumerate(writes)]
         for write in done[:before]:
             write()
-        store = Disturbed(service.database.url, done[before:])
+        store = Disturbed(service.database.url, done[before:], log_files=service.database.log_files)
         told: list[Any] = []
         for _ in writes:
             told += [json.loads(event) for event in store.read_log("one", len(told), 0.0)]
-        assert told == [json.loads(event) for event in store.read_log("one", 0, 0.0)][: len(told)]
-        assert len(whole(kvs, "one")) == len(writes)
+        found: list[Any] = []
+        while page := store.read_log("one", len(found), 0.0):
+            found += [json.loads(event) for event in page]
+        assert told == found[: len(told)]
+        assert len(whole(kvs, "one")) == sum(not write.startswith("cut") for write in writes)
 
 
 def test_what_an_older_process_wrote_in_a_row_is_read(bench: Bench, service: Service) -> None:

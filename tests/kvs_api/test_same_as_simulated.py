@@ -149,7 +149,7 @@ def tell(kind: int, after: int | None, term: int | None) -> Named:
     )[kind]
 
     def call(bench: Bench) -> object:
-        number = len(bench.store.ledger()) if after is None else after
+        number = len(bench.ledger()) if after is None else after
         request = api.LedgerRequest(
             term=bench.term if term is None else term, after=number, events=(event, event)
         )
@@ -189,6 +189,14 @@ def dequeue(run: int, after: int) -> Named:
     return Named(f"dequeue etl-{run} after {after}", lambda bench: bench.decide(step, after=after))
 
 
+def cut(name: str, keep: int, until: int) -> Named:
+    def call(bench: Bench) -> object:
+        moved = bench.cut(name, keep=keep, until=until)
+        return moved and (moved.first, moved.last, moved.entries)
+
+    return Named(f"cut {name or 'the cluster'} but {keep} until {until}", call)
+
+
 calls = st.one_of(
     st.builds(assign, tasks, attempts, names, incarnations, some_devices),
     st.builds(
@@ -214,6 +222,7 @@ calls = st.one_of(
     st.builds(begin, st.integers(1, 2), st.sampled_from("de")),
     st.builds(delete, st.booleans()),
     st.builds(dequeue, st.integers(1, 2), st.integers(0, 6)),
+    st.builds(cut, st.sampled_from(["one", ""]), st.integers(1, 3), st.integers(3, 60)),
 )
 
 likely = st.one_of(
@@ -230,6 +239,7 @@ likely = st.one_of(
         leases,
     ),
     st.builds(ask, st.just(TASK), st.just(1), st.just("worker-0")),
+    st.builds(cut, st.just("one"), st.just(1), st.just(api.MAX_SEQ)),
 )
 
 
@@ -255,7 +265,7 @@ def facts(bench: Bench) -> dict[str, object]:
         return whole
     return whole | {
         "log": [event.model_copy(update=untimed) for event in bench.log()],
-        "ledger": [event.model_copy(update=untimed) for event in bench.store.ledger()],
+        "ledger": [event.model_copy(update=untimed) for event in bench.ledger()],
         "live": [point.model_copy(update=untimed) for point in bench.store.live("one")],
         "size_request": bench.store.size_request(),
         "workers": [status.record for status in bench.store.workers()],

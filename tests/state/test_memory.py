@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from cerebro.contract.events import ModelRetried, ModelStopRequested, TaskFailed, TaskGivenUp, TaskRevoked
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.contract.ways import MemoryPlace
-from cerebro.state import ModelState, TaskState
+from cerebro.state import ExperimentState, ModelState, TaskState
 from cerebro.state.memory import Lack, has_room, with_failure
+from cerebro.state.snapshots import packed, unpacked
 from tests.state.stories import Story, unit
 
 KEY = unit(1, 0)
@@ -114,3 +115,10 @@ def test_giving_up_what_was_has_no_effect() -> None:
     stopped.tell(ModelStopRequested(run="fit-1", model="m00"))
     stopped.tell(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
     assert stopped.run.models["m00"].state is ModelState.STOPPED
+
+
+def test_what_was_learned_is_kept_in_a_snapshot() -> None:
+    """Who goes on from there decides the same."""
+    story = story_of(8, 8)
+    found = unpacked(packed(story.state), ExperimentState)
+    assert found.runs["fit-1"].task(KEY).lacks == (Lack(place="host", limit_bytes=8),)

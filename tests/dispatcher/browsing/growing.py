@@ -9,10 +9,11 @@ from tests.dispatcher.stories import NOW, Story
 
 
 class Ticking(Clock):
-    """A clock that goes on by itself: what was read of the store is kept for half a second, and a browser waits."""
+    """A clock that goes on by itself: what was read of the store is kept for half a second, and a browser waits. It can
+    be turned on from there."""
 
     def __call__(self) -> float:
-        return time.monotonic()
+        return self.now + time.monotonic()
 
 
 def grow(bench: Bench, name: str = "digits") -> Story:

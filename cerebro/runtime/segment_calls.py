@@ -1,0 +1,45 @@
+"""Calls to kvs_api about the older part of logs: `cerebro.runtime.kvs.KvsClient` has them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from cerebro.contract.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
+from cerebro.errors import NotFoundError
+from cerebro.runtime.transport import Transport
+
+
+class SegmentCalls(Transport):
+    """A part of `cerebro.runtime.kvs.KvsClient`. `experiment` is a name; empty: the cluster's log is meant."""
+
+    def cut(self, experiment: str, request: SegmentRequest) -> SegmentAnswer:
+        """Move the oldest entries of a log that are in the database into a file, one segment at the most.
+
+        Raises:
+            NotFoundError: there is no such experiment, or kvs_api is of a version that knows no segments.
+            ConflictError: another controller leads; or nothing can be moved, with the reason.
+        """
+        return self.call("POST", f"{_log(experiment)}/segments", SegmentAnswer, request)
+
+    def segments(self, experiment: str) -> SegmentsAnswer:
+        """What of a log is in files; nothing where kvs_api is of a version that knows none."""
+        try:
+            return self.call("GET", f"{_log(experiment)}/segments", SegmentsAnswer)
+        except NotFoundError:
+            return SegmentsAnswer()
+
+    def keep_snapshot(self, experiment: str, seq: int, of_format: str, term: int, content: bytes) -> Snapshot:
+        """Keep the fold of a log up to event `seq`; raises as `cut`."""
+        path = f"{_log(experiment)}/snapshot?seq={seq}&format={quote(of_format)}&term={term}"
+        return Snapshot.model_validate_json(self.send("PUT", path, content, 0.0))
+
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        """The newest fold of a log that was made by this format; `None`: there is none, and the log is to be folded."""
+        try:
+            return self.send("GET", f"{_log(experiment)}/snapshot?format={quote(of_format)}", None, 0.0)
+        except NotFoundError:
+            return None
+
+
+def _log(experiment: str) -> str:
+    return f"/v1/experiments/{quote(experiment, safe='')}" if experiment else "/v1/cluster/log"

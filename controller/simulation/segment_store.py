@@ -1,0 +1,78 @@
+"""The store in memory, its part on the older part of logs: what is moved out, and folds that are kept."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import Event, TaskCommitted, TaskFailed, TaskRevoked
+from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
+from cerebro.errors import ConflictError, NotFoundError
+from controller.simulation.machine_store import VirtualMachineStore
+
+_OVER = ("committed", "failed", "revoked")
+
+
+class VirtualSegmentStore(VirtualMachineStore):
+    """The methods of `cerebro.runtime.segment_calls.SegmentCalls`, with the same meaning.
+
+    What was moved out of a log is read as before, unless the files are said to be lost (`Tables.files_are_lost`).
+    """
+
+    def cut(self, experiment: str, request: SegmentRequest) -> SegmentAnswer:
+        """Move the oldest entries of a log into a segment."""
+        self._require(experiment, request.term)
+        known = self._segments[experiment]
+        after = known[-1].last if known else 0
+        own = [event for event in self._own(experiment) if event.seq > after]
+        moved = [event for event in own[: len(own) - request.keep] if event.seq <= request.until]
+        if len(moved) < request.least or not moved:
+            return SegmentAnswer(left=len(own))
+        segment = Segment(
+            first=moved[0].seq,
+            last=moved[-1].seq,
+            began=moved[0].time,
+            ended=moved[-1].time,
+            entries=len(moved),
+            size=0,
+            sha256="0" * 64,
+            file=f"{moved[0].seq}.segment",
+        )
+        known.append(segment)
+        for event in moved if experiment else ():
+            if isinstance(event, TaskCommitted | TaskFailed | TaskRevoked):
+                row = self._tasks.get((experiment, event.task))
+                if row is not None and row.state in _OVER and row.attempt == event.attempt:
+                    del self._tasks[experiment, event.task]
+        self._notes = {
+            key: seq for key, seq in self._notes.items() if key[0] != experiment or seq > segment.last
+        }
+        return SegmentAnswer(moved=segment, left=len(own) - len(moved))
+
+    def segments(self, experiment: str) -> SegmentsAnswer:
+        """What of a log is in files."""
+        snapshots = tuple(snapshot for snapshot, _ in self._snapshots[experiment])
+        return SegmentsAnswer(segments=tuple(self._segments[experiment]), snapshots=snapshots)
+
+    def keep_snapshot(self, experiment: str, seq: int, of_format: str, term: int, content: bytes) -> Snapshot:
+        """Keep the fold of a log."""
+        self._require(experiment, term)
+        found = Snapshot(
+            seq=seq, format=of_format, time=self._now(), size=len(content), sha256="0" * 64, file=f"{seq}"
+        )
+        self._snapshots[experiment] = [(found, content), *self._snapshots[experiment][:1]]
+        return found
+
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        """The newest fold of a log that was made by this format."""
+        found = (content for each, content in self._snapshots[experiment] if each.format == of_format)
+        return next(found, None)
+
+    def _require(self, experiment: str, term: int) -> None:
+        if experiment and experiment not in self._records:
+            raise NotFoundError(f"no experiment {experiment!r}")
+        if term != self._leader.term:
+            raise ConflictError(f"leadership term {term} has ended")
+
+    def _own(self, experiment: str) -> list[Event]:
+        """Events of a log that are its own."""
+        if not experiment:
+            return [*self._ledger]
+        return [event for event in self._log(experiment) if event.seq in self._numbers[experiment]]

@@ -1,0 +1,214 @@
+"""The store's part on the older part of logs: moved into files when the controller says so, and folds that it keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import uuid
+from typing import Any
+
+from cerebro import errors
+from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
+from kvs_api import keys
+from kvs_api.database import PAGE, seq_of, translated
+from kvs_api.ledger import LedgerStore
+from kvs_api.log_files import ended_tasks
+from kvs_api.quarantine import stale
+from kvs_api.segments import Entry, decode, encode
+
+_log = logging.getLogger(__name__)
+
+MOST = 20_000
+"""Entries of a segment. Whoever reads one page of it decodes all of it, in a third of a second."""
+
+_FIELDS = frozenset({b"t", b"c", b"e"})
+
+
+class SegmentStore(LedgerStore):
+    """Moves logs into files, and keeps snapshots. `name` is an experiment's, or `keys.CLUSTER_LOG`."""
+
+    def cut(self, name: str, request: SegmentRequest) -> SegmentAnswer:
+        """Move the oldest entries that are in the database yet into a segment, as `request` says; one, at the most.
+
+        Raises:
+            NotFoundError: there is no such experiment.
+            ConflictError: another controller leads, the shared volume is full or not there, or an entry is of a kind
+                that is not known here.
+        """
+        log = keys.log_of(name)
+        if self._files.folder is None:
+            raise errors.ConflictError(
+                "this kvs_api has no shared volume, so logs stay in the database: give it CEREBRO_VOLUMES"
+            )
+        floor = self._files.newest(log)
+        after = floor.last if floor else 0
+        entries, length = self._oldest(log, after, request)
+        if len(entries) < request.least:
+            return SegmentAnswer(left=length)
+        content = encode(entries)
+        if decode(content) != entries:
+            raise errors.ConflictError(
+                f"events {entries[0].number} to {entries[-1].number} of {name} do not come back"
+            )
+        segment = self._written(name, entries, content, floor)
+        moved = self._known(name, segment, after, entries, request)
+        return SegmentAnswer(
+            moved=segment if moved else None, left=length - len(entries) if moved else length
+        )
+
+    def _oldest(self, log: str, after: int, request: SegmentRequest) -> tuple[list[Entry], int]:
+        """The oldest that are to go, and how many entries there are."""
+        with translated():
+            old: Any = self._redis.get(f"{log}:old")
+            length: Any = self._redis.xlen(log)
+            most, found = min(MOST, int(length) - request.keep), list[Entry]()
+            while len(found) < most:
+                page: Any = self._redis.xrange(log, f"({after}-0", count=min(PAGE, most - len(found)))
+                for identity, fields in page:
+                    if seq_of(identity) > request.until:
+                        return found, int(length)
+                    found.append(_entry(identity, fields, None if old is None else int(old)))
+                if not page:
+                    break
+                after = found[-1].number
+        return found, int(length)
+
+    def _written(self, name: str, entries: list[Entry], content: bytes, floor: Segment | None) -> Segment:
+        first, last = entries[0], entries[-1]
+        counts = [entry.cluster for entry in entries if entry.cluster is not None]
+        sha256 = hashlib.sha256(content).hexdigest()
+        segment = Segment(
+            first=first.number,
+            last=last.number,
+            count=counts[-1] if counts else floor.count if floor else 0,
+            began=first.time / 1000,
+            ended=last.time / 1000,
+            entries=len(entries),
+            size=len(content),
+            sha256=sha256,
+            file=f"{first.number:012d}-{last.number:012d}-{sha256[:16]}.segment",
+        )
+        self._put(name, segment.file, content)
+        return segment
+
+    def _put(self, name: str, file: str, content: bytes) -> None:
+        try:
+            self._files.write(name, file, content)
+        except (errors.StorageFullError, OSError) as cause:
+            raise errors.ConflictError(
+                f"{file} of {name} was not written, and nothing was moved: {cause}"
+            ) from cause
+
+    def _known(
+        self, name: str, segment: Segment, after: int, entries: list[Entry], request: SegmentRequest
+    ) -> bool:
+        call: dict[str, Any] = {
+            "call": "cut",
+            "log": keys.log_of(name),
+            "leader": keys.LEADER,
+            "term": request.term,
+            "after": after,
+            "last": segment.last,
+            "segment": segment.model_dump_json(),
+            "tasks": [],
+        }
+        if name != keys.CLUSTER_LOG:
+            ended = ended_tasks(entries)
+            call["experiment"] = keys.experiment(name)
+            call["tasks"] = [{"key": keys.task(name, task), "attempt": ended[task]} for task in ended]
+            if request.live_before:
+                call |= {"live": keys.live(name), "live_from": self._live_from(name, request.live_before)}
+        return bool(self._answered(name, call, request.term)["moved"])
+
+    def _live_from(self, name: str, before: float) -> int:
+        """Number of the first live point that is not older: times never go back."""
+        key = keys.live(name)
+        with translated():
+            first: Any = self._redis.xrange(key, count=1)
+            last: Any = self._redis.xrevrange(key, count=1)
+            if not first or not last:
+                return 0
+            low, high = seq_of(first[0][0]), seq_of(last[0][0]) + 1
+            while low < high:
+                middle = (low + high) // 2
+                found: Any = self._redis.xrange(key, f"{middle}-0", count=1)
+                if found and int(found[0][1][b"t"]) < before * 1000:
+                    low = seq_of(found[0][0]) + 1
+                else:
+                    high = middle
+        return low
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def keep_snapshot(self, name: str, seq: int, of_format: str, term: int, content: bytes) -> Snapshot:
+        """Keep the fold of a log up to `seq`, as the controller made it; the one before the last is removed.
+
+        Raises:
+            NotFoundError, ConflictError: as `cut`.
+        """
+        if self._files.folder is None:
+            raise errors.ConflictError("this kvs_api has no shared volume: give it CEREBRO_VOLUMES")
+        with translated():
+            seconds, micros = self._redis.time()
+        sha256 = hashlib.sha256(content).hexdigest()
+        snapshot = Snapshot(
+            seq=seq,
+            format=of_format,
+            time=seconds + micros / 1e6,
+            size=len(content),
+            sha256=sha256,
+            file=f"{seq:012d}-{sha256[:16]}-{uuid.uuid4().hex[:8]}.snapshot",
+        )
+        self._put(name, snapshot.file, content)
+        call: dict[str, Any] = {
+            "call": "snapshot",
+            "log": keys.log_of(name),
+            "leader": keys.LEADER,
+            "term": term,
+            "snapshot": snapshot.model_dump_json(),
+        }
+        if name != keys.CLUSTER_LOG:
+            call["experiment"] = keys.experiment(name)
+        old = self._answered(name, call, term)["old"] or []
+        self._files.remove(name, (json.loads(each)["file"] for each in old))
+        return snapshot
+
+    def snapshot(self, name: str, of_format: str) -> tuple[Snapshot, bytes] | None:
+        """The newest fold that was made by the same format, and can be read; `None`: the log is to be folded."""
+        for found in self._files.snapshots(keys.log_of(name)):
+            if found.format == of_format:
+                try:
+                    return found, self._files.read(name, found, f"the fold up to event {found.seq}")
+                except errors.LostEventsError as error:
+                    _log.warning("a snapshot is left out: %s", error)
+        return None
+
+    def segments(self, name: str) -> SegmentsAnswer:
+        """What of a log is in files."""
+        log = keys.log_of(name)
+        return SegmentsAnswer(segments=self._files.segments(log), snapshots=self._files.snapshots(log))
+
+    def _answered(self, name: str, call: dict[str, Any], term: int) -> dict[str, Any]:
+        answer = self._run(call)
+        if "missing" in answer:
+            raise errors.NotFoundError(f"no experiment {name!r} in the store")
+        if "stale" in answer:
+            raise stale(term, answer)
+        return answer
+
+
+def _entry(identity: bytes, fields: dict[bytes, bytes], old: int | None) -> Entry:
+    """An entry of a stream.
+
+    Args:
+        old: entries up to this number may lack a count: there was no log of the cluster; `None`: nor is there now.
+    """
+    number = seq_of(identity)
+    unknown = fields.keys() - _FIELDS
+    if unknown or (b"c" not in fields and old is not None and number > old):
+        what = f"the fields {sorted(unknown)}" if unknown else "no count of the cluster's events"
+        raise errors.ConflictError(
+            f"event {number} has {what}, so another version wrote it, and its log stays in the database"
+        )
+    return Entry(number, int(fields[b"t"]), int(fields[b"c"]) if b"c" in fields else None, fields[b"e"])

@@ -1,0 +1,149 @@
+"""Segments: a stretch of a log as one immutable file. Pure: entries in, bytes out, and back.
+
+Entries of a log are alike: what differs between two commits are digits and checksums. So an entry is cut into its
+*template*, which is the text without these, and its values; a value goes into a column with those that stand at the
+same place of the same template. Columns compress to little more than what nobody can foresee, a sixth of what the text
+of the events compresses to, and every byte comes back: nothing is interpreted, so events of any version, and of none,
+are kept as they are.
+
+    magic  "cerebro segment 1\\n"
+    LZMA   header: JSON, a line: number of entries, templates, columns of each, bytes of each column
+           the columns, one after another
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise, repeat
+from typing import Any, NamedTuple
+
+from cerebro.errors import CerebroError
+
+MAGIC = b"cerebro segment 1\n"
+
+_VALUE = re.compile(rb'(?<=")(?:[0-9a-f]{64}|[0-9a-f]{16})(?=")|\d+')
+_NO_COUNT = -1
+"""In the column of counts: the entry had none."""
+_PRESET = 2
+"""More takes four times as long and gains a twentieth."""
+
+
+class DamagedSegmentError(CerebroError):
+    """The bytes are no segment, or not all of one."""
+
+
+class Entry(NamedTuple):
+    """An entry of a log, as its stream has it.
+
+    Attributes:
+        number: in its log; ascending, and with gaps where events of the cluster belong.
+        time: milliseconds since the epoch, of the clock of the store's machine.
+        cluster: events that the cluster's log had then; `None`: the entry does not say.
+        event: JSON.
+    """
+
+    number: int
+    time: int
+    cluster: int | None
+    event: bytes
+
+
+def encode(entries: Sequence[Entry]) -> bytes:
+    """The segment that holds these."""
+    templates: dict[bytes, int] = {}
+    which: list[int] = []
+    rows: list[list[tuple[bytes, ...]]] = []
+    for entry in entries:
+        text = entry.event.replace(b"%", b"%%")
+        values = tuple(_VALUE.findall(text))
+        number = templates.setdefault(_VALUE.sub(b"%b", text), len(templates))
+        if number == len(rows):
+            rows.append([])
+        rows[number].append(values)
+        which.append(number)
+    columns = [
+        _numbers(b - a for a, b in pairwise([0, *(entry.number for entry in entries)])),
+        _numbers(b - a for a, b in pairwise([0, *(entry.time for entry in entries)])),
+        _numbers(_NO_COUNT if entry.cluster is None else entry.cluster for entry in entries),
+        _numbers(which),
+    ]
+    widths = []
+    for found in rows:
+        widths.append(len(found[0]))
+        columns += [b"\n".join(column) for column in zip(*found, strict=True)]
+    packed = [_packed(column) for column in columns]
+    header = {
+        "entries": len(entries),
+        "templates": [template.decode("latin-1") for template in templates],
+        "widths": widths,
+        "columns": [len(column) if is_text else -len(column) for column, is_text in packed],
+    }
+    body = b"".join((json.dumps(header).encode(), b"\n", *(column for column, _ in packed)))
+    return MAGIC + lzma.compress(body, preset=_PRESET)
+
+
+def decode(content: bytes) -> list[Entry]:
+    """The entries of a segment.
+
+    Raises:
+        DamagedSegmentError: it is torn, or of another version.
+    """
+    if not content.startswith(MAGIC):
+        raise DamagedSegmentError("it does not begin as a segment of this version does")
+    try:
+        head, _, body = lzma.decompress(content[len(MAGIC) :]).partition(b"\n")
+        header = json.loads(head)
+        columns = _columns(header, body)
+        numbers, times, counts, which = (list(map(int, column)) for column in columns[:4])
+        left = iter(columns[4:])
+        texts = [
+            _texts(template.encode("latin-1"), [next(left) for _ in range(width)])
+            for template, width in zip(header["templates"], header["widths"], strict=True)
+        ]
+        entries = [
+            Entry(number, time, None if count == _NO_COUNT else count, next(texts[of]))
+            for number, time, count, of in zip(
+                accumulate(numbers), accumulate(times), counts, which, strict=True
+            )
+        ]
+    except (lzma.LZMAError, ValueError, KeyError, TypeError, StopIteration, EOFError) as cause:
+        raise DamagedSegmentError(f"its content does not fit together: {cause}") from cause
+    if len(entries) != header["entries"]:
+        raise DamagedSegmentError(f"it has {len(entries)} entries, and says {header['entries']}")
+    return entries
+
+
+def _numbers(numbers: Iterable[int]) -> bytes:
+    return b"\n".join(b"%d" % number for number in numbers)
+
+
+def _packed(column: bytes) -> tuple[bytes, bool]:
+    """A column, and whether it is text: checksums take half as much as bytes, and do not compress."""
+    values = column.split(b"\n")
+    if len(values[0]) == 16 and all(len(value) == 16 for value in values):
+        return bytes.fromhex(column.replace(b"\n", b"").decode()), False
+    return column, True
+
+
+def _columns(header: Any, body: bytes) -> list[Sequence[bytes]]:
+    sizes = header["columns"]
+    ends = [0, *accumulate(map(abs, sizes))]
+    if ends[-1] != len(body):
+        raise ValueError(f"{len(body)} bytes of columns, expected {ends[-1]}")
+    found: list[Sequence[bytes]] = []
+    for size, (start, end) in zip(sizes, pairwise(ends), strict=True):
+        column = body[start:end]
+        if size < 0:
+            text = column.hex().encode()
+            found.append([text[at : at + 16] for at in range(0, len(text), 16)])
+        else:
+            found.append(column.split(b"\n"))
+    return found
+
+
+def _texts(template: bytes, columns: Sequence[Sequence[bytes]]) -> Iterator[bytes]:
+    rows: Iterable[Any] = zip(*columns, strict=True) if columns else repeat(())
+    return map(template.__mod__, rows)

@@ -1,0 +1,207 @@
+"""Who keeps logs short: when, how far, and what becomes of what fails."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+
+import pytest
+
+from cerebro.contract.events import RunFinished, RunStarted
+from cerebro.contract.records import ExperimentRecord, ExperimentSummary
+from cerebro.contract.runs import EtlPlan, PartitionPlan
+from cerebro.contract.segments import SegmentAnswer, SegmentRequest, SegmentsAnswer
+from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.state import ExperimentState
+from cerebro.state.snapshots import restored, restored_cluster
+from controller.log_keeper import LogKeeper, Progress, Rule
+from controller.snapshot_process import SnapshotQuestion, made
+from tests.kvs_api.bench import JOINED, LOCATORS, Bench, note, requested, worker
+from tests.kvs_api.ledger_contract import tell
+from tests.kvs_api.real import TOKEN, Service
+from tests.kvs_api.test_contract import pass_a_moment
+
+RULE = Rule(every=100, resting=10, keep=20, segment=40)
+QUESTION = SnapshotQuestion(server="", token="", experiment="", until=0, least=0, term=0)
+
+
+@dataclass
+class Logs:
+    """A store of logs of which only the lengths are of interest."""
+
+    rests: dict[str, int] = field(default_factory=dict)
+    cuts: list[tuple[str, SegmentRequest]] = field(default_factory=list)
+    made: list[tuple[str, int]] = field(default_factory=list)
+    problem: Exception | None = None
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        return tuple(
+            ExperimentSummary(
+                experiment=ExperimentRecord(name=name, locators=LOCATORS),
+                last_seq=seq,
+                last_event=1.0,
+                open_runs=(),
+            )
+            for name, seq in self.rests.items()
+        )
+
+    def segments(self, experiment: str) -> SegmentsAnswer:
+        return SegmentsAnswer()
+
+    def cut(self, experiment: str, request: SegmentRequest) -> SegmentAnswer:
+        self.cuts.append((experiment, request))
+        return SegmentAnswer()
+
+    def make(self, question: SnapshotQuestion) -> int:
+        if self.problem is not None:
+            raise self.problem
+        self.made.append((question.experiment, question.until))
+        return question.until
+
+    def keeper(self, *, term: int = 3, settled: bool = True) -> LogKeeper:
+        keeper = LogKeeper(
+            kvs=self,
+            make=self.make,
+            leadership=lambda: term,
+            is_settled=lambda name, seq: settled,
+            question=QUESTION,
+            rule=RULE,
+        )
+        keeper.tend(0.0)
+        return keeper
+
+
+def test_a_log_that_grows_is_kept_each_so_many_events() -> None:
+    """And cut off as far as it is in the snapshot."""
+    logs = Logs()
+    keeper = logs.keeper()
+    for number, seq in enumerate((90, 120, 180, 230)):
+        keeper.tell("one", Progress(seq=seq, grows=True))
+        keeper.tend(100.0 + number)
+    assert logs.made == [("one", 120), ("one", 230)]
+    assert [(request.until, request.keep, request.least) for _, request in logs.cuts] == [
+        (120, 20, 40),
+        (120, 20, 40),
+        (230, 20, 40),
+    ]
+
+
+def test_logs_that_rest_are_found_and_kept_whole() -> None:
+    """Once; those that are short stay as they are."""
+    logs = Logs(rests={"long": 35, "short": 9})
+    keeper = logs.keeper()
+    keeper.tend(100.0)
+    keeper.tend(101.0)
+    assert logs.made == [("long", 35)]
+    assert [(name, request.until, request.keep) for name, request in logs.cuts] == [("long", 35, 1)]
+
+
+def test_nothing_is_kept_that_tensorboards_files_lack() -> None:
+    """A controller that starts from there would never show it to them."""
+    logs = Logs()
+    keeper = logs.keeper(settled=False)
+    keeper.tell("one", Progress(seq=500, grows=True))
+    keeper.tend(100.0)
+    assert (logs.made, logs.cuts) == ([], [])
+
+
+def test_who_does_not_lead_or_has_just_begun_keeps_nothing() -> None:
+    """Processes of kvs_api that know no segments are replaced by then."""
+    logs = Logs()
+    for keeper in (logs.keeper(term=0), logs.keeper()):
+        keeper.tell("one", Progress(seq=500, grows=True))
+        keeper.tend(59.0)
+    assert logs.made == []
+
+
+@pytest.mark.parametrize("problem", [ConflictError("full"), StoreUnavailableError("away")])
+def test_what_fails_is_tried_again_later(problem: Exception) -> None:
+    """And others are kept meanwhile."""
+    logs = Logs(problem=problem)
+    keeper = logs.keeper()
+    keeper.tell("one", Progress(seq=500, grows=True))
+    keeper.tend(100.0)
+    logs.problem = None
+    keeper.tell("two", Progress(seq=500, grows=True))
+    keeper.tend(101.0)
+    assert logs.made == [("two", 500)]
+    keeper.tend(200.0)
+    assert logs.made == [("two", 500), ("one", 500)]
+
+
+def test_one_that_is_gone_is_forgotten() -> None:
+    """It is not asked for again."""
+    logs = Logs(problem=NotFoundError("gone"))
+    keeper = logs.keeper()
+    keeper.tell("one", Progress(seq=500, grows=True))
+    keeper.tend(100.0)
+    logs.problem = None
+    keeper.tend(200.0)
+    assert logs.made == []
+
+
+def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: Service) -> None:
+    """The fold from the snapshot and the rest is that of the whole log; so is the cluster's; twice is once."""
+    bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
+    for number in range(8):
+        tell(bench, JOINED.model_copy(update={"worker": f"worker-{number}"}))
+    kvs.register(worker("a"))
+    kvs.append("one", requested("etl-1"))
+    parts = tuple(PartitionPlan(partition=number, worker="worker-0", rows=7) for number in range(12))
+    bench.decide(note(RunStarted(run="etl-1", plan=EtlPlan(dataset="d", splits={"train": parts}))))
+    for number in range(12):
+        task = f"etl-1/etl/train/p{number}"
+        assert (bench.assign(task=task), bench.step("start", task=task), bench.step("commit", task=task)) == (
+            "done",
+            "done",
+            "done",
+        )
+    bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
+    keeper = LogKeeper(
+        kvs=kvs,
+        make=made,
+        leadership=lambda: bench.term,
+        is_settled=lambda name, seq: True,
+        question=QUESTION.model_copy(update={"server": service.address, "token": TOKEN}),
+        rule=Rule(every=8, resting=8, keep=1, segment=4),
+    )
+    whole, cluster = folded(kvs), kvs.ledger()
+    keeper.tend(0.0)
+    keeper.tell("", Progress(seq=len(cluster), grows=True))
+    for now in (100.0, 101.0):
+        keeper.tend(now)
+    kept = kvs.segments("one")
+    assert [snapshot.seq for snapshot in kept.snapshots] == [whole.seq]
+    assert kept.segments[-1].last == whole.seq - 1
+    begun = restored(kvs, "one")
+    assert begun == whole == folded(kvs)
+    assert restored_cluster(kvs).seq == len(cluster)
+    assert kvs.segments("").segments[-1].last == len(cluster) - 1
+    kvs.append("one", requested("etl-2"))
+    (event,) = kvs.events("one", begun.seq)
+    begun.apply(event)
+    assert begun == folded(kvs)
+
+
+def folded(kvs: KvsClient) -> ExperimentState:
+    """A log from its beginning."""
+    state = ExperimentState(name="one")
+    while events := kvs.events("one", state.seq):
+        for event in events:
+            state.apply(event)
+    return state
+
+
+def test_a_process_that_fails_says_why(kvs: KvsClient, service: Service) -> None:
+    """The controller's log tells it."""
+    Bench(store=kvs, pass_a_moment=pass_a_moment)
+    asked = QUESTION.model_copy(
+        update={"server": service.address, "token": TOKEN, "experiment": "none", "until": 10, "least": 1}
+    )
+    with pytest.raises(ConflictError, match="no experiment 'none'"):
+        made(asked)
+    kvs.append("one", requested("etl-1"))
+    stale = asked.model_copy(update={"experiment": "one", "term": 9})
+    with contextlib.closing(kvs), pytest.raises(ConflictError, match="term 9 has ended"):
+        made(stale)

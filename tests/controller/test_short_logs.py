@@ -1,0 +1,93 @@
+"""A run whose log is cut short all the time, by a controller that may die anywhere, is what it would have been."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import Event
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.state import ExperimentState, RunState
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+
+
+def short(
+    crash_before: frozenset[int] = frozenset(), *, epochs: int = 2, every: int = 12, **more: object
+) -> Simulation:
+    """A run of three models on two workers, of which snapshots are made each so many events. What was cut off cannot be
+    read while it goes on: whoever starts again needs none of it."""
+    scenario = Scenario(holdings=own_partition(2), crash_before=crash_before, keeps_every=every, **more)  # type: ignore[arg-type]
+    simulation = Simulation(scenario, request(3, epochs), plan(3, 2))
+    simulation.store.files_are_lost = True
+    simulation.run(limit=20_000)
+    simulation.store.files_are_lost = False
+    return simulation
+
+
+def log_of(simulation: Simulation) -> list[Event]:
+    return [*simulation.store.events(EXPERIMENT)]
+
+
+def known_to(simulation: Simulation) -> ExperimentState:
+    """What the controller knows, once it has read on: it may have died at its last write."""
+    state = simulation.core.state
+    for event in simulation.store.events(EXPERIMENT, state.seq):
+        state.apply(event)
+    return state
+
+
+def test_the_log_is_that_of_a_controller_that_cuts_nothing() -> None:
+    """Event by event; and most of it is in files."""
+    cut = short()
+    whole = Simulation(Scenario(holdings=own_partition(2)), request(3, 2), plan(3, 2))
+    whole.run()
+    assert log_of(cut) == log_of(whole)
+    segments = cut.store.segments(EXPERIMENT).segments
+    assert len(segments) >= 2
+    assert segments[-1].last > len(log_of(cut)) / 2
+
+
+def test_the_controller_may_die_at_any_write_of_snapshots_and_segments() -> None:
+    """Sweep: for each write of a run whose log is cut short, before it and before its answer; no segment is read."""
+    undisturbed = short()
+    assert undisturbed.writes > 15
+    for write in range(undisturbed.writes + 1):
+        simulation = short(frozenset({write}))
+        state = fold(EXPERIMENT, log_of(simulation))
+        assert state.runs["fit-1"].state is RunState.FINISHED, f"crash at write {write}"
+        assert_complete(state, epochs=2, partitions=2)
+        assert_exclusive(simulation)
+        assert known_to(simulation) == state, f"crash at write {write}"
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_any_run_survives_short_logs(data: st.DataObject) -> None:
+    """With workers that go away, units that fail and lose their checkpoints, and a controller that dies some times:
+    what its core holds at the end is the fold of the whole log."""
+    kinds = (FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY)
+    failing = data.draw(
+        st.dictionaries(st.integers(0, 30), st.sampled_from(kinds), max_size=4), label="failing"
+    )
+    attempts = iter(range(1_000_000))
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        kind = failing.get(next(attempts)) if attempt == 1 else None
+        return Failure(kind=kind, message="drawn") if kind else None
+
+    simulation = short(
+        data.draw(st.frozensets(st.integers(0, 120), max_size=4), label="crashes"),
+        every=data.draw(st.integers(6, 40), label="every"),
+        outcome=outcome,
+        outages=[
+            WorkerOutage(worker=name, start=data.draw(st.floats(0, 15)), length=data.draw(st.floats(0.1, 30)))
+            for name in data.draw(
+                st.sets(st.sampled_from(["worker-0", "worker-1"]), max_size=1), label="away"
+            )
+        ],
+    )
+    assert known_to(simulation) == fold(EXPERIMENT, log_of(simulation))
+    assert not simulation.store.queue()

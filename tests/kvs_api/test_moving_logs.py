@@ -1,0 +1,276 @@
+"""The older part of a log leaves the database for files, and nobody who reads or decides sees the difference."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from cerebro.contract import api
+from cerebro.contract.events import Event, RunFinished
+from cerebro.contract.segments import SegmentRequest
+from cerebro.errors import ConflictError, LostEventsError, NotFoundError
+from cerebro.runtime.kvs import KvsClient
+from kvs_api import keys, segment_store
+from tests.kvs_api.bench import JOINED, OTHER, TASK, Bench, live_point, note, requested, started, worker
+from tests.kvs_api.ledger_contract import tell
+from tests.kvs_api.real import Service
+from tests.kvs_api.test_contract import pass_a_moment
+
+
+@pytest.fixture
+def bench(kvs: KvsClient) -> Bench:
+    """With a run, and a worker."""
+    made = Bench(store=kvs, pass_a_moment=pass_a_moment)
+    kvs.append("one", requested("etl-1"))
+    kvs.register(worker("a"))
+    return made
+
+
+@pytest.fixture
+def database(service: Service) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(service.database.url)
+    yield client
+    client.close()
+
+
+def request(
+    bench: Bench, *, keep: int = 1, least: int = 1, until: int = api.MAX_SEQ, live_before: float = 0.0
+) -> SegmentRequest:
+    """To move all but the newest entry, unless something else is said."""
+    return SegmentRequest(term=bench.term, until=until, keep=keep, least=least, live_before=live_before)
+
+
+def whole(kvs: KvsClient, name: str = "one") -> list[Event]:
+    """A log page by page."""
+    found: list[Event] = []
+    while events := kvs.events(name, len(found)):
+        found += events
+    return found
+
+
+def units(bench: Bench, count: int) -> None:
+    """Tasks that are assigned, started and committed: three events each."""
+    for number in range(count):
+        task = f"etl-1/etl/train/p{number}"
+        assert bench.assign(task=task) == "done"
+        assert bench.step("start", task=task) == "done"
+        assert bench.step("commit", task=task) == "done"
+
+
+def test_a_log_is_read_as_before_and_takes_no_room_in_the_database(
+    bench: Bench, kvs: KvsClient, database: redis.Redis
+) -> None:
+    """By segments of any size, each cut where the one before it ended; the newest entry stays."""
+    units(bench, 5)
+    before = whole(kvs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_store, "MOST", 4)
+        made = []
+        while (answer := kvs.cut("one", request(bench))).moved is not None:
+            made.append(answer.moved)
+    assert [segment.entries for segment in made] == [4, 4, 4, 3]
+    assert kvs.segments("one").segments == tuple(made)
+    assert database.xlen(keys.log("one")) == 1
+    assert whole(kvs) == before
+    assert kvs.events("one", 6)[0] == before[6]
+    assert kvs.experiments()[0].last_seq == len(before)
+
+
+def test_what_is_to_stay_stays(bench: Bench, kvs: KvsClient) -> None:
+    """The newest entries, those that the controller has not read, and what is too little to move."""
+    units(bench, 3)
+    assert kvs.cut("one", request(bench, keep=8, least=5)).moved is None
+    moved = kvs.cut("one", request(bench, keep=4)).moved
+    assert moved is not None
+    assert moved.entries == 6
+    assert kvs.cut("one", request(bench, until=moved.last + 2)).left == 2
+    assert kvs.cut("one", request(bench, until=moved.last)).moved is None
+
+
+def test_tasks_that_ended_are_forgotten_and_may_be_done_again(
+    bench: Bench, kvs: KvsClient, database: redis.Redis
+) -> None:
+    """With the number that the log tells. Who still names an old attempt is refused, as it was before."""
+    units(bench, 2)
+    bench.assign(task=OTHER.replace("p1", "p7"))
+    kvs.cut("one", request(bench))
+    left = {key.decode() for key in database.scan_iter(keys.task("one", "*"))}
+    assert left == {keys.task("one", OTHER.replace("p1", "p7"))}
+    assert bench.step("commit") == "refused"
+    assert bench.step("start") == "refused"
+    assert bench.revoke() == "refused"
+    assert bench.assign(2) == "done"
+    assert bench.assign(2) == "already"
+    assert bench.assign(3) == "refused"
+
+
+def test_a_task_that_was_done_again_is_not_forgotten_for_its_first_attempt(
+    bench: Bench, kvs: KvsClient, database: redis.Redis
+) -> None:
+    """Its second one is open, or ended later."""
+    units(bench, 1)
+    assert bench.assign(2) == "done"
+    kvs.cut("one", request(bench))
+    assert database.hget(keys.task("one", TASK), "state") == b"assigned"
+
+
+def test_notes_that_were_read_are_forgotten(bench: Bench, kvs: KvsClient, database: redis.Redis) -> None:
+    """One that is sent again by who has not read it is still one note."""
+    bench.decide(note(started()))
+    units(bench, 1)
+    bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
+    kvs.cut("one", request(bench))
+    assert database.hlen(keys.log("one") + ":notes") == 1
+    seen = len(whole(kvs)) - 1
+    assert bench.decide(note(RunFinished(run="etl-1", outcome="finished")), after=seen) == ["already"]
+
+
+def test_live_points_go_by_time(bench: Bench, kvs: KvsClient) -> None:
+    """Those from before a time, and none without one."""
+    bench.assign()
+    bench.step("start")
+    bench.report(live=[live_point(rows=1), live_point(rows=2)])
+    pass_a_moment()
+    bench.report(live=[live_point(rows=3)])
+    first, second, third = kvs.live("one")
+    units_before = [first.time, second.time, third.time]
+    kvs.cut("one", request(bench))
+    assert len(kvs.live("one")) == 3
+    bench.step("renew")
+    bench.step("fail")
+    kvs.cut("one", request(bench, live_before=third.time))
+    assert [point.time for point in kvs.live("one")] == [time for time in units_before if time >= third.time]
+
+
+def test_the_clusters_log_is_moved_too(bench: Bench, kvs: KvsClient, database: redis.Redis) -> None:
+    """And is read among the events of an experiment as before, wherever the experiment's own are."""
+    for number in range(4):
+        tell(bench, JOINED.model_copy(update={"worker": f"w{number}"}))
+        kvs.append("one", requested(f"etl-{number + 2}"))
+    before, cluster = whole(kvs), kvs.ledger()
+    assert kvs.cut("", request(bench)).moved is not None
+    assert database.xlen(keys.LEDGER) == 1
+    assert (whole(kvs), kvs.ledger(), kvs.ledger(2)) == (before, cluster[:3], cluster[2:3])
+    kvs.cut("one", request(bench))
+    assert whole(kvs) == before
+
+
+def test_one_of_two_who_cut_at_once_is_too_late(bench: Bench, kvs: KvsClient) -> None:
+    """Nothing is moved twice, and nothing lost."""
+    units(bench, 5)
+    before = whole(kvs)
+    answers: list[bool] = []
+
+    def cut() -> None:
+        answers.append(kvs.cut("one", request(bench)).moved is not None)
+
+    threads = [threading.Thread(target=cut) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(answers) == 1
+    assert whole(kvs) == before
+
+
+@pytest.mark.parametrize("harm", ["gone", "torn", "another", "bit"])
+def test_a_file_that_is_gone_or_damaged_is_named_and_later_events_are_read(
+    bench: Bench, kvs: KvsClient, service: Service, harm: str
+) -> None:
+    """Also where another log's file was put in its place; it is believed again once it is as it was."""
+    units(bench, 3)
+    before = whole(kvs)
+    moved = kvs.cut("one", request(bench, keep=4)).moved
+    assert moved is not None
+    path = service.database.log_files / "one" / moved.file
+    content = path.read_bytes()
+    _harm(path, harm)
+    said = f"events 1 to {moved.last} .*{moved.file}.*(r|R)estore it from a backup"
+    with pytest.raises(LostEventsError, match=said):
+        kvs.events("one")
+    assert list(kvs.events("one", moved.last)) == before[moved.last :]
+    assert kvs.append("one", requested("etl-2")) == len(before) + 1
+    path.write_bytes(content)
+    assert whole(kvs)[: len(before)] == before
+
+
+def _harm(path: Path, harm: str) -> None:
+    content = bytearray(path.read_bytes())
+    if harm == "gone":
+        path.unlink()
+        return
+    if harm == "bit":
+        content[len(content) // 2] ^= 1
+    path.write_bytes({"torn": bytes(content[:-9]), "another": b"something else", "bit": bytes(content)}[harm])
+
+
+def test_who_has_no_volume_moves_nothing_and_says_whose_fault_it_is(
+    bench: Bench, kvs: KvsClient, service: Service
+) -> None:
+    """Also who is asked for events that another one has moved."""
+    units(bench, 2)
+    with Service(service.database, log_files=None) as without:
+        poor = without.client()
+        with pytest.raises(ConflictError, match="no shared volume"):
+            poor.cut("one", request(bench))
+        kvs.cut("one", request(bench, keep=2))
+        with pytest.raises(LostEventsError, match="has no shared volume: give it CEREBRO_VOLUMES"):
+            poor.events("one")
+
+
+def test_only_who_leads_cuts(bench: Bench, kvs: KvsClient) -> None:
+    """And only what there is."""
+    units(bench, 1)
+    with pytest.raises(ConflictError, match="has ended"):
+        kvs.cut("one", SegmentRequest(term=bench.term + 1, until=api.MAX_SEQ))
+    with pytest.raises(NotFoundError):
+        kvs.cut("none", request(bench))
+
+
+def test_a_snapshot_is_kept_by_its_format(bench: Bench, kvs: KvsClient, service: Service) -> None:
+    """The newest of a format; of older ones one is left. A damaged one counts as none, and so does one of another
+    format."""
+    units(bench, 1)
+    assert kvs.snapshot("one", "a") is None
+    for seq in range(1, 4):
+        kvs.keep_snapshot("one", seq, "a", bench.term, b"fold %d" % seq)
+    assert kvs.snapshot("one", "a") == b"fold 3"
+    assert kvs.snapshot("one", "b") is None
+    files = sorted((service.database.log_files / "one").glob("*.snapshot"))
+    assert [path.read_bytes() for path in files] == [b"fold 2", b"fold 3"]
+    files[1].write_bytes(b"fold X")
+    assert kvs.snapshot("one", "a") == b"fold 2"
+    files[0].unlink()
+    assert kvs.snapshot("one", "a") is None
+    with pytest.raises(ConflictError):
+        kvs.keep_snapshot("one", 4, "a", bench.term + 1, b"stale")
+
+
+def test_the_clusters_fold_is_kept_too(bench: Bench, kvs: KvsClient) -> None:
+    """By the same rules."""
+    kvs.keep_snapshot("", 1, "a", bench.term, b"cluster")
+    assert kvs.snapshot("", "a") == b"cluster"
+    assert kvs.snapshot("one", "a") is None
+
+
+def test_a_full_volume_moves_nothing(bench: Bench, kvs: KvsClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said, nothing is left of the file, and the log is where it was."""
+    units(bench, 2)
+    before = whole(kvs)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ConflictError, match="nothing was moved"):
+            kvs.cut("one", request(bench))
+    assert kvs.segments("one").segments == ()
+    assert whole(kvs) == before
+    assert kvs.cut("one", request(bench)).moved is not None

@@ -1,0 +1,154 @@
+"""Snapshots of folds: a fold from a snapshot and the rest of the log is that of the whole log; nothing else gets in."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import zlib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.state import ExperimentState
+from cerebro.state.cluster import ClusterState
+from cerebro.state.experiment import fold
+from cerebro.state.snapshots import (
+    DamagedSnapshotError,
+    packed,
+    restored,
+    restored_cluster,
+    snapshot_format,
+    unpacked,
+)
+from tests.state.histories import History
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    at=st.floats(0, 1),
+    validated=st.booleans(),
+    devices=st.integers(1, 3),
+    has_ways=st.booleans(),
+    has_gangs=st.booleans(),
+)
+def test_a_fold_from_a_snapshot_and_the_rest_is_that_of_the_whole_log(
+    seed: int, at: float, validated: bool, devices: int, has_ways: bool, has_gangs: bool
+) -> None:
+    """Of whatever happens in a run, and wherever the snapshot was made; and it can be made again from there."""
+    history = History(
+        Random(seed),
+        validated=validated,
+        epochs=2,
+        devices=devices,
+        models=2 + devices,
+        has_ways=has_ways,
+        workers=3,
+        has_gangs=has_gangs,
+    )
+    for _ in range(120):
+        history.step()
+    cut = round(at * len(history.log))
+    begun = unpacked(packed(fold("one", history.log[:cut])), ExperimentState)
+    for number, event in enumerate(history.log[cut:]):
+        if number == 7:
+            begun = unpacked(packed(begun), ExperimentState)
+        begun.apply(event)
+    assert fold("one", history.log) == history.state
+    assert list(differences(begun, history.state)) == []
+
+
+def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Where two values differ. What is no number is equal to itself here, though it is not the same object."""
+    if type(one) is not type(other):
+        yield where
+    elif is_dataclass(one) and not isinstance(one, type):
+        for field in fields(one):
+            yield from differences(
+                getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}"
+            )
+    elif isinstance(one, dict):
+        if list(one) != list(other):
+            yield f"{where}: keys"
+        for key in one.keys() & other.keys():
+            yield from differences(one[key], other[key], f"{where}[{key}]")
+    elif isinstance(one, list | tuple):
+        if len(one) != len(other):
+            yield f"{where}: length"
+        for number, (each, another) in enumerate(zip(one, other, strict=False)):
+            yield from differences(each, another, f"{where}[{number}]")
+    elif one != other and not (one != one and other != other):
+        yield where
+
+
+def test_what_is_one_object_stays_one() -> None:
+    """An open task is among the tasks of its run: what happens to it is seen in both places."""
+    history = History(Random(4), validated=True, epochs=2)
+    while not history.run.open:
+        history.step()
+    found = unpacked(packed(history.state), ExperimentState).runs[history.run.id]
+    for key, task in found.open.items():
+        assert found.tasks[key] is task
+
+
+class Store:
+    """Holds one snapshot."""
+
+    def __init__(self, content: bytes | None) -> None:
+        self.content = content
+        self.asked: list[tuple[str, str]] = []
+
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        self.asked.append((experiment, of_format))
+        return self.content
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, ("exit 1",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no pickle",
+        zlib.compress(b"no pickle"),
+        zlib.compress(pickle.dumps(Evil())),
+        zlib.compress(pickle.dumps(os.system)),
+        zlib.compress(pickle.dumps(io.BytesIO)),
+        zlib.compress(pickle.dumps(snapshot_format)),
+        zlib.compress(pickle.dumps({"seq": 3})),
+        packed(ExperimentState(name="another")),
+        packed(ExperimentState(name="one"))[:-3],
+    ],
+)
+def test_what_is_no_fold_is_not_believed_and_runs_nothing(content: bytes) -> None:
+    """It costs time: the log is folded from its beginning."""
+    store = Store(content)
+    assert restored(store, "one") == ExperimentState(name="one")
+    assert restored_cluster(store) == ClusterState()
+    assert store.asked == [("one", snapshot_format()), ("", snapshot_format())]
+
+
+def test_a_fold_of_another_kind_is_refused() -> None:
+    """By name."""
+    with pytest.raises(DamagedSnapshotError, match="holds a ClusterState, expected a ExperimentState"):
+        unpacked(packed(ClusterState()), ExperimentState)
+
+
+def test_a_torn_fold_is_not_packed() -> None:
+    """It may hold half an event."""
+    with pytest.raises(ValueError, match="torn"):
+        packed(ExperimentState(name="one", torn="event 4"))
+
+
+def test_the_cluster_is_restored() -> None:
+    """As it was packed."""
+    assert restored_cluster(Store(packed(ClusterState(seq=7)))) == ClusterState(seq=7)
