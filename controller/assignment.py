@@ -53,7 +53,7 @@ def assign(
     """Assignments, and queued units to take back; of a fit that is trained to its end, what is left to be audited.
     `fit`, of `run` or of another run of the experiment, is left as it
     was. `search` is that of `run`, if it has one."""
-    draft = AssignmentDraft(record, state, run, fit, snapshot.now)
+    draft = AssignmentDraft(record, state, run, fit, snapshot)
     if fit is not None and fit.run != run.id:
         fit = None
     for place in snapshot.closed:

@@ -20,7 +20,9 @@ from cerebro.scheduling.dispatch_state import NEVER, Choice, GangMember
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from cerebro.state.workers import knows_fitted, knows_shortage, reads_ragged
 from controller import memory_retries, tasks
+from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch
+from controller.memory_needs import cramped
 from controller.memory_retries import calmest
 from controller.places import Places
 from controller.ready_tasks import made_elsewhere, may_run, ready
@@ -46,12 +48,13 @@ class AssignmentDraft:
         state: ExperimentState,
         run: Run,
         fit: FitDispatch | None,
-        now: float,
+        snapshot: ClusterSnapshot,
     ) -> None:
         self._record, self._state, self.run = record, state, run
         self.alive = [w for w in state.workers.values() if w.is_alive]
         self.places = Places(self.alive)
-        self.barred = memory_retries.barred(state, run, fit, self.places, now)
+        self.barred = memory_retries.barred(state, run, fit, self.places, snapshot)
+        self._cramped = cramped(run, snapshot.workers) if run.exhausted else {}
         plan = run.plan
         made = state.datasets.get(plan.dataset) if plan is not None else None
         self.fitted = made.fitted if made is not None else None
@@ -183,7 +186,8 @@ class AssignmentDraft:
                 if shunned
                 else next(fitting, None)
             )
-        name = calmest(fitting, self.places)
+        short = self._cramped.get(key, frozenset())
+        name = calmest((w for w in fitting if w.name not in short), self.places)
         if name and self.places.load(name):
             self.barred.add(name)
             return None

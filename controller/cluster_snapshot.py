@@ -67,6 +67,23 @@ class WorkerView:
     """Whether its shard volume has room for another copy of a partition, as far as it has told."""
     tasks: tuple[str, ...] = ()
     """What it says it runs, each as `experiment/task`."""
+    memory_bytes: int | None = None
+    """That its processes have for themselves; `None`: not known, or others take of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How much more memory workers may have (`controller.memory_limits`).
+
+    Attributes:
+        most_bytes: that one may be given; 0: all stay as they are.
+        workers: that may have more than they have.
+        problem: why another one may not; for people.
+    """
+
+    most_bytes: int = 0
+    workers: frozenset[str] = frozenset()
+    problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +110,9 @@ class ClusterSnapshot:
     """Workers that are to be given back: they go on, but what only they hold is made on others before."""
     is_filling: bool = False
     """Whether workers are on their way, who may bring back what nobody holds now."""
+    is_awaited: bool = False
+    """Whether more workers were asked for a short while ago, and are not all there."""
+    growth: Growth = Growth()
 
     def gone(self, worker: str) -> Exit:
         """Why a worker that is not among `workers` is not."""
@@ -165,7 +185,17 @@ def worker_view(
         free_bytes=status.checkpoint_free_bytes,
         has_room=_has_room(status),
         tasks=status.tasks,
+        memory_bytes=memory_of(status),
     )
+
+
+def memory_of(status: WorkerStatus) -> int | None:
+    """The limit of its container, as it is now: it may have been changed since the worker registered. Where it has
+    none, that of its node, beyond which nothing fits either. On one machine workers share the memory with all else."""
+    if status.record.pod is None:
+        return None
+    limit = status.usage.memory_limit_bytes if status.usage is not None else None
+    return limit if limit is not None else status.record.memory_bytes
 
 
 def _share(record: WorkerRecord, fleet: Fleet | None, devices: Mapping[str, int]) -> float:

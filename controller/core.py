@@ -8,16 +8,18 @@ at a fraction of what it takes to keep it in step.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
 from cerebro.state import ExperimentState, Run, RunState, TaskKey
-from controller.cluster_snapshot import ClusterSnapshot
+from controller import memory_retries
+from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.decide import Step, decide
 from controller.device_ends import due_s
 from controller.fit_dispatch import FitDispatch
+from controller.memory_needs import to_grow
 from controller.pruning import Pruning
 from controller.searching import EVERYWHERE, Searching
 from controller.unit_times import UnitTimes
@@ -53,6 +55,8 @@ class Core:
         self._fit: FitDispatch | None = None
         self._searching: Searching | None = None
         self._pruning: Pruning | None = None
+        self.views: Mapping[str, WorkerView] = {}
+        """The workers as they were at the newest decision."""
 
     @property
     def fit(self) -> FitDispatch | None:
@@ -160,6 +164,10 @@ class Core:
             self._pruning = Pruning(run)
         return self._pruning
 
+    def to_grow(self, snapshot: ClusterSnapshot, run: Run) -> set[str]:
+        """Workers that are to be given more memory, for tasks of a run that is worked on."""
+        return to_grow(self.state, run, snapshot) if run.exhausted and snapshot.growth.workers else set()
+
     def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:
         """The steps to take now; empty when there is nothing to do but wait.
 
@@ -169,5 +177,8 @@ class Core:
         run = run or next(iter(self.open_runs()), None)
         if run is None:
             return []
+        self.views, fit = snapshot.workers, self.fit
+        if fit is not None:
+            memory_retries.see(self.state.runs[fit.run], fit, self.views)
         search, pruning = self.search_of(run), self._pruning_of(run)
-        return decide(self.record, self.state, run, snapshot, self.fit, search=search, pruning=pruning)
+        return decide(self.record, self.state, run, snapshot, fit, search=search, pruning=pruning)

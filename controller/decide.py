@@ -37,6 +37,7 @@ from controller.cluster_snapshot import REMOVED, SILENT, Absence, ClusterSnapsho
 from controller.fit_dispatch import FitDispatch
 from controller.gangs import out_of_gangs
 from controller.measuring import is_pointless
+from controller.memory_needs import hopeless
 from controller.orchestrator import Exit
 from controller.pruning import Pruning
 from controller.replication import unmakable
@@ -137,8 +138,10 @@ def _go_on(
     if run.state is RunState.PAUSED:
         has_free_space = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
         return [_note(RunResumed(run=run.id))] if has_free_space else []
-    if fit is not None and fit.run == run.id and (hopeless := _out_of_reach(state, run, fit)):
-        return [_note(event) for event in hopeless]
+    if run.exhausted and (given_up := [*hopeless(state, run, snapshot)]):
+        return [_note(event) for event in given_up]
+    if fit is not None and fit.run == run.id and (struck := _out_of_reach(state, run, fit)):
+        return [_note(event) for event in struck]
     return [*assign(record, state, run, fit, snapshot, search=search)]
 
 
@@ -229,6 +232,7 @@ def _take_back(
                 # The lease of the one that leads a gang tells nothing of another one, without which it gets no further.
                 force=how is Liveness.GONE or task.worker != worker.name,
                 loss=exit.kind,
+                limit_bytes=exit.limit_bytes,
             )
 
 

@@ -27,6 +27,7 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
+    TaskGivenUp,
     TaskRevoked,
     TaskStarted,
     TrialsRecalled,
@@ -63,7 +64,9 @@ class FitDispatch:
         ways: by which way the next unit of each model runs on each worker.
         policy: what decides; a plan is followed where there is one.
         memory_retries: model -> its units that ran out of memory and are not done yet: partition -> where it ran.
-        shunned: the same of units that failed of a machine and are not done yet: where it was.
+        cramped: model -> workers that have less memory than one of these units needs, as far as both are known;
+            somebody else keeps it up to date.
+        shunned: the same as `memory_retries` of units that failed of a machine and are not done yet: where it was.
         interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran, or that have
             a savepoint -> until when their model waits for a holder of the partition; 0: not at all.
     """
@@ -88,6 +91,7 @@ class FitDispatch:
         self.gang_size = run.request.gang
         self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
         self.shunned: dict[int, dict[int, frozenset[int]]] = {}
+        self.cramped: dict[int, frozenset[int]] = {}
         self.interrupted: dict[tuple[int, int, int], float] = {}
         self._is_holding_known = True
         held = self._held(state)
@@ -225,7 +229,14 @@ class FitDispatch:
                 event.run == self.run
             ):
                 self._steer(state.runs[self.run], event.model)
-            case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
+            case (
+                TaskAssigned()
+                | TaskStarted()
+                | TaskCommitted()
+                | TaskFailed()
+                | TaskRevoked()
+                | TaskGivenUp()
+            ):
                 key = TaskKey.parse(event.task)
                 if key.run == self.run and key.model is not None:
                     self._task(state, event, key, key.model)

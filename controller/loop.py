@@ -23,11 +23,13 @@ from cerebro.contract.events import ForecastMade, RunFinished, RunPaused
 from cerebro.errors import ConflictError, RetryableError, UnreadableError, UnreadableLedgerError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.search.questions import drawable
-from cerebro.state import ExperimentState, RunState
+from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state.goals import goal_of
 from cerebro.state.snapshots import restored
 from controller.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
 from controller.brain.brain import Brain
+from controller.brain.rest import RestRules
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 from controller.decide import Step
@@ -64,6 +66,8 @@ _DECISION_INTERVAL_S = 0.025
 
 _STAND_BY_S = 10.0
 """A controller that cannot read the cluster's log leaves the leadership to others for so long."""
+
+_NO_WORKERS = "all workers are given back; have some come, by `cerebro scale`, and resume it"
 
 _TOLD_EVERY = 1_000
 """Events after which the keeper of logs is told how far one is."""
@@ -106,10 +110,24 @@ class Controller:
         self._led_until = 0.0
         self._decided = 0.0
         self._queue_read = -settings.tick_s
+        self._queued: int | None = None
+        """Runs in the queue, when it was read last; `None` before."""
         self._observer = observer
         self._deletion = Deletion(kvs, settings.volumes, self._forget, self._renew)
         self._pruned = PrunedFiles(settings.volumes, self._leads_for_certain)
-        self._membership = Membership(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
+        self._membership = Membership(
+            kvs,
+            orchestrator,
+            lease_s=settings.lease_s,
+            tick_s=settings.tick_s,
+            most_memory=settings.most_memory,
+            rest=RestRules(
+                is_on=settings.brain == "act" and orchestrator is not None,
+                idle_s=settings.idle_s,
+                least=settings.least_workers,
+                most=settings.most_workers,
+            ),
+        )
         self._ledger, self._machines = Ledger(kvs), Machines(kvs)
         self._reading = LogReading(observer, self._metrics)
         self._isolation = Isolation(
@@ -131,7 +149,7 @@ class Controller:
                 if not self._lead():
                     self.stop.wait(self._settings.tick_s)
                     continue
-                self._membership.tend()
+                self._membership.tend(is_running=self._is_running())
                 self._deletion.tend(self._term)
                 self._admit()
                 self._turn()
@@ -178,6 +196,7 @@ class Controller:
         self._queue_read = now
         opened, queue = self._experiments.opened, self._kvs.queued()
         self._told_before = queue.attended
+        self._queued = len(queue.runs)
         waiting = set[RunRef]()
         for name, each in [*opened.items()]:
             found = self._isolation.attempt(name, each.core.waiting, frozenset[str]())
@@ -264,6 +283,7 @@ class Controller:
             self._keeper.tell("", Progress(seq=self._ledger.state.seq, grows=True))
         snapshot = self._ledger.on(snapshot)
         unready = self._experiments.unready()
+        self._rest(is_known=not (unready or is_reading))
         if unready or sum(len(each.runs) for each in overviews) != 1:
             self._look_ahead_no_more()
         has_changed = self._round(snapshot, is_whole=not unready)
@@ -276,6 +296,35 @@ class Controller:
         if not self._experiments.opened:
             wait_s *= 2
         self._watch(cores, 0.0 if is_reading else wait_s)
+
+    def _running(self) -> list[tuple[Core, Run]]:
+        """Runs that are worked on, have begun, and are not paused."""
+        return [(core, run) for core, run in self._experiments.open_runs() if run.state is RunState.RUNNING]
+
+    def _is_running(self) -> bool:
+        """Whether a run may be under way: one is, or its log is yet to be read."""
+        is_known = self._queued is not None and not any(
+            each.is_behind for each in self._experiments.opened.values()
+        )
+        return bool(self._running()) or not is_known
+
+    def _rest(self, *, is_known: bool) -> None:
+        """Have as many workers as the use of the cluster asks for, and pause runs if none of them is to have any.
+
+        Args:
+            is_known: whether the logs of all experiments that are worked on are read.
+        """
+        if self._membership.is_pausing:
+            for core, run in self._running():
+                pause = api.Note(event=RunPaused(run=run.id, reason=_NO_WORKERS))
+                self._isolation.attempt(core.state.name, partial(self._perform, core, [pause]), False)
+            return
+        open_runs = [*self._experiments.open_runs()]
+        used = [run for _, run in open_runs if run.state is not RunState.PAUSED]
+        is_used = bool(used) or not is_known or (self._queued or 0) > len(open_runs)
+        bounds = [found for run in used if run.kind == "fit" and (found := goal_of(run).workers) is not None]
+        least, most = max((b[0] for b in bounds), default=1), max((b[1] for b in bounds), default=1000)
+        self._membership.rest(is_used=is_used, bounds=(least, max(least, most)))
 
     def _tend_machines(self, overviews: Iterable[Overview]) -> bool:
         """Do what is to be done about broken machines; whether anything was."""
@@ -352,9 +401,10 @@ class Controller:
             # Nobody looks after a run that has ended.
             steps = [step for step in steps if not _is_end(step)]
         steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
+        self._membership.limits.grow(core.to_grow(snapshot, run))
         self._trials.keep(core.state.name, run)
         if not steps and run.state is RunState.QUEUED and run.plan is None:
-            steps = self._plans.steps(core, run)
+            steps = self._plans.steps(core, run, is_awaited=snapshot.is_awaited)
         if not any(isinstance(step, api.Note) for step in steps):
             steps += self._draws.steps(core, run)
         has_changed, open_runs = False, self._experiments.open_runs()
@@ -372,7 +422,8 @@ class Controller:
             return None
         ahead = self._brain.look(core, self._reading.now(), self._membership.seen)
         if ahead is not None and ahead.asked_for is not None:
-            has_asked = self._membership.ask_for(ahead.asked_for, f"{core.state.name}/{ahead.run}")
+            reason = f"by the forecast of {core.state.name}/{ahead.run}"
+            has_asked = self._membership.ask_for(ahead.asked_for, reason)
             return ahead if has_asked else ahead.model_copy(update={"asked_for": None})
         return ahead
 

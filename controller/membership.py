@@ -12,12 +12,15 @@ import math
 import time
 
 from cerebro.contract.health import HealthAnswer
-from cerebro.contract.records import SizeRequest, Troubles, WorkerStatus
+from cerebro.contract.records import BRAIN, SizeRequest, Troubles, WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
 from cerebro.runtime.kvs import KvsClient
+from controller.arrivals import Arrivals
 from controller.brain.brain import Seen
+from controller.brain.rest import Rest, RestRules, Wish
 from controller.cluster_snapshot import ClusterSnapshot, are_coming, trained_on, worker_view
 from controller.health import left_out, suspects
+from controller.memory_limits import MemoryLimits
 from controller.orchestrator import Fleet, Orchestrator
 
 log = logging.getLogger(__name__)
@@ -27,12 +30,8 @@ NO_MANAGER = (
     "without CEREBRO_SERVER"
 )
 
-BRAIN = "brain"
-"""Who asks for workers, where no person does."""
-
-_FILLING_S = 60.0
-"""So long after their number was changed, or one went, workers that are still to come are waited for before anything is
-made anew. A pod whose image is on its node takes a few seconds; one that takes longer is not worth standing still."""
+_AGAIN_S = 30.0
+"""Before the brain asks for the same number once more, which the cluster manager has not told of yet."""
 
 
 class Membership:
@@ -42,22 +41,43 @@ class Membership:
         orchestrator: the cluster manager, if there is one.
         lease_s: a worker silent for longer is lost.
         tick_s: longest time between two looks at the registrations.
+        most_memory: bytes that the memory of a worker may be raised to; 0: it stays as it is.
+        rest: whether workers are given back while nobody uses them.
+
+    Attributes:
+        limits: the memory of the workers' pods.
     """
 
     def __init__(
-        self, kvs: KvsClient, orchestrator: Orchestrator | None, *, lease_s: float, tick_s: float
+        self,
+        kvs: KvsClient,
+        orchestrator: Orchestrator | None,
+        *,
+        lease_s: float,
+        tick_s: float,
+        most_memory: int = 0,
+        rest: RestRules | None = None,
     ) -> None:
         self._kvs, self._orchestrator = kvs, orchestrator
         self._lease_s, self._tick_s = lease_s, tick_s
+        self.limits = MemoryLimits(orchestrator, most_memory)
         self._workers: tuple[WorkerStatus, ...] = ()
         self._health = HealthAnswer()
         self._read_at = self._tended_at = -tick_s
         self._reachable_since = time.monotonic()
         self._told: Troubles | None = None
         self._may_have_request = True
-        self._filling: tuple[int, float] | None = None
-        """How many pods are wanted, and since when some of them are to come."""
+        self._arrivals = Arrivals()
+        self._rest_rules = rest or RestRules()
+        self._rest, self._is_recalled = Rest(self._rest_rules), False
+        """And whether it knows what another controller has told of it."""
+        self._is_pausing = False
+        self._wished: tuple[Wish | None, float] = (None, -math.inf)
+        """What was asked for last because of use or disuse, and when."""
+        self._fell: tuple[int, str] | None = None
+        """The number that was made of one for which there are no nodes, and what is told of it."""
         self._now = 0.0
+        self._is_used = False
         self._size: int | None = None
         """Pods that were wanted when that was looked at last."""
         self._chosen_at, self._changed_at = -math.inf, -math.inf
@@ -68,7 +88,13 @@ class Membership:
     def take_over(self) -> None:
         """The leadership is new: somebody else may have told other things meanwhile, and a person chosen a size."""
         self._told, self._size, self._own = None, None, None
+        self._arrivals, self._is_recalled = Arrivals(), False
         self.hear()
+
+    def _recall(self) -> None:
+        if not self._is_recalled:
+            self._rest = Rest(self._rest_rules, before=self._kvs.troubles().before_rest)
+            self._is_recalled = True
 
     def hear(self) -> None:
         """The cluster sent a notification: workers came or went, or somebody asks for something."""
@@ -90,9 +116,12 @@ class Membership:
             RetryableError: the store is away.
         """
         self._now = now
+        self._recall()
         self._read()
         fleet = self._fleet()
         self._see_size(fleet)
+        is_waking = fleet is not None and self._rest.is_waking(fleet.size)
+        self._arrivals.see(self._workers, fleet, time.monotonic(), is_waking=is_waking)
         reachable_s = time.monotonic() - self._reachable_since
         devices, out = trained_on(self._workers), left_out(self._workers, self._health)
         return ClusterSnapshot(
@@ -110,7 +139,9 @@ class Membership:
             },
             left_out={s.record.worker: out[s.record.worker] for s in self._workers if s.record.worker in out},
             suspects=suspects(self._workers, self._health, now),
-            is_filling=self._is_filling(fleet),
+            is_filling=self._arrivals.is_filling,
+            is_awaited=self._arrivals.is_awaited,
+            growth=self.limits.look(self._workers, fleet),
         )
 
     @property
@@ -123,15 +154,6 @@ class Membership:
         """What was known of their machines then."""
         return self._health
 
-    def _is_filling(self, fleet: Fleet | None) -> bool:
-        if fleet is None or not are_coming(self._workers, fleet):
-            self._filling = None
-            return False
-        now = time.monotonic()
-        if self._filling is None or self._filling[0] != fleet.size:
-            self._filling = (fleet.size, now)
-        return now - self._filling[1] < _FILLING_S
-
     def _see_size(self, fleet: Fleet | None) -> None:
         """Whoever changes the number of pods without the brain is a person. So is, to a controller that has just taken
         over, who chose the present one: it cannot know."""
@@ -139,6 +161,8 @@ class Membership:
             return
         if fleet.size != self._own:
             self._chosen_at = self._now
+        if self._fell is not None and self._fell[0] == self._size:
+            self._fell = None
         self._size = fleet.size
 
     def seen(self) -> Seen:
@@ -170,8 +194,41 @@ class Membership:
             for record in here
         )
 
-    def ask_for(self, workers: int, run: str) -> bool:
-        """Ask for so many workers, for a run; false where a person's request waits for the cluster manager.
+    def rest(self, *, is_used: bool, bounds: tuple[int, int] | None = None) -> None:
+        """Give workers back while nobody uses the cluster, have them come again when somebody does, and be content with
+        those that find a node.
+
+        Args:
+            is_used: whether a run is open that is not paused.
+            bounds: fewest and most workers that the runs ask for.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        fleet = self._fleet()
+        if fleet is None:
+            return
+        stalled = self._arrivals.stalled()
+        wish = self._rest.look(
+            self._now,
+            size=fleet.size,
+            is_used=is_used,
+            is_awaited=self._arrivals.is_awaited,
+            chosen_at=self._chosen_at,
+            bounds=bounds,
+            stalled=stalled,
+        )
+        self._is_used = is_used
+        if wish is None or (wish == self._wished[0] and self._now - self._wished[1] < _AGAIN_S):
+            return
+        self._wished = wish, self._now
+        if self.ask_for(wish.workers, wish.reason) and stalled is not None and wish.reason == stalled[1]:
+            self._chosen_at = self._now  # what found no node is not asked for again at once
+            self._fell = wish.workers, f"{wish.workers} of {fleet.size} workers are wanted now: {wish.reason}"
+
+    def ask_for(self, workers: int, reason: str) -> bool:
+        """Ask for so many workers, for people with the reason; false where a person's request waits for the cluster
+        manager.
 
         Raises:
             RetryableError: the store is away.
@@ -181,12 +238,20 @@ class Membership:
             log.info("no %s workers are asked for: %s has asked for %s", workers, waiting.by, waiting.workers)
             return False
         self._own, self._changed_at = workers, self._now
-        self._kvs.request_size(SizeRequest(workers=workers, by=BRAIN, reason=f"by the forecast of {run}"))
+        self._kvs.request_size(SizeRequest(workers=workers, by=BRAIN, reason=reason))
         self._may_have_request = True
         return True
 
-    def tend(self) -> None:
+    @property
+    def is_pausing(self) -> bool:
+        """Whether runs are to be paused, because all workers are to be given back."""
+        return self._is_pausing
+
+    def tend(self, *, is_running: bool = False) -> None:
         """Keep the number of workers as it was asked for, once per tick. Only the controller that leads calls it.
+
+        Args:
+            is_running: whether a run may have begun that is not paused.
 
         Raises:
             RetryableError: the store is away.
@@ -194,8 +259,9 @@ class Membership:
         now = time.monotonic()
         if now - self._tended_at < self._tick_s:
             return
+        self._recall()
         self._tended_at = now
-        self._resize()
+        self._resize(is_running)
         fleet = self._fleet()
         if fleet is not None:
             self._read()
@@ -211,12 +277,24 @@ class Membership:
     def _fleet(self) -> Fleet | None:
         return self._orchestrator.fleet() if self._orchestrator else None
 
-    def _resize(self) -> None:
+    def _resize(self, is_running: bool) -> None:
         if not self._may_have_request:
             return
         request = self._kvs.size_request()
         self._may_have_request = request is not None and not request.problem
+        self._is_pausing = False
         if request is None or request.problem:
+            return
+        if (
+            request.by == BRAIN
+            and request.workers < (self._size or 0)
+            and self._is_used
+            and not request.workers
+        ):
+            self._kvs.withdraw_size_request(request.workers)  # somebody has requested a run meanwhile
+            return
+        if not request.workers and request.pause and is_running:
+            self._is_pausing = True
             return
         try:
             problem = self._apply(request)
@@ -267,8 +345,16 @@ class Membership:
                 log.info("removed %s: its pod %s is no longer wanted", status.record.worker, pod.name)
             self._read_at = -self._tick_s
 
+    def _told_of_fall(self, size: int) -> str:
+        """Why there are fewer than were asked for, until another number is chosen."""
+        return self._fell[1] if self._fell is not None and self._fell[0] == size else ""
+
     def _tell_troubles(self, fleet: Fleet) -> None:
-        troubles = Troubles(pods=fleet.troubles())
+        troubles = Troubles(
+            pods=fleet.troubles(),
+            note=self._arrivals.told or self._rest.told(fleet.size) or self._told_of_fall(fleet.size),
+            before_rest=self._rest.before,
+        )
         if troubles != self._told:
             self._kvs.set_troubles(troubles)
             self._told = troubles

@@ -12,20 +12,36 @@ from collections.abc import Iterable, Iterator
 
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Run, RunState, Worker
+from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch
+from controller.memory_needs import Views, cramped
 from controller.places import Places
 from controller.ready_tasks import may_run, ready
 
 
-def barred(state: ExperimentState, run: Run, fit: FitDispatch | None, places: Places, now: float) -> set[str]:
+def see(run: Run, fit: FitDispatch, views: Views) -> None:
+    """Have the dispatch state of `run` know which workers have too little memory for a model, as they are now."""
+    found: dict[int, frozenset[int]] = {}
+    for key, names in cramped(run, views).items() if run.exhausted else ():
+        if key.kind == "train":
+            model = fit.model(key.model or "")
+            known = frozenset(fit.worker(name) for name in names if name in fit.workers)
+            found[model] = found.get(model, frozenset()) | known
+    fit.cramped = found
+
+
+def barred(
+    state: ExperimentState, run: Run, fit: FitDispatch | None, places: Places, snapshot: ClusterSnapshot
+) -> set[str]:
     """Workers that `run` gives nothing now: they have a task that must be alone, or are kept free for one of another
     run. Which ones are kept free for its own tasks is seen when they are given out.
 
     Args:
         fit: the dispatch state of the experiment's fit run, if there is one.
         places: of the workers that are alive.
-        now: the time that an event would have.
+        snapshot: the workers as they are.
     """
+    now, views = snapshot.now, snapshot.workers
     found = {
         task.worker or ""
         for each in state.open_runs()
@@ -37,12 +53,12 @@ def barred(state: ExperimentState, run: Run, fit: FitDispatch | None, places: Pl
         found |= {fit.workers[running[model].worker] for model in fit.memory_retries if model in running}
     others = [each for each in state.going_on() if each.state is RunState.RUNNING]
     if len(others) > 1 or run not in others:
-        is_waiting = next(waiting(state, run, fit, now), None) is not None
+        is_waiting = next(waiting(state, run, fit, now, views), None) is not None
         for other in others:
             if other is run and is_waiting:
                 break
             if other is not run:
-                for able in waiting(state, other, fit, now):
+                for able in waiting(state, other, fit, now, views):
                     found |= {calmest((w for w in able if w.name not in found), places)} - {""}
     return found
 
@@ -55,12 +71,15 @@ def calmest(workers: Iterable[Worker], places: Places) -> str:
 def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
     """Workers that hold what an idle model has yet to visit, and that it may go to.
 
-    Not those where a unit of it ran out of memory, or failed of the machine, while another one could take it; and while
-    an interrupted unit of it has a holder, or waits for one, no others, so that it is idle when the holder is.
+    Not those that have less memory than a unit of it needs; nor those where one ran out of it, or failed of the
+    machine, while another one could take it; and while an interrupted unit of it has a holder, or waits for one, no
+    others, so that it is idle when the holder is.
     """
     dispatch_state = fit.dispatch_state
     open_, times = dispatch_state.open[model], dispatch_state.time[model]
     found = {w for w, held in enumerate(dispatch_state.held) if held & open_ and times[w] != NEVER}
+    # Also if that leaves none: who has enough is away then, or the unit is about to be given up.
+    found -= fit.cramped.get(model, frozenset())
     tried_at = {
         worker
         for kept in (fit.memory_retries, fit.shunned)
@@ -79,14 +98,18 @@ def allowed(fit: FitDispatch, model: int, now: float) -> set[int]:
     return found
 
 
-def waiting(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> Iterator[list[Worker]]:
+def waiting(
+    state: ExperimentState, run: Run, fit: FitDispatch | None, now: float, views: Views
+) -> Iterator[list[Worker]]:
     """Of each task of the run that waits to be alone on a worker: the workers that could take it."""
     if not run.exhausted:
         return
     alive = [worker for worker in state.workers.values() if worker.is_alive]
+    short = cramped(run, views)
     for key in ready(run):
         if run.task(key).exhausted:
-            yield [worker for worker in alive if may_run(state, run, worker, key)]
+            lacking = short.get(key, frozenset())
+            yield [w for w in alive if may_run(state, run, w, key) and w.name not in lacking]
     if fit is None or fit.run != run.id:
         return
     for model in fit.memory_retries:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cerebro.contract.tasks import FailureKind
 
@@ -21,10 +21,19 @@ class Exit:
         reason: for people: names what happened, and what to do where something can be done.
         kind: how a task that ran there counts: `PREEMPTED` (taken away: not at all), `OUT_OF_MEMORY` (a failed
             attempt), `CRASH` (a lost worker).
+        limit_bytes: of `OUT_OF_MEMORY`: its own limit, which it had used up. 0: it has none, or its machine ran short.
     """
 
     reason: str
     kind: FailureKind
+    limit_bytes: int = 0
+
+
+class Memory(NamedTuple):
+    """What a container asks for, and what it may use; bytes. What it asks for is 0 if that is not said."""
+
+    request: int
+    limit: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +49,11 @@ class Pod:
         ended: container -> how its process ended, where none runs now although the pod lives: it waits to be started
             again.
         trouble: why it does not run yet (image cannot be pulled, no node fits); empty while there is nothing to say.
+        is_pending: it is that no node fits: one may be on its way.
         gpus: number of GPUs its containers were granted.
+        memory: container -> its memory request and limit in bytes, of those that have a limit.
+        unresized: why its containers are not given the resources that they were asked to be given; empty while there is
+            nothing to say.
     """
 
     uid: str
@@ -49,7 +62,10 @@ class Pod:
     exits: Mapping[str, Exit] = field(default_factory=dict)
     ended: Mapping[str, Exit] = field(default_factory=dict)
     trouble: str = ""
+    is_pending: bool = False
     gpus: int = 0
+    memory: Mapping[str, Memory] = field(default_factory=dict)
+    unresized: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +92,7 @@ class Fleet:
 
 
 class Orchestrator(Protocol):
-    """A cluster manager. Neither method waits for the network longer than a request takes."""
+    """A cluster manager. No method waits for the network longer than a request takes."""
 
     def fleet(self) -> Fleet | None:
         """The pods as last heard; `None` while that may be out of date: then silence alone tells of lost workers."""
@@ -88,5 +104,14 @@ class Orchestrator(Protocol):
         Raises:
             RetryableError: the cluster manager does not answer now.
             ClusterError: it refuses; says why.
+        """
+        ...
+
+    def resize(self, pod: str, container: str, memory: Memory) -> None:
+        """Give a container of a pod more memory, while it runs.
+
+        Raises:
+            RetryableError: the cluster manager does not answer now.
+            ClusterError: it refuses, or cannot do such a thing; says why.
         """
         ...

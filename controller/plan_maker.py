@@ -68,8 +68,14 @@ class PlanMaker:
         self._volumes = volumes
         self._begun: dict[RunRef, _Begun] = {}
 
-    def steps(self, core: Core, run: Run) -> list[Step]:
-        """That a queued run is planned, or cannot be. None while its plan is made, or while no worker is there."""
+    def steps(self, core: Core, run: Run, *, is_awaited: bool = False) -> list[Step]:
+        """That a queued run is planned, or cannot be. None while its plan is made, or while no worker is there.
+
+        Args:
+            is_awaited: workers are on their way; data is cut for all of them.
+        """
+        if is_awaited and run.kind == "etl":
+            return []
         weights = etl_weights(core.state)
         able = weights if run.kind == "etl" else [w for w in core.state.workers.values() if w.is_alive]
         if not able:

@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cerebro.errors import ClusterError
-from cerebro.runtime.numeric_settings import LEASE_S, MOST_WORKERS, OPEN_RUNS, brain_mode, real, whole
+from cerebro.runtime.numeric_settings import (
+    IDLE_S,
+    LEASE_S,
+    LEAST_WORKERS,
+    MOST_WORKERS,
+    OPEN_RUNS,
+    brain_mode,
+    most_memory,
+    real,
+    whole,
+)
 from cerebro.runtime.volumes import Volumes
 
 
@@ -32,6 +42,11 @@ class Settings:
             forecasts are told, and what another number would change; nobody's money is spent.
         most_workers: that the brain may ask for (``CEREBRO_MOST_WORKERS``); 0: it is not said, and it acts only for
             runs that say how many they may have.
+        idle_s: after so long without a run all but `least_workers` are given back, where the brain acts
+            (``CEREBRO_IDLE_S``). 1800 s: shorter pauses between runs cost more than they save.
+        least_workers: that stay then (``CEREBRO_LEAST_WORKERS``); 0: none.
+        most_memory: bytes that the memory limit of a worker's container may be raised to in its pod, where a unit has
+            too little (``CEREBRO_MOST_MEMORY``); 0: it stays as it is.
         worker_set: name of the workers' StatefulSet (``CEREBRO_WORKER_SET``); empty: workers are not Kubernetes pods.
         namespace: of that StatefulSet (``CEREBRO_NAMESPACE``); empty: the pod's own.
     """
@@ -46,6 +61,9 @@ class Settings:
     holder: str
     brain: str = "advise"
     most_workers: int = 0
+    idle_s: float = 1800.0
+    least_workers: int = 1
+    most_memory: int = 0
     worker_set: str = ""
     namespace: str = ""
 
@@ -67,6 +85,9 @@ class Settings:
             holder=environment.get("CEREBRO_HOLDER") or socket.gethostname(),
             brain=brain_mode(environment),
             most_workers=whole(MOST_WORKERS, environment, 0),
+            idle_s=real(IDLE_S, environment, 1800.0),
+            least_workers=whole(LEAST_WORKERS, environment, 1),
+            most_memory=most_memory(environment) or 0,
             worker_set=environment.get("CEREBRO_WORKER_SET", ""),
             namespace=environment.get("CEREBRO_NAMESPACE", ""),
         )

@@ -41,6 +41,9 @@ was asked to end, the disk was full, or the checkpoint that the task should star
 strikes off the way by which the unit ran (the technique does not apply to the model, or memory ran out), and another
 way is left. Otherwise it leads to *failed*.
 
+`TaskGivenUp` says that no worker has the memory that the task needs ([decision
+64](decisions/0064-memory-that-a-unit-needs.md)).
+
 Two arrows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the unit
 that wrote the checkpoint is repeated. `PartitionWanted`: a training partition that was made within a run for models
 is needed once more.

@@ -76,7 +76,9 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
         return table | {"event": _json(TaskAsked(**named, reason=step.reason))}
     return table | {
         "force": step.force,
-        "event": _json(TaskRevoked(**named, reason=step.reason, loss=step.loss)),
+        "event": _json(
+            TaskRevoked(**named, reason=step.reason, loss=step.loss, limit_bytes=step.limit_bytes)
+        ),
     }
 
 

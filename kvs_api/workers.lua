@@ -75,6 +75,10 @@ function calls.size()
   local known = redis.call('GET', request.size)
   local asked = known and cjson.decode(known).workers
   if request.answers and asked ~= request.workers then return {outdated = true} end
+  if request.unless_open then
+    local open = redis.call('LRANGE', request.queue, 0, -1)
+    if #open > 0 then return {open = open} end
+  end
   if not request.record then
     redis.call('DEL', request.size)
     return {seq = 0}

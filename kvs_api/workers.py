@@ -11,6 +11,7 @@ from cerebro import errors
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import (
+    BRAIN,
     Holding,
     SizeRequest,
     Troubles,
@@ -18,6 +19,7 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
     WorkerUsage,
+    no_workers_for,
 )
 from kvs_api import keys, steps
 from kvs_api.database import seq_of, text, translated
@@ -190,17 +192,30 @@ class WorkerStore(QuotaStore):
         return None if content is None else SizeRequest.model_validate_json(content)
 
     def request_size(self, request: SizeRequest) -> None:
-        """Replace the request; one with a `problem` is an answer, and replaces only the request that it answers."""
-        self._size(request.workers, record=request.model_dump_json(), answers=bool(request.problem))
+        """Replace the request; one with a `problem` is an answer, and replaces only the request that it answers.
+
+        Raises:
+            ConflictError: there is no such request; or none are asked for while runs are open, which are to be paused
+                or to end first. The controller knows which of them are paused, and looks itself.
+        """
+        is_answer = bool(request.problem)
+        is_checked = not (request.workers or request.pause or is_answer or request.by == BRAIN)
+        found = self._size(
+            request.workers, record=request.model_dump_json(), answers=is_answer, unless_open=is_checked
+        )
+        if affected := found.get("open"):
+            raise errors.ConflictError(no_workers_for(affected))
 
     def withdraw_size_request(self, workers: int) -> None:
         """Take the request for so many workers away; another one stays."""
         self._size(workers, answers=True)
 
-    def _size(self, workers: int, **fields: Any) -> None:
-        call = {"call": "size", "size": keys.SIZE, "cluster": keys.CLUSTER, "workers": workers}
-        if "outdated" in self._run(call | fields):
+    def _size(self, workers: int, **fields: Any) -> dict[str, Any]:
+        names = {"size": keys.SIZE, "cluster": keys.CLUSTER, "queue": keys.QUEUE}
+        found = self._run({"call": "size", "workers": workers} | names | fields)
+        if "outdated" in found:
             raise errors.ConflictError(f"there is no request for {workers} workers any more")
+        return found
 
     def troubles(self) -> Troubles:
         """Why workers do not start; none if nobody has said so."""

@@ -38,12 +38,21 @@ def register(commands: Any, common: argparse.ArgumentParser, number: Callable[[s
 
     Args:
         common: parser of the options that all commands on a local cluster have.
-        number: reads a whole number from 1.
+        number: reads a whole number from 1, or raises.
     """
     scale = commands.add_parser(
         "scale", parents=[common], help="change the number of workers, also during a run"
     )
-    scale.add_argument("--workers", type=number, required=True, metavar="N", help="the number of workers")
+    scale.add_argument(
+        "--workers",
+        type=lambda text: 0 if text == "0" else number(text),
+        required=True,
+        metavar="N",
+        help="the number of workers; 0, in a cluster with a cluster manager: none",
+    )
+    scale.add_argument(
+        "--pause", action="store_true", help="with 0 workers: pause the runs that are open first"
+    )
     scale.add_argument(
         "--timeout", type=float, default=300.0, metavar="S", help="seconds to wait for them (default: 300)"
     )
@@ -61,11 +70,17 @@ def run_scale(options: argparse.Namespace) -> int:
         raise ClusterError(
             f"{options.workers} workers are more than Cerebro runs with: at most {MAX_WORKERS}"
         )
+    if options.pause and options.workers:
+        raise ClusterError("--pause is for `--workers 0`: with workers there is nothing to pause runs for")
     if options.home or not os.environ.get("CEREBRO_SERVER"):
+        if not options.workers:
+            raise ClusterError(
+                "a cluster on one machine has at least one worker: `cerebro down` ends all of it"
+            )
         _scale_here(options.home, options.workers, options.timeout)
     else:
         kvs = cluster_client(options.home)
-        request_size(kvs, options.workers, by=getpass.getuser())
+        request_size(kvs, options.workers, by=getpass.getuser(), pause=options.pause)
         await_workers(kvs, options.workers, timeout_s=options.timeout, say=_say)
     _say(f"There {'is 1 worker' if options.workers == 1 else f'are {options.workers} workers'} now.")
     return 0
@@ -130,16 +145,22 @@ def _forget(kvs: KvsClient, status: WorkerStatus) -> bool:
 # --- in a cluster --------------------------------------------------------------------------------
 
 
-def request_size(kvs: KvsClient, workers: int, *, by: str, timeout_s: float = TAKE_UP_S) -> None:
+def request_size(
+    kvs: KvsClient, workers: int, *, by: str, pause: bool = False, timeout_s: float = TAKE_UP_S
+) -> None:
     """Ask for so many workers; returns when the cluster manager has been told.
 
+    Args:
+        pause: of none: have open runs paused first.
+
     Raises:
+        ConflictError: none are asked for, and runs are open; says which.
         ClusterError: it refuses, somebody else asked for another number meanwhile, or nobody took the request up, which
             is then taken back.
     """
     from cerebro.contract.records import SizeRequest
 
-    kvs.request_size(SizeRequest(workers=workers, by=by))
+    kvs.request_size(SizeRequest(workers=workers, by=by, pause=pause))
     deadline = time.monotonic() + timeout_s
     while (pending := kvs.size_request()) is not None:
         if pending.workers != workers:

@@ -116,12 +116,14 @@ class _Found:
         states: of experiments, in a word.
         lost: workers that a log calls lost.
         logs: of experiments with an open run.
+        note: on the number of workers (`Troubles.note`).
     """
 
     workers: Sequence[WorkerStatus]
     experiments: Sequence[ExperimentSummary]
     queue: QueueAnswer
     troubles: Mapping[str, str]
+    note: str
     health: HealthAnswer
     states: Mapping[str, str]
     lost: Mapping[str, Worker]
@@ -133,11 +135,13 @@ def _found(kvs: KvsClient) -> _Found:
     workers, experiments, queue = kvs.workers(), kvs.experiments(), kvs.queued()
     lost: dict[str, Worker] = {}
     logs: dict[str, FollowedLog] = {}
+    troubles = kvs.troubles()
     return _Found(
         workers=workers,
         experiments=experiments,
         queue=queue,
-        troubles=kvs.troubles().pods,
+        troubles=troubles.pods,
+        note=troubles.note,
         health=kvs.workers_health(),
         states=states_of(kvs, experiments, lost, logs),
         lost=lost,
@@ -153,7 +157,8 @@ def store_lines(kvs: KvsClient) -> list[str]:
     except CerebroError as problem:
         return ["", f"Workers and experiments are not known: {problem}"]
     words = {name: worker.lost for name, worker in found.lost.items()}
-    late = [f"  {pod} does not start: {why}" for pod, why in sorted(found.troubles.items())]
+    late = [f"  {found.note}"] if found.note else []
+    late += [f"  {pod} does not start: {why}" for pod, why in sorted(found.troubles.items())]
     return [
         "",
         *worker_lines(found.workers, words, found.troubles, found.health),

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from cerebro.cloud.names import CLUSTER_TAG, CONTROL_GROUP, FINGERPRINT, ZONES_TAG
 from cerebro.errors import ClusterFileError
@@ -34,11 +34,26 @@ class WorkerGroup(Part):
     name: Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
     instance_type: str
     count: Annotated[int, Field(ge=1, le=1000)]
+    fallbacks: Annotated[list[str], Field(max_length=19)] = Field(default_factory=list)
+    """Instance types to take where AWS has none of the first: on demand in this order, as spot whichever it has most
+    of. Workers run on the smallest, and all have the GPUs."""
     spot: bool = False
     gpus: Annotated[int, Field(ge=0, le=16)] = 0
     """GPUs of a worker; at most what the instance type has."""
     root_gib: Gib = 100
     """GiB of a node's root volume; the worker image with CUDA takes about 15 of them."""
+
+    @property
+    def types(self) -> list[str]:
+        """Instance types, the first one first."""
+        return [self.instance_type, *self.fallbacks]
+
+    @model_validator(mode="after")
+    def _names_each_once(self) -> WorkerGroup:
+        twice = sorted({name for name in self.types if self.types.count(name) > 1})
+        if twice:
+            raise ValueError(f"names {twice[0]} twice: `fallbacks` are other types than `instance_type`")
+        return self
 
 
 class Storage(Part):
@@ -133,7 +148,7 @@ class ClusterFile(Part):
     @property
     def instance_types(self) -> list[str]:
         """Each once, sorted."""
-        return sorted({group.instance_type for group in self.nodes.values()})
+        return sorted({kind for group in self.nodes.values() for kind in group.types})
 
     @field_validator("kubernetes", mode="before")
     @classmethod

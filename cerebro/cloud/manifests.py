@@ -62,7 +62,7 @@ def _group(group: WorkerGroup) -> dict[str, Any]:
     present = {f"{_GPU}.present": "true"} if group.gpus else {}
     return {
         "name": group.name,
-        "instanceType": group.instance_type,
+        **({"instanceTypes": group.types} if group.fallbacks else {"instanceType": group.instance_type}),
         "maxSize": group.count,
         "desiredCapacity": group.count,
         "spot": group.spot,

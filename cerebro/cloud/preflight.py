@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from cerebro.cloud.aws import Aws, AwsError
-from cerebro.cloud.clusterfile import ClusterFile
+from cerebro.cloud.clusterfile import ClusterFile, WorkerGroup
 from cerebro.cloud.manifests import data
 from cerebro.cloud.runner import Runner
 from cerebro.cloud.site import Site
@@ -93,9 +93,10 @@ def _check_account(site: Site, world: World) -> Iterator[Finding]:
         for group in file.nodes.values():
             running = world.groups[group.name].desired if group.name in world.groups else 0
             started = max(0, group.count - running)
-            vcpus[class_of(group.instance_type), group.spot] += (
-                started * machines[group.instance_type]["vcpus"]
-            )
+            # At the worst each node is the largest of its class; that fallbacks of another class are used is rare.
+            alike = [kind for kind in group.types if class_of(kind) == class_of(group.instance_type)]
+            largest = max(machines[kind]["vcpus"] for kind in alike)
+            vcpus[class_of(group.instance_type), group.spot] += started * largest
         yield from _check_quotas(aws, +vcpus)
     clashes = [clash.partition(": ") for clash in conflicts(file, world)]
     yield from (Finding(Verdict.FAIL, name, message) for name, _, message in clashes)
@@ -162,25 +163,53 @@ def _check_kubernetes(aws: Aws, file: ClusterFile) -> Finding:
 def check_machines(file: ClusterFile, machines: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """A finding for each instance type of the file, by the field that names it; `machines` as `MACHINES` has them."""
     for part, group in file.nodes.items():
-        kind, gpus, name = group.instance_type, group.gpus, f"{part}.instance_type"
-        machine = machines.get(kind)
-        if machine is None:
-            yield Finding(Verdict.FAIL, name, f"{kind} does not exist in {file.region}")
-            continue
-        has, memory = int(machine["gpus"]), f"{machine['memory_mib'] / 1024:g} GiB"
-        if "x86_64" not in machine["architectures"]:
-            message = f"{kind} is {'/'.join(machine['architectures'])}, the images are built for x86_64"
-            yield Finding(Verdict.FAIL, name, message)
-        elif part == "controller" and machine["memory_mib"] < _LEAST_CONTROL_MIB:
-            message = f"{kind} has {memory} of memory, the control plane needs 8"
-            yield Finding(Verdict.FAIL, name, message, "take m6i.large or larger")
-        elif gpus > has:
-            yield Finding(Verdict.FAIL, f"{part}.gpus", f"{gpus} asked for, {kind} has {has} of NVIDIA")
-        elif gpus < has:
-            message = f"{gpus} of the {has} GPUs of {kind} are used, all are paid for"
-            yield Finding(Verdict.WARN, f"{part}.gpus", message)
-        else:
-            yield Finding(Verdict.OK, name, f"{kind}: {machine['vcpus']} vCPUs, {memory}, {gpus} GPUs")
+        for place, kind in enumerate(group.types):
+            name = f"{part}.fallbacks[{place - 1}]" if place else f"{part}.instance_type"
+            machine, first = machines.get(kind), machines.get(group.instance_type)
+            if machine is None:
+                yield Finding(Verdict.FAIL, name, f"{kind} does not exist in {file.region}")
+            elif place and first is not None and (less := _less(machine, first)):
+                message = (
+                    f"{kind} has {less} than {group.instance_type}: what workers ask for must fit there, too"
+                )
+                yield _check_machine(part, name, kind, group, machine) or Finding(Verdict.WARN, name, message)
+            else:
+                yield _check_machine(part, name, kind, group, machine) or _is_fit(name, kind, group, machine)
+
+
+def _check_machine(
+    part: str, name: str, kind: str, group: WorkerGroup, machine: Mapping[str, Any]
+) -> Finding | None:
+    """What is wrong with one, if anything is."""
+    has = int(machine["gpus"])
+    if "x86_64" not in machine["architectures"]:
+        message = f"{kind} is {'/'.join(machine['architectures'])}, the images are built for x86_64"
+        return Finding(Verdict.FAIL, name, message)
+    if part == "controller" and machine["memory_mib"] < _LEAST_CONTROL_MIB:
+        message = f"{kind} has {_memory(machine)} of memory, the control plane needs 8"
+        return Finding(Verdict.FAIL, name, message, "take m6i.large or larger")
+    if group.gpus > has:
+        return Finding(Verdict.FAIL, f"{part}.gpus", f"{group.gpus} asked for, {kind} has {has} of NVIDIA")
+    if group.gpus < has:
+        message = f"{group.gpus} of the {has} GPUs of {kind} are used, all are paid for"
+        return Finding(Verdict.WARN, f"{part}.gpus", message)
+    return None
+
+
+def _is_fit(name: str, kind: str, group: WorkerGroup, machine: Mapping[str, Any]) -> Finding:
+    return Finding(
+        Verdict.OK, name, f"{kind}: {machine['vcpus']} vCPUs, {_memory(machine)}, {group.gpus} GPUs"
+    )
+
+
+def _less(machine: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    """What a fallback has less of than the first type of its group, in words."""
+    words = {"vcpus": f"fewer vCPUs ({machine['vcpus']})", "memory_mib": f"less memory ({_memory(machine)})"}
+    return " and ".join(text for field, text in words.items() if machine[field] < first[field])
+
+
+def _memory(machine: Mapping[str, Any]) -> str:
+    return f"{machine['memory_mib'] / 1024:g} GiB"
 
 
 def _choose_zones(site: Site, known: Sequence[str]) -> Finding:

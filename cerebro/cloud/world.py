@@ -224,8 +224,9 @@ def conflicts(file: ClusterFile, world: World) -> list[str]:
             "write that" if part == "controller" else f"give the group another name, and delete {group.name}"
         )
         seen, kind = f"node group {group.name} has", "/".join(there.instance_types)
-        if kind not in ("", group.instance_type):
-            found.append(f"{part}.instance_type: {seen} {kind} and cannot change: {other}")
+        if kind not in ("", "/".join(group.types)):
+            field = "fallbacks" if there.instance_types[0] == group.instance_type else "instance_type"
+            found.append(f"{part}.{field}: {seen} {kind} and cannot change: {other}")
         if (there.market == "SPOT") != group.spot:
             found.append(f"{part}.spot: {seen} nodes {there.market} and cannot change: {other}")
     return found

@@ -485,6 +485,20 @@ class TaskRevoked(_Event):
     reason: str
     loss: FailureKind | None = None
     """How the worker was lost, if it was, as in `Revoke`."""
+    limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
+    """Of `OUT_OF_MEMORY`: how much memory the worker had for itself. 0: not known; absent then, as of all else."""
+
+
+class TaskGivenUp(_Event):
+    """The controller gives a task up between two attempts: no worker has the memory that it needs. It has no effect if
+    the task is not the one that was looked at: another attempt, or none, was the newest by then."""
+
+    type: Literal["TaskGivenUp"] = "TaskGivenUp"
+    task: str
+    attempt: int
+    """The newest, which has ended."""
+    reason: str
+    """For people: what it needs, the most that there is, and what to raise."""
 
 
 class TaskAsked(_Event):
@@ -545,6 +559,7 @@ Event = Annotated[
     | TaskCommitted
     | TaskFailed
     | TaskRevoked
+    | TaskGivenUp
     | TaskAsked
     | UnitSaved,
     Field(discriminator="type"),
@@ -565,12 +580,13 @@ ControllerEvent = Annotated[
     | ValuesDrawn
     | CheckpointsPruned
     | ModelRetried
+    | TaskGivenUp
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved,
     Field(discriminator="type"),
 ]
-"""Events that the controller writes into an experiment's log and that change no task. Of workers: those that the
+"""Events that the controller writes into an experiment's log and that change no attempt. Of workers: those that the
 cluster's log has never named, as versions before it wrote them. A retry is else a user's."""
 
 ClusterEvent = Annotated[

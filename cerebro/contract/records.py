@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, JsonValue, model_validator
@@ -307,13 +308,29 @@ class SizeRequest(Contract):
     """A request for so many workers, until the cluster manager has been told or has refused."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    workers: int = Field(ge=1, le=1000)
+    workers: int = Field(ge=0, le=1000)
+    """0: all are given back, and no run goes on."""
+    pause: bool = Field(False, exclude_if=lambda value: not value)
+    """Of none: runs that are open are paused first. Without it, and with open runs, none is refused."""
     by: str = ""
     """Who asks for it, for people; ``brain``: the controller itself."""
     reason: str = Field("", exclude_if=lambda text: not text)
     """Why, for people. Absent: it is not said."""
     problem: str = ""
     """Why it was not done; empty while nobody has looked at it."""
+
+
+BRAIN = "brain"
+"""Who asks for workers, where no person does."""
+
+
+def no_workers_for(runs: Sequence[str]) -> str:
+    """Why all workers cannot be given back now: runs are open, each named as ``EXPERIMENT/RUN``."""
+    told = ", ".join(runs[:5]) + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
+    return (
+        f"{'a run is' if len(runs) == 1 else f'{len(runs)} runs are'} open: {told}. Without workers none of them goes "
+        "on: wait for their end, stop them, or pause them with `cerebro scale --workers 0 --pause`"
+    )
 
 
 class Troubles(Contract):
@@ -325,6 +342,12 @@ class Troubles(Contract):
     schema_version: Literal[1] = SCHEMA_VERSION
     pods: dict[str, str] = Field(default_factory=dict)
     """Name of the pod -> what keeps it from running."""
+    note: str = Field("", exclude_if=lambda text: not text)
+    """On their number: how many of those that were asked for are there, or that the cluster rests. Absent if there is
+    nothing to say."""
+    before_rest: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
+    """Workers that there were before they were given back, for a controller that takes over. Absent unless they were.
+    """
 
 
 class CodeRecord(Contract):

@@ -69,6 +69,8 @@ class Revoke(Contract):
     loss: FailureKind | None = None
     """How the worker was lost, if it was. If the attempt was running, it may be the reason itself: `OUT_OF_MEMORY`
     counts as a failed attempt of that kind, `PREEMPTED` for nothing, anything else as a lost worker."""
+    limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
+    """As in `TaskRevoked`."""
 
 
 class Ask(Contract):

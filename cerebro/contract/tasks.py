@@ -159,6 +159,9 @@ class Failure(Contract):
     """Of a unit on several devices: which rank failed first. Absent of all others."""
     peak_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Of lack of memory: the most that the process, or the rank, had of it at once. 0: not known; absent then."""
+    limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
+    """Of lack of memory: how much of it there was, for the worker's own processes or on the device. 0: not known, or
+    shared with others; absent then, and where the task does not ask for it."""
     is_idle: bool = Field(False, exclude_if=lambda value: not value)
     """Of a hang: its processes did nothing, so another attempt may end well. Absent of one that computed, of all other
     failures, and of those of earlier versions, which ended their model."""
@@ -375,7 +378,8 @@ class ModelTask(Contract):
     """Whether the failure of a hang may say that its process was idle. Absent where not, as where an older version
     could not read it."""
     tells_device: bool = Field(False, exclude_if=lambda value: not value)
-    """Whether its failure may be `DEVICE`, or say that it may be. Absent where not, as of `tells_idle`."""
+    """Whether its failure may be `DEVICE`, or say that it may be, or how much memory there was. Absent where not, as of
+    `tells_idle`."""
     rules: tuple[FailureRule, ...] | None = Field(None, exclude_if=lambda rules: rules is None)
     """Failure rules of its run; its failure may tell which one matched, of these, the cluster's and those that are
     built in. `None`, and absent, where an older version could not read that."""

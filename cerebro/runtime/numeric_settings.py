@@ -78,6 +78,18 @@ MOST_WORKERS = NumericSetting(
     least=0,
     most=1000,
 )
+LEAST_WORKERS = NumericSetting(
+    name="CEREBRO_LEAST_WORKERS",
+    expected="the number of workers that stay while there is no run (brain.minWorkers of the chart), from 0",
+    is_whole=True,
+    least=0,
+    most=1000,
+)
+IDLE_S = NumericSetting(
+    name="CEREBRO_IDLE_S",
+    expected="the seconds without a run after which workers are given back (brain.idleS of the chart), from 60",
+    least=60,
+)
 LEASE_S = NumericSetting(
     name="CEREBRO_LEASE_S",
     expected=f"the seconds after which a silent worker is given up, from 0.1 to {MAX_LEASE_S:g}",
@@ -145,12 +157,13 @@ THREADS = NumericSetting(
 
 _BRAIN = "CEREBRO_BRAIN"
 _DEVICE_MEMORY = "CEREBRO_DEVICE_MEMORY"
+_MOST_MEMORY = "CEREBRO_MOST_MEMORY"
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
 SETTINGS = (
-    OPEN_RUNS, MOST_WORKERS, LEASE_S, DEVICES, SEATS, QUANTUM_S, CORES, WEIGHT, GRACE_S, SAVEPOINT_S, TASK_LOG_MIB,
-    GANG_PORT, THREADS,
+    OPEN_RUNS, MOST_WORKERS, LEAST_WORKERS, IDLE_S, LEASE_S, DEVICES, SEATS, QUANTUM_S, CORES, WEIGHT, GRACE_S,
+    SAVEPOINT_S, TASK_LOG_MIB, GANG_PORT, THREADS,
 )  # fmt: skip
 
 
@@ -159,6 +172,7 @@ def check(environment: Mapping[str, str]) -> None:
     for setting in SETTINGS:
         setting.of(environment)
     device_memory(environment)
+    most_memory(environment)
     brain_mode(environment)
     sandbox_settings.mode(environment)
     sandbox_settings.writable(environment)
@@ -182,13 +196,24 @@ def device_memory(environment: Mapping[str, str]) -> int | None:
     Raises:
         ClusterError: what is set is no size.
     """
-    text = environment.get(_DEVICE_MEMORY, "")
+    return _size(_DEVICE_MEMORY, environment)
+
+
+def most_memory(environment: Mapping[str, str]) -> int | None:
+    """Bytes that the memory limit of a worker's container may be raised to, as those of a device; `None`: it stays.
+
+    Raises:
+        ClusterError: what is set is no size.
+    """
+    return _size(_MOST_MEMORY, environment)
+
+
+def _size(name: str, environment: Mapping[str, str]) -> int | None:
+    text = environment.get(name, "")
     if not text:
         return None
     found = _SIZE.fullmatch(text)
     size = round(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
     if size < 1:
-        raise ClusterError(
-            f"{_DEVICE_MEMORY} is {text!r}, expected a size such as 512MiB or 1.5GiB, or nothing"
-        )
+        raise ClusterError(f"{name} is {text!r}, expected a size such as 512MiB or 1.5GiB, or nothing")
     return size

@@ -13,6 +13,7 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
+    TaskGivenUp,
     TaskRevoked,
     TaskStarted,
     UnitSaved,
@@ -176,6 +177,32 @@ def _close(
     if model and (
         task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
     ):
+        run.see_model(model)
+
+
+def give_up(event: TaskGivenUp, run: Run) -> None:
+    """Take in that no worker has the memory that a task needs; nothing if it is about what was."""
+    task = run.tasks.get(event.task)
+    if task is None or (task.state, task.attempt) != (TaskState.PENDING, event.attempt):
+        return
+    model = run.models.get(task.key.model or "")
+    if model is not None and model.is_cut_short:
+        return
+    lack = task.lacks[-1] if task.lacks else None
+    failure = Failure(
+        kind=FailureKind.OUT_OF_MEMORY,
+        message=event.reason,
+        traceback=task.failure.traceback if task.failure else "",
+        place=lack.place if lack else None,
+        peak_bytes=lack.peak_bytes if lack else 0,
+        limit_bytes=lack.limit_bytes if lack else 0,
+    )
+    if model is not None and task.key.kind == "train":
+        ways.strike_last(failure, run, task, model)
+    task.give_up(failure)
+    failures.fail(failure, run, task, model)
+    run.see_task(event.task, task)
+    if model is not None:
         run.see_model(model)
 
 

@@ -48,6 +48,7 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
+    TaskGivenUp,
     TaskRevoked,
     TaskStarted,
     TrialsRecalled,
@@ -186,6 +187,10 @@ class ExperimentState:
             ):
                 run = self._run(event.task.partition("/")[0])
                 attempts.apply(event, run, self.workers, self.datasets)
+                self._tell_search(run, event)
+            case TaskGivenUp():
+                run = self._run(event.task.partition("/")[0])
+                attempts.give_up(event, run)
                 self._tell_search(run, event)
             case (
                 RunRequested()
@@ -373,7 +378,7 @@ class ExperimentState:
         else:
             run.search.draw(event, since_s=run.elapsed_s(event.time))
 
-    def _tell_search(self, run: Run, event: TaskEvent) -> None:
+    def _tell_search(self, run: Run, event: TaskEvent | TaskGivenUp) -> None:
         if run.search is None or isinstance(event, TaskAssigned | TaskStarted | UnitSaved | TaskAsked):
             return
         model = TaskKey.parse(event.task).model

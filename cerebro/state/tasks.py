@@ -22,6 +22,7 @@ from cerebro.contract.events import (
 from cerebro.contract.tasks import MEASURING, RETRYABLE, Failure, FailureKind, Member, TaskResult
 from cerebro.contract.ways import Way
 from cerebro.errors import IllegalEventError
+from cerebro.state import memory
 from cerebro.state.keys import TaskKey
 
 TaskEvent = TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoked | TaskAsked | UnitSaved
@@ -53,6 +54,8 @@ TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
     # `Task.reopen`: the checkpoint a committed unit left is lost; a training partition may have to be made once more.
     (TaskState.COMMITTED, "CheckpointLost"): frozenset({TaskState.PENDING}),
     (TaskState.COMMITTED, "PartitionWanted"): frozenset({TaskState.PENDING}),
+    # No worker has the memory that it needs.
+    (TaskState.PENDING, "TaskGivenUp"): frozenset({TaskState.FAILED}),
     # `Task.retry`: a user wants its model to go on.
     (TaskState.FAILED, "ModelRetried"): frozenset({TaskState.PENDING}),
 }
@@ -143,6 +146,8 @@ class Task:
     """Workers where an attempt ran out of memory."""
     shortages: int = 0
     """Attempts that did."""
+    lacks: tuple[memory.Lack, ...] = ()
+    """What was learned of its need by those of them that had their worker to themselves; by the present way."""
     is_interrupted: bool = False
     """It ran when its worker was lost or taken away, or has a savepoint, and has not started again."""
     waits_until: float = 0.0
@@ -228,7 +233,7 @@ class Task:
             return
         self.is_interrupted &= not is_running
         if goes_another_way:
-            self.state, self.failure = TaskState.PENDING, event.failure
+            self.state, self.failure, self.lacks = TaskState.PENDING, event.failure, ()
             return
         if event.failure.kind is FailureKind.MEMBER_LOST and self.key.others:
             self.state = TaskState.PENDING
@@ -244,8 +249,12 @@ class Task:
         if not is_running or event.loss is None:
             return
         if event.loss is FailureKind.OUT_OF_MEMORY:
-            self.failure = Failure(kind=event.loss, message=event.reason)
-            if not goes_another_way:
+            self.failure = Failure(
+                kind=event.loss, message=event.reason, place="host", limit_bytes=event.limit_bytes
+            )
+            if goes_another_way:
+                self.lacks = ()
+            else:
                 self._fail(self.failure, max_attempts)
             return
         self.is_interrupted = True
@@ -285,8 +294,15 @@ class Task:
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
         if failure.kind is FailureKind.OUT_OF_MEMORY and self.key.kind != "search":
+            # Since the first one it is given workers for itself.
+            before, is_alone = self.lacks, bool(self.exhausted)
             self.exhausted |= {self.attempts[-1].worker}
             self.shortages += 1
+            if is_alone:
+                self.lacks = memory.with_failure(before, failure)
+            if memory.have_grown(before, self.lacks):
+                self.state = TaskState.PENDING  # it goes to a worker with more than that, or is given up
+                return
         if failure.kind in UNCOUNTED:
             self.state = TaskState.PENDING
             return
@@ -303,6 +319,10 @@ class Task:
         another = is_retryable and not failure.is_final and self.failures < max_attempts
         self.state = TaskState.PENDING if another else TaskState.FAILED
 
+    def give_up(self, failure: Failure) -> None:
+        """No further attempt is made, although there could be."""
+        self.state, self.failure, self.is_interrupted = TaskState.FAILED, failure, False
+
     def keep_savepoint(self) -> None:
         """Its attempt has ended, and the next one goes on from a savepoint."""
         trained_s = sum(attempt.ended - attempt.started for attempt in self.attempts if attempt.has_run)
@@ -310,9 +330,9 @@ class Task:
 
     def retry(self) -> None:
         """Have it done once more if it was given up, its attempts counted anew. Where it ran out of memory is still
-        known: it is done elsewhere, or alone."""
+        known: it is done elsewhere, or alone. What it needs is learned anew."""
         if self.state is TaskState.FAILED:
-            self.state, self.failure = TaskState.PENDING, None
+            self.state, self.failure, self.lacks = TaskState.PENDING, None, ()
             self.failures = self.hangs = self.losses = self.device_failures = 0
 
     def reopen(self) -> None:

@@ -12,7 +12,7 @@ from cerebro.state.models import ModelState
 from cerebro.state.runs import Run, RunState
 from cerebro.state.search import own_procedure
 from cerebro.state.sharing import Standing
-from cerebro.state.tasks import TaskState
+from cerebro.state.tasks import Task, TaskState
 from cerebro.state.ways import left
 from cerebro.state.workers import Worker, answers_searches, knows_fitted, knows_ways
 
@@ -29,7 +29,31 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     if run.state is RunState.QUEUED:
         found = obstacle(state.runs, run)
         return found.reason if found else ""
-    return _missing_worker(state, run) or _missing_orders(state, run) or _missing_draws(run)
+    return (
+        _missing_worker(state, run)
+        or _missing_orders(state, run)
+        or _missing_draws(run)
+        or _missing_memory(run)
+    )
+
+
+def _missing_memory(run: Run) -> str:
+    """What ran out of memory alone, and waits for a worker that has more. Such a one is away, or is given more: the
+    controller gives up what nobody can have enough for."""
+    known = (run.tasks[key] for key in sorted(run.exhausted))
+    waiting = [
+        task for task in known if task.state is TaskState.PENDING and task.lacks and _is_wanted(run, task)
+    ]
+    if not waiting:
+        return ""
+    most = max(lack.limit_bytes for task in waiting for lack in task.lacks)
+    who = ", ".join(dict.fromkeys(task.key.model or task.key.kind for task in waiting))
+    return f"{_WAITING}a worker with more than {most / 2**30:.4g} GiB of memory, which {who} needs"
+
+
+def _is_wanted(run: Run, task: Task) -> bool:
+    model = run.models.get(task.key.model or "")
+    return model is None or not model.is_cut_short
 
 
 def _missing_orders(state: ExperimentState, run: Run) -> str:
@@ -60,9 +84,11 @@ def reason_to_wait(told: str, standing: Standing | None, otherwise: str = "") ->
     return told or (standing.reason if standing is not None else "") or otherwise
 
 
-def explained(reason: str, troubles: Mapping[str, str]) -> str:
-    """A reason to wait, with what keeps workers from starting (`Troubles.pods`) if it is them that are waited for."""
-    told = [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
+def explained(reason: str, troubles: Mapping[str, str], note: str = "") -> str:
+    """A reason to wait, with what there is to say of the workers' number (`Troubles.note`) and of what keeps them from
+    starting (`Troubles.pods`) if it is them that are waited for."""
+    told = [note] if note else []
+    told += [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
     return "; ".join([reason, *told]) if reason.startswith(_WAITING) else reason
 
 

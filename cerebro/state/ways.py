@@ -88,6 +88,13 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
     return has_other
 
 
+def strike_last(failure: Failure, run: Run, task: Task, model: Model) -> None:
+    """No other way is left for a unit of `model`, and by the one of its newest attempt it cannot be done."""
+    way = task.attempts[-1].way or SINGLE
+    if len(ways_of(run)) > 1 and way.label not in model.struck:
+        strike(model, way, failure)
+
+
 def strike(model: Model, way: Way, failure: Failure) -> None:
     """A model cannot be trained by a way; `failure` says why. Its run is to see the model again."""
     model.struck[way.label] = StruckOff(

@@ -38,6 +38,10 @@ RULES: Final = (
 )
 """The rules of the controller's Role: every request this package makes needs one of them, and nothing else is asked."""
 
+RESIZE_RULES: Final = ({"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]},)
+"""Further ones, where the memory of workers may be raised (``brain.resize``). How many workers there will be is not
+known beforehand, so no rule can name their pods: it holds for all pods of the namespace."""
+
 
 def in_cluster(
     environment: Mapping[str, str], namespace: str = "", mounted: Path = _MOUNTED
@@ -77,6 +81,14 @@ def translated(error: Exception) -> CerebroError:
     return ClusterError(said + _CURES.get(error.status, "")) if is_refused else RetryableError(said)
 
 
+def resize_refused(error: Exception) -> CerebroError:
+    """The same of an error that came when the memory of a pod was to be raised."""
+    if isinstance(error, ApiException) and error.status in _NO_RESIZE:
+        said = f"answers HTTP {error.status}: {_message(error)}"
+        return ClusterError(said + _NO_RESIZE[error.status])
+    return translated(error)
+
+
 def _message(error: ApiException) -> str:
     """Of the `Status` object that an API server answers with. A proxy before it answers with anything."""
     try:
@@ -94,3 +106,10 @@ _CURES: Mapping[int, str] = {
     404: "; the name in CEREBRO_WORKER_SET or CEREBRO_NAMESPACE is wrong, or the StatefulSet was deleted",
 }
 """What to do about an answer that trying again does not change."""
+
+_NO_RESIZE: Mapping[int, str] = {
+    403: "; the controller's Role lacks pods/resize: `helm upgrade` with brain.resize=true grants it",
+    404: "; the pod is gone, or the server offers no pods/resize, as those before Kubernetes 1.33",
+    405: "; the server offers no pods/resize, as those before Kubernetes 1.33",
+}
+"""The same, about raising the memory of a pod."""

@@ -21,11 +21,11 @@ from kubernetes.dynamic import DynamicClient, Resource
 from kubernetes.utils.retry import retry_on_conflict
 from urllib3.exceptions import HTTPError
 
-from controller.kubernetes.access import translated
+from controller.kubernetes.access import resize_refused, translated
 from controller.kubernetes.making import Making, read_making, unmade
 from controller.kubernetes.reading import read_pod
 from controller.kubernetes.watching import TIMEOUT_S, Mirror, Object
-from controller.orchestrator import Fleet, Pod
+from controller.orchestrator import Fleet, Memory, Pod
 
 _OF_SETS = "statefulset.kubernetes.io/pod-name"
 """A label that every pod of a StatefulSet has. The API server selects by it; of which set a pod is, its owner says."""
@@ -66,6 +66,12 @@ class KubernetesOrchestrator:
             subresources={"scale": {"kind": "Scale", "name": "statefulsets/scale", "namespaced": True}},
         )
         self._scale = sets.scale
+        pods = core(
+            kind="Pod",
+            name="pods",
+            subresources={"resize": {"kind": "Pod", "name": "pods/resize", "namespaced": True}},
+        )
+        self._resize = pods.resize
         self._sets: Mirror[int] = Mirror(
             what=f"StatefulSet {name}",
             resource=sets,
@@ -78,7 +84,7 @@ class KubernetesOrchestrator:
         )
         self._pods: Mirror[Pod] = Mirror(
             what=f"pods of StatefulSet {name}",
-            resource=core(kind="Pod", name="pods"),
+            resource=pods,
             selected={"namespace": namespace, "label_selector": _OF_SETS},
             read=self._read_pod,
             clock=clock,
@@ -143,6 +149,31 @@ class KubernetesOrchestrator:
             cause = translated(error)
             said = f"cannot scale StatefulSet {self._name} to {workers}: the API server {cause}"
             raise type(cause)(said) from error
+
+    def resize(self, pod: str, container: str, memory: Memory) -> None:
+        """Give a container of a pod more memory, while it runs. Kubernetes documentation: "Resize CPU and Memory
+        Resources assigned to Containers"; servers offer it from 1.33 on."""
+        limits = {"limits": {"memory": str(memory.limit)}}
+        requests = {"requests": {"memory": str(memory.request)}} if memory.request else {}
+        body = {"spec": {"containers": [{"name": container, "resources": limits | requests}]}}
+
+        def ask() -> None:
+            self._resize.patch(
+                name=pod,
+                namespace=self._namespace,
+                body=body,
+                content_type="application/strategic-merge-patch+json",
+                _request_timeout=(TIMEOUT_S, TIMEOUT_S),
+            )
+
+        try:
+            retry_on_conflict(ask)
+        except (ApiException, ConfigException, HTTPError, OSError, ValueError) as error:
+            cause = resize_refused(error)
+            size = f"{memory.limit / 2**30:.4g}Gi"
+            raise type(cause)(
+                f"cannot raise the memory of container {container} of pod {pod} to {size}: the API server {cause}"
+            ) from error
 
     def _read_pod(self, content: Object) -> Pod | None:
         """`None` for a pod of somebody else. One without an owner is about to be adopted by its name, as after the

@@ -13,7 +13,7 @@ from typing import Any
 from cerebro.contract.tasks import FailureKind
 from controller.kubernetes import reasons
 from controller.kubernetes.reasons import Meaning
-from controller.orchestrator import Exit, Pod
+from controller.orchestrator import Exit, Memory, Pod
 
 _SIGNALLED = 128
 """A shell's and a container runtime's exit code of a process that a signal ended is this plus its number."""
@@ -33,7 +33,10 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         exits=exits,
         ended={name: exits[name] for name in _idle(status) if name in exits},
         trouble="" if dead else _trouble(pod),
+        is_pending=not dead and _condition(status, "PodScheduled").get("status") == "False",
         gpus=_gpus(pod),
+        memory=_memory(pod),
+        unresized=_unresized(status),
     )
 
 
@@ -84,7 +87,7 @@ def _dead(pod: Mapping[str, Any]) -> Exit | None:
     ends = sorted(_exits(pod).items(), key=lambda item: _TELLING.index(item[1].kind))
     if ends:
         name, end = ends[0]
-        return Exit(reason=f"container {name}: {end.reason}", kind=end.kind)
+        return Exit(reason=f"container {name}: {end.reason}", kind=end.kind, limit_bytes=end.limit_bytes)
     kind = FailureKind.PREEMPTED if phase == "Succeeded" else FailureKind.CRASH
     return Exit(
         reason=": ".join(filter(None, (f"the pod has ended ({reason or phase})", message))), kind=kind
@@ -133,6 +136,7 @@ def _exit(name: str, ended: Mapping[str, Any], spec: Mapping[str, Any]) -> Exit:
             reason=f"OOMKilled: container {name} went beyond {beyond}; make batches or models smaller, or "
             f"{'raise' if limit else 'set'} {key} in the chart's values",
             kind=FailureKind.OUT_OF_MEMORY,
+            limit_bytes=_bytes(limit),
         )
     if reason in reasons.CONTAINER_ENDS:
         return _said(reasons.CONTAINER_ENDS[reason], str(ended.get("message") or ""))
@@ -187,6 +191,36 @@ def _gpus(pod: Mapping[str, Any]) -> int:
         for container in _list(_part(pod, "spec"), "containers")
     ]
     return sum(_number(of.get(resource)) for of in limits for resource in reasons.GPU_RESOURCES)
+
+
+_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
+    unit: 1 << 10 * (power + 1) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+}
+"""Of quantities of memory. Documentation: "Quantity", "Resource Management for Pods and Containers"."""
+
+
+def _memory(pod: Mapping[str, Any]) -> dict[str, Memory]:
+    found = {}
+    for container in _list(_part(pod, "spec"), "containers"):
+        resources = _part(container, "resources")
+        request, limit = (_bytes(_part(resources, which).get("memory")) for which in ("requests", "limits"))
+        if limit:
+            found[str(container.get("name", ""))] = Memory(request, limit)
+    return found
+
+
+def _bytes(quantity: object) -> int:
+    """0 of what is no quantity of memory."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)([kMGTPE]|[KMGTPE]i)?", str(quantity))
+    return int(float(found[1]) * _SUFFIXES[found[2] or ""]) if found else 0
+
+
+def _unresized(status: Mapping[str, Any]) -> str:
+    """Why a container is not given what it was asked to be given: its node has no room, now or ever."""
+    pending = _condition(status, "PodResizePending")
+    if pending.get("status") != "True":
+        return ""
+    return str(pending.get("message") or pending.get("reason") or "its node does not say why").strip()
 
 
 # --- parts of an object ------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from cerebro.contract.events import (
     RunStarted,
     SchedulePlanned,
 )
-from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, Troubles
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.contract.segments import SegmentRequest
 from cerebro.state import ExperimentState, Run, RunState
@@ -29,7 +29,9 @@ from cerebro.state.snapshots import packed, restored, snapshot_format
 from controller import cluster_decision
 from controller.advisor.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
+from controller.arrivals import Arrivals
 from controller.brain.brain import Brain, Seen
+from controller.brain.rest import Rest
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
@@ -37,7 +39,9 @@ from controller.drawing.draws import Draws
 from controller.health import evidence, left_out, suspects
 from controller.ledger import Ledger
 from controller.machines import Machines
+from controller.memory_limits import MemoryLimits
 from controller.opened import Experiments, Opened, ended
+from controller.orchestrator import Memory
 from controller.sharing import Asked, Sharing
 from controller.simulation.inline import InlineSampler
 from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
@@ -82,6 +86,8 @@ class Simulation:
         asked = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
         self._plans = {(each.name, each.plan.run): each.plan for each in asked}
         self._most_open, self._new_sharing = most_open, sharing
+        self.sizes: list[tuple[float, int]] = []
+        """(when, how many workers) of each change of their number by the controller."""
         self.now = 0.0
         self.writes = 0
         self.store = VirtualStore(lambda: self.now)
@@ -135,8 +141,9 @@ class Simulation:
             action()
         raise RuntimeError(f"no end after {limit} steps")
 
-    def resize(self, count: int, *, join_s: float) -> None:
-        """Make the cluster as many pods: those that are to come are there after `join_s` seconds."""
+    def resize(self, count: int, *, join_s: float | Callable[[str], float]) -> None:
+        """Make the cluster as many pods: those that are to come are there after `join_s` seconds, each after its own
+        where that is asked by name."""
         self._workers.resize(count, join_s=join_s)
 
     def _request(self, asked: Neighbour) -> None:
@@ -176,6 +183,10 @@ class Simulation:
         self.ledger = Ledger(_Mortal(self))
         self.machines = Machines(self.store)
         self.sharing, self.taken = self._new_sharing(), TakenTime()
+        self.arrivals = Arrivals()
+        self.rest = Rest(self._scenario.rest, before=self.store.troubles().before_rest)
+        most = self._scenario.most_memory
+        self.limits = MemoryLimits(_Resizes(self._workers), most, clock=lambda: self.now)
         self.advisor = Advisor(self._helper) if self._helper else None
         self._draws = Draws(InlineSampler())
 
@@ -217,6 +228,8 @@ class Simulation:
             self._start_controller()
             return True
         snapshot = self.ledger.on(snapshot)
+        if self._rest_or_wake(cores, snapshot):
+            return True
         for asked in self.sharing.round(cores, self.now):
             steps = self._steps(asked, snapshot)
             open_runs = ((core, run) for core in cores.values() for run in core.open_runs())
@@ -231,6 +244,20 @@ class Simulation:
                 if self.cores.get(core.state.name) is not core:
                     return True
         return has_changed
+
+    def _rest_or_wake(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
+        """As the loop has it; whether the number of workers has changed."""
+        open_runs = [run for core in cores.values() for run in core.open_runs()]
+        used = [run for run in open_runs if run.state is not RunState.PAUSED]
+        is_used = bool(used) or len(self.store.queue()) > len(open_runs)
+        size = self._workers.fleet().size
+        wish = self.rest.look(self.now, size=size, is_used=is_used, is_awaited=snapshot.is_awaited)
+        self.store.set_troubles(Troubles(before_rest=self.rest.before))
+        if wish is None:
+            return False
+        self.sizes.append((self.now, wish.workers))
+        self.resize(wish.workers, join_s=self._scenario.join_s)
+        return True
 
     def _tend_machines(self, cores: Mapping[str, Core]) -> bool:
         has_acted = self.machines.tend(
@@ -292,6 +319,7 @@ class Simulation:
         if self._brain is not None:
             snapshot = replace(snapshot, leaving=snapshot.leaving | self._brain.leaving(core.state))
         steps = core.decide(asked.on(snapshot), run)
+        self.limits.grow(core.to_grow(snapshot, run))
         steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
         if not steps and run.state is RunState.QUEUED and core.state.workers:
             started = self._plans.get((core.state.name, run.id))
@@ -336,6 +364,8 @@ class Simulation:
         """The workers as the controller sees them now."""
         fleet = self._workers.fleet() if self._scenario.has_pods else None
         statuses, health = self.store.workers(), self.store.workers_health()
+        is_waking = fleet is not None and self.rest.is_waking(fleet.size)
+        self.arrivals.see(statuses, fleet, self.now, is_waking=is_waking)
         out = left_out(statuses, health)
         return ClusterSnapshot(
             now=self.now,
@@ -348,6 +378,9 @@ class Simulation:
             },
             left_out={s.record.worker: out[s.record.worker] for s in statuses if s.record.worker in out},
             suspects=suspects(statuses, health, self.now),
+            is_filling=self.arrivals.is_filling,
+            is_awaited=self.arrivals.is_awaited,
+            growth=self.limits.look(statuses, self._workers.fleet()),
         )
 
     def _etl_started(self) -> RunStarted:
@@ -370,6 +403,17 @@ class Simulation:
 
 class _DiedError(Exception):
     """The controller has died at a write."""
+
+
+class _Resizes:
+    """The cluster manager as `MemoryLimits` has it."""
+
+    def __init__(self, workers: VirtualWorkers) -> None:
+        self._workers = workers
+
+    def resize(self, pod: str, container: str, memory: Memory) -> None:
+        """Give a pod more memory."""
+        self._workers.resize_memory(pod, memory)
 
 
 class _Mortal:

@@ -11,6 +11,7 @@ from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.search.procedure import Procedure
+from controller.brain.rest import RestRules
 from controller.searching import EVERYWHERE
 
 EXPERIMENT = "simulated"
@@ -64,9 +65,14 @@ class Scenario:
         devices: worker -> how many it has; one if it is left out.
         seats: worker -> how many each of its devices has, one if it is left out: what sits at a device takes turns.
         device_kind: of all of them.
+        memory, device_memory: worker -> bytes that it, or each of its devices, has for itself; not known if left out.
+        most_memory: bytes that the former may be raised to; 0: it stays as it is.
+        unresized: workers that get no more although that was granted.
         has_pods: each worker is a pod with two containers, one that trains and ``NAME-etl``, which share the pod's
             volume; the partitions are made by an ETL run before; a cluster manager tells of the pods. Otherwise a
             worker is a process that finds its partitions, does no ETL, and is lost by its silence.
+        rest: whether pods are given back while no run is open.
+        join_s: pod -> until it is there again, once it is wanted.
         lease_s: silence after which a worker is lost.
         crash_before: numbers of the controller's writes before which it dies and is rebuilt from the log.
         keeps_every: after so many events a snapshot is made, and what is in it is cut off the log: writes, too.
@@ -92,6 +98,10 @@ class Scenario:
     devices: Mapping[str, int] = field(default_factory=dict)
     seats: Mapping[str, int] = field(default_factory=dict)
     device_kind: Literal["gpu", "cpu"] = "gpu"
+    memory: Mapping[str, int] = field(default_factory=dict)
+    device_memory: Mapping[str, int] = field(default_factory=dict)
+    most_memory: int = 0
+    unresized: frozenset[str] = frozenset()
     has_pods: bool = False
     saves: bool = False
     """Whether units have savepoints, in batches of one row: at notice, and when they are asked for."""
@@ -111,6 +121,8 @@ class Scenario:
     """How long an answer takes."""
     drawable: frozenset[str] = EVERYWHERE
     """Kinds of samplers by which the controller has values drawn. Workers draw by others."""
+    rest: RestRules = field(default_factory=RestRules)
+    join_s: Callable[[str], float] = lambda pod: 0.0
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()
     keeps_every: int = 0

@@ -370,6 +370,7 @@ class VirtualStore(VirtualSegmentStore):
                 worker=step.worker,
                 reason=step.reason,
                 loss=step.loss,
+                limit_bytes=step.limit_bytes,
             ),
         )
         return DONE

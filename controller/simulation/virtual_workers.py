@@ -51,7 +51,7 @@ from cerebro.search import own
 from cerebro.search.questions import values_for
 from cerebro.state.keys import TaskKey
 from cerebro.state.workers import lanes_of
-from controller.orchestrator import Exit, Fleet, Pod
+from controller.orchestrator import Exit, Fleet, Memory, Pod
 from controller.searching import EVERYWHERE
 from controller.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
 from controller.simulation.sharing import SharedDevice
@@ -70,6 +70,8 @@ class _Pod:
     is_up: bool = True
     leaving: Exit | None = None
     is_removed: bool = False
+    memory: int = 0
+    """Bytes that its worker has for itself; 0: not known."""
     is_unwanted: bool = False
     """The cluster is smaller than that; the volume stays."""
 
@@ -90,6 +92,7 @@ class _Worker:
 
 _KINDS = ("train", "valid", "test", "predict")
 _GRACE_S = 1.0
+RESIZED_S = 1.0
 CHECK_S = 0.5
 """That a check takes."""
 _PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
@@ -117,7 +120,11 @@ class VirtualWorkers:
         self._scenario, self._store, self._plans = scenario, store, plans
         self._now, self._at = now, at
         self._pods = {
-            name: _Pod(name=name, disk=set() if scenario.has_pods else set(held))
+            name: _Pod(
+                name=name,
+                disk=set() if scenario.has_pods else set(held),
+                memory=scenario.memory.get(name, 0),
+            )
             for name, held in scenario.holdings.items()
         }
         self._workers = {}
@@ -170,13 +177,14 @@ class VirtualWorkers:
         for name, time in self._scenario.removals.items():
             self._at(time, partial(self._remove, self._pods[name]))
 
-    def resize(self, count: int, *, join_s: float) -> None:
+    def resize(self, count: int, *, join_s: float | Callable[[str], float]) -> None:
         """Make it as many pods, the first ones: others go at once, and keep their volumes; those that are to come are
-        there after a while."""
+        there after a while, or each after its own."""
         for number, pod in enumerate(self._pods.values()):
             if number < count and pod.is_unwanted:
                 pod.is_unwanted = False
-                self._at(self._now() + join_s, partial(self._come_back, pod))
+                seconds = join_s(pod.name) if callable(join_s) else join_s
+                self._at(self._now() + seconds, partial(self._come_back, pod))
             elif number >= count and not pod.is_unwanted:
                 pod.is_unwanted = True
                 self._end_processes(pod)
@@ -185,11 +193,30 @@ class VirtualWorkers:
     def fleet(self) -> Fleet:
         """The pods, as a cluster manager tells of them."""
         pods = {
-            pod.name: Pod(uid=f"{pod.name}#{pod.number}", leaving=pod.leaving)
+            pod.name: Pod(
+                uid=f"{pod.name}#{pod.number}",
+                leaving=pod.leaving,
+                memory={"train": Memory(pod.memory // 2, pod.memory)} if pod.memory else {},
+            )
             for pod in self._pods.values()
             if pod.is_up
         }
-        return Fleet(pods=pods, size=len(self._pods))
+        return Fleet(pods=pods, size=sum(not pod.is_unwanted for pod in self._pods.values()))
+
+    def resize_memory(self, name: str, memory: Memory) -> None:
+        """Give a pod more memory: it has it a moment later, while it runs."""
+        if name not in self._scenario.unresized:
+            self._at(self._now() + RESIZED_S, partial(self._take_memory, self._pods[name], memory.limit))
+
+    def _take_memory(self, pod: _Pod, limit: int) -> None:
+        pod.memory = limit
+        for status in self._store.workers():
+            if pod.is_up and self._workers[status.record.worker].pod is pod:
+                self._store.register(status.record.model_copy(update={"memory_bytes": limit}))
+
+    def memory(self, name: str) -> int:
+        """Bytes that a worker has now."""
+        return self._pods[name].memory
 
     def beat(self) -> None:
         """Everybody who is there reports, and looks into the inbox."""
@@ -217,7 +244,8 @@ class VirtualWorkers:
                     holdings=held,
                     address="" if self._scenario.is_apart else f"{worker.name}:1",
                     volume=pod.name if self._scenario.has_pods else None,
-                    pod=ref if self._scenario.has_pods else None,
+                    pod=ref if self._scenario.has_pods or self._scenario.memory else None,
+                    memory_bytes=pod.memory or None,
                 )
             )
 
@@ -225,7 +253,9 @@ class VirtualWorkers:
         if "train" not in worker.kinds:
             return ()
         count = self._scenario.devices.get(worker.name, 1) * self._scenario.seats.get(worker.name, 1)
-        return (Device(kind=self._scenario.device_kind, name="virtual", threads=1),) * count
+        memory = self._scenario.device_memory.get(worker.name)
+        kind = self._scenario.device_kind
+        return (Device(kind=kind, name="virtual", threads=1, memory_bytes=memory),) * count
 
     def _on(self, pod: _Pod) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.pod is pod]

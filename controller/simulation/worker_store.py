@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from cerebro.contract import api
 from cerebro.contract.events import Event, LivePoint, TaskCommitted, TaskFailed, TaskStarted, UnitSaved
-from cerebro.contract.records import SizeRequest, Troubles, UsageSample, WorkerRecord, WorkerStatus
+from cerebro.contract.records import (
+    BRAIN,
+    SizeRequest,
+    Troubles,
+    UsageSample,
+    WorkerRecord,
+    WorkerStatus,
+    no_workers_for,
+)
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError, NotFoundError
 from controller.simulation.tables import ALREADY, DONE, Tables, TaskRow, VirtualWorkerRow, refused
@@ -175,6 +183,8 @@ class VirtualWorkerStore(Tables):
         """Ask for so many workers, in place of any earlier request."""
         if request.problem:
             self._require_request(request.workers)
+        elif not request.workers and not request.pause and request.by != BRAIN and self._queue:
+            raise ConflictError(no_workers_for([f"{each.experiment}/{each.run}" for each in self._queue]))
         else:
             self._notifications += 1
         self._size_request = request

@@ -119,7 +119,7 @@ def _waiting(task: str, devices: tuple[int, ...], there: int) -> str:
 
 def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
     done, total = run.progress()
-    waits = explained(waiting_for(state, run), troubles.pods)
+    waits = explained(waiting_for(state, run), troubles.pods, troubles.note)
     return RunSummary(
         state=wording.run(run),
         done=done,

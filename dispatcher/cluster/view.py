@@ -162,6 +162,7 @@ class ClusterView:
     partitions: int
     queue: tuple[QueueRow, ...]
     troubles: tuple[tuple[str, str], ...]
+    note: str
     size_request: SizeRequest | None
     audit: tuple[AuditEntry, ...]
     incidents: tuple[Incident, ...]
@@ -215,6 +216,7 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
         partitions=sum(len(each) for each in held.values()),
         queue=tuple(queue_rows(told.queue, told.summaries)),
         troubles=tuple(sorted(told.troubles.pods.items())),
+        note=told.troubles.note,
         size_request=told.size_request,
         audit=told.audit[::-1],
         incidents=told.health.incidents[::-1],

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from cerebro.cli import main
 from cerebro.cli import scale as cli_scale
-from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
-from cerebro.errors import ClusterError, NotFoundError
+from cerebro.contract.events import RunRequested
+from cerebro.contract.records import (
+    ExperimentRecord,
+    Locator,
+    Locators,
+    PodRef,
+    SizeRequest,
+    Troubles,
+    WorkerRecord,
+)
+from cerebro.contract.runs import EtlRequest
+from cerebro.errors import ClusterError, ConflictError, NotFoundError
 from cerebro.runtime.kvs import KvsClient
 from controller.simulation.store import VirtualStore
 
@@ -134,7 +145,7 @@ def test_a_worker_is_removed_with_all_on_its_volume(store: Store) -> None:
     assert [status.record.worker for status in store.workers()] == ["w-0", "w-0-etl"]
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "many", "1.5", ""])
+@pytest.mark.parametrize("number", ["00", "-1", "many", "1.5", ""])
 def test_nonsense_is_refused_in_a_sentence(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is asked of anybody."""
     with pytest.raises(SystemExit) as ended:
@@ -147,3 +158,37 @@ def test_more_than_the_platform_is_made_for_is_refused(capsys: pytest.CaptureFix
     """A slip of the finger must not cost a fortune."""
     assert main(["scale", "--workers", "10000"]) == 1
     assert "at most 1000" in capsys.readouterr().err
+
+
+def test_none_are_asked_for_and_awaited(store: Store) -> None:
+    """All are given back: it returns when the last one is gone. Runs are paused where that is asked for."""
+    seen: list[SizeRequest] = []
+
+    def take_up(request: SizeRequest) -> None:
+        seen.append(request)
+        store.withdraw_size_request(0)
+
+    store.on_size = take_up
+    cli_scale.request_size(kvs(store), 0, by="ann", pause=True)
+    cli_scale.await_workers(kvs(store), 0, timeout_s=0.0, say=lambda line: None)
+    assert seen == [SizeRequest(workers=0, by="ann", pause=True)]
+
+
+def test_one_machine_has_a_worker(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What ends all of it is named; and pausing is for no workers alone."""
+    assert main(["scale", "--home", str(tmp_path), "--workers", "0"]) == 1
+    assert "`cerebro down` ends all of it" in capsys.readouterr().err
+    assert main(["scale", "--home", str(tmp_path), "--workers", "2", "--pause"]) == 1
+    assert "--pause is for `--workers 0`" in capsys.readouterr().err
+
+
+def test_who_would_stand_still_is_named(store: Store) -> None:
+    """None while a run is open; nobody has to wait for an answer to that."""
+    store.create_experiment(
+        ExperimentRecord(name="digits", locators=Locators(train=Locator(metadata="t.csv")))
+    )
+    request = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
+    store.append("digits", RunRequested(run="etl-1", request=request))
+    with pytest.raises(ConflictError, match=r"a run is open: digits/etl-1\. Without workers .* --pause"):
+        cli_scale.request_size(kvs(store), 0, by="ann")
+    assert store.size_request() is None

@@ -26,6 +26,7 @@ from cerebro.contract.records import (
     Locator,
     Locators,
     PodRef,
+    Troubles,
     WorkerRecord,
     WorkerStatus,
 )
@@ -362,3 +363,12 @@ def _state() -> ExperimentState:
             RunStarted(seq=2, time=100.0, run="fit-1", plan=plan),
         ],
     )
+
+
+def test_how_many_workers_are_on_their_way_is_said_below_them() -> None:
+    """And what keeps the others."""
+    store = VirtualStore(lambda: 0.0)
+    store.set_troubles(Troubles(pods={"w-3": "no node fits"}, note="workers are starting: 3 of 4"))
+    lines = cli_status.store_lines(cast(KvsClient, store))
+    place = lines.index("  workers are starting: 3 of 4")
+    assert lines[place + 1] == "  w-3 does not start: no node fits"

@@ -138,7 +138,7 @@ def make_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
     ]
     cloud.client("eks").create_nodegroup(
         clusterName=name, nodegroupName=group, nodeRole=_ROLE, subnets=[private[0]["SubnetId"]],
-        instanceTypes=[wanted["instanceType"]], capacityType="SPOT" if wanted.get("spot") else "ON_DEMAND",
+        instanceTypes=_types(wanted), capacityType="SPOT" if wanted.get("spot") else "ON_DEMAND",
         scalingConfig={
             "minSize": wanted["minSize"], "maxSize": wanted["maxSize"], "desiredSize": wanted["desiredCapacity"],
         },
@@ -148,7 +148,7 @@ def make_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
         {"Key": key, "Value": value} for key, value in {**wanted["tags"], "group": f"{name}/{group}"}.items()
     ]
     cloud.client("ec2").run_instances(
-        ImageId="ami-12c6146b", InstanceType=wanted["instanceType"],
+        ImageId="ami-12c6146b", InstanceType=_types(wanted)[0],
         MinCount=wanted["desiredCapacity"], MaxCount=wanted["desiredCapacity"],
         TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
     )  # fmt: skip
@@ -191,3 +191,9 @@ def _subnets(cloud: Cloud, name: str) -> list[dict[str, Any]]:
     filters = [{"Name": "tag:aws:cloudformation:stack-name", "Values": [cluster_stack(name)]}]
     found = cloud.client("ec2").describe_subnets(Filters=filters)["Subnets"]
     return sorted(found, key=lambda subnet: subnet["CidrBlock"])
+
+
+def _types(group: dict[str, Any]) -> list[str]:
+    """Of one or the other field: eksctl refuses both."""
+    assert ("instanceType" in group) != ("instanceTypes" in group)
+    return group.get("instanceTypes") or [group["instanceType"]]

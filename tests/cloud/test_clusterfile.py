@@ -75,6 +75,8 @@ def test_the_examples_are_good(name: str) -> None:
         ("name: demo", "name: demo\ns3: [Bad_Bucket]", "c.yaml:2: s3[0]: string should match pattern"),
         ("name: demo", "install: {monitorng: on}", "c.yaml:1: install.monitorng: no such field; did you mean"),
         ("name: demo", "name: [demo", "c.yaml: is no YAML"),
+        ("count: 2", "count: 2\n    fallbacks: [g6.xlarge, g5.xlarge]", "workers[0]: names g5.xlarge twice"),
+        ("count: 2", "count: 2\n    fallbacks: g6.xlarge", "workers[0].fallbacks: input should be a valid list"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_line_and_field(old: str, new: str, said: str) -> None:

@@ -213,11 +213,12 @@ def test_a_group_added_to_the_file_is_added_to_the_cluster(terminal: Terminal) -
     terminal.create()
     groups = [
         {"name": "spot", "instance_type": "g5.xlarge", "count": 3, "spot": True, "gpus": 1},
-        {"name": "late", "instance_type": "g5.xlarge", "count": 1, "gpus": 1},
+        {"name": "late", "instance_type": "g5.xlarge", "fallbacks": ["g6.xlarge"], "count": 1, "gpus": 1},
     ]
     terminal.write(workers=groups)
     terminal.create()
     groups_now = terminal.shape()["groups"]
+    assert groups_now["late"].instance_types == ["g5.xlarge", "g6.xlarge"]
     assert {name: group.desired for name, group in groups_now.items()} == {
         "control": 1,
         "spot": 3,

@@ -49,8 +49,22 @@ CPU: dict[str, Any] = {
 }
 
 
+SPARE: dict[str, Any] = {
+    **FILE,
+    "workers": [{**FILE["workers"][0], "fallbacks": ["g6.xlarge", "g5.2xlarge"]}],
+}
+
+
+def test_fallbacks_come_after_the_type_they_stand_in_for() -> None:
+    """In their order, which counts on demand; a group without any names one type, as before."""
+    control, spot = configuration(ClusterFile.model_validate(SPARE), ZONES)["managedNodeGroups"]
+    assert spot["instanceTypes"] == ["g5.xlarge", "g6.xlarge", "g5.2xlarge"]
+    assert "instanceType" not in spot
+    assert (control["instanceType"], "instanceTypes" in control) == ("m5.xlarge", False)
+
+
 @pytest.mark.skipif(not SCHEMA.is_file(), reason=f"{SCHEMA} is not here")
-@pytest.mark.parametrize("given", [FILE, CPU], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("given", [FILE, CPU, SPARE], ids=["gpu", "cpu", "fallbacks"])
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "control plane"])
 def test_the_configuration_is_valid_under_eksctls_schema(given: dict[str, Any], is_whole: bool) -> None:
     """Whole, and what the control plane alone is made from."""

@@ -127,6 +127,45 @@ def test_machines_have_what_is_asked_for(
     assert [finding.verdict for finding in found if finding.name == f"workers[0].{name}"] == [verdict]
 
 
+@pytest.mark.parametrize(
+    ("machine", "verdict", "said_of_it"),
+    [
+        ({}, Verdict.OK, "g6.xlarge: 4 vCPUs, 16 GiB, 1 GPUs"),
+        ({"vcpus": 8, "memory_mib": 32768}, Verdict.OK, "8 vCPUs"),
+        ({"memory_mib": 8192}, Verdict.WARN, "g6.xlarge has less memory (8 GiB) than g5.xlarge"),
+        ({"vcpus": 2, "memory_mib": 8192}, Verdict.WARN, "fewer vCPUs (2) and less memory (8 GiB)"),
+        ({"gpus": 0}, Verdict.FAIL, "1 asked for, g6.xlarge has 0"),
+        ({"architectures": ["arm64"]}, Verdict.FAIL, "the images are built for x86_64"),
+        (None, Verdict.FAIL, "g6.xlarge does not exist in us-east-1"),
+    ],
+)
+def test_fallbacks_have_what_is_asked_for(
+    machine: dict[str, object] | None, verdict: Verdict, said_of_it: str
+) -> None:
+    """Each is looked at as the type it stands in for; what workers ask for has to fit it, too."""
+    workers = [
+        {"name": "gpu", "instance_type": "g5.xlarge", "fallbacks": ["g6.xlarge"], "count": 1, "gpus": 1}
+    ]
+    file = ClusterFile.model_validate({**FILE, "workers": workers})
+    first = {"vcpus": 4, "memory_mib": 16384, "gpus": 1, "architectures": ["x86_64"]}
+    machines = {"g5.xlarge": first, "m5.xlarge": {**first, "gpus": 0}}
+    machines |= {"g6.xlarge": {**first, **machine}} if machine is not None else {}
+    *others, found = check_machines(file, machines)
+    assert {finding.verdict for finding in others} == {Verdict.OK}
+    assert found.verdict is verdict
+    assert said_of_it in found.message
+    assert found.name in ("workers[0].fallbacks[0]", "workers[0].gpus")
+
+
+def test_quotas_are_counted_for_the_largest_type_of_a_group(terminal: Terminal) -> None:
+    """At the worst each node is one of those."""
+    spot = {**FILE["workers"][0], "fallbacks": ["g5.4xlarge"]}
+    terminal.write(workers=[spot])
+    found = checked(terminal)
+    assert said(found, "quota vCPUs G and VT, spot").startswith("32 needed")
+    assert failed(found) == []
+
+
 def test_gpus_of_others_than_nvidia_do_not_count() -> None:
     """CUDA needs NVIDIA's."""
     described = {

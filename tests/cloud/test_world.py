@@ -51,6 +51,17 @@ def test_what_cannot_change_is_named_with_its_field() -> None:
     assert fields == ["kubernetes", "workers[0].instance_type", "workers[0].spot"]
 
 
+def test_fallbacks_cannot_be_added_to_a_group_that_is_there() -> None:
+    """EKS changes no types; with those that it was made with nothing clashes."""
+    spot = {"name": "spot", "instance_type": "g5.xlarge", "count": 2, "spot": True, "gpus": 1}
+    other = changed(workers=[{**spot, "fallbacks": ["g6.xlarge"]}])
+    (clash,) = conflicts(other, whole())
+    assert clash.startswith("workers[0].fallbacks: node group spot has g5.xlarge and cannot change: give")
+    types = ["g5.xlarge", "g6.xlarge"]
+    groups = {"spot": whole().groups["spot"].model_copy(update={"instance_types": types})}
+    assert conflicts(other, replace(whole(), groups=groups)) == []
+
+
 def test_a_group_that_failed_clashes_with_nothing() -> None:
     """It is made anew, with whatever the file says now; one that is degraded stays as it is."""
     other = changed(

@@ -21,7 +21,7 @@ from cerebro.state import ExperimentState
 from controller import loop, plan_maker, preparation
 from controller.advisor import ChildHelper
 from controller.core import Core
-from controller.orchestrator import Fleet
+from controller.orchestrator import Fleet, Memory
 from controller.settings import Settings
 from controller.simulation.store import VirtualStore
 from tests.controller.preparations import prepared_by
@@ -56,6 +56,10 @@ class Manager:
     def scale(self, workers: int) -> None:
         """See `Orchestrator`."""
         self.sizes.append(workers)
+
+    def resize(self, pod: str, container: str, memory: Memory) -> None:
+        """See `Orchestrator`; nobody asks for it here."""
+        raise NotImplementedError
 
 
 class Nobody:

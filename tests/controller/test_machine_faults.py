@@ -122,7 +122,8 @@ def attempts(*ends: tuple[str, str]) -> Task:
             task.fail(SimpleNamespace(time=number, failure=ECC), 3)  # type: ignore[arg-type]
         else:
             loss = FailureKind.OUT_OF_MEMORY if how == "oom" else FailureKind.CRASH
-            task.revoke(SimpleNamespace(time=number, reason=how, loss=loss), 3)  # type: ignore[arg-type]
+            gone: Any = SimpleNamespace(time=number, reason=how, loss=loss, limit_bytes=0)
+            task.revoke(gone, 3)
     return task
 
 

@@ -12,7 +12,7 @@ from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
 from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from controller.membership import Membership
-from controller.orchestrator import Fleet, Pod
+from controller.orchestrator import Fleet, Memory, Pod
 from controller.simulation.store import VirtualStore
 
 
@@ -33,6 +33,10 @@ class Manager:
         if self.error:
             raise self.error
         self.sizes.append(workers)
+
+    def resize(self, pod: str, container: str, memory: Memory) -> None:
+        """See `Orchestrator`; nobody asks for it here."""
+        raise NotImplementedError
 
 
 @pytest.fixture

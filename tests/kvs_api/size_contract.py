@@ -9,10 +9,10 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import TaskRevoked
-from cerebro.contract.records import PodRef, SizeRequest, Troubles
+from cerebro.contract.records import BRAIN, PodRef, SizeRequest, Troubles
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError, NotFoundError
-from tests.kvs_api.bench import TASK, Bench, worker
+from tests.kvs_api.bench import TASK, Bench, requested, worker
 
 
 class SizeContract:
@@ -108,3 +108,22 @@ class SizeContract:
         for troubles in (Troubles(pods={"cerebro-worker-1": "no node has 4 GPUs"}), Troubles()):
             bench.store.set_troubles(troubles)
             assert bench.store.troubles() == troubles
+
+    def test_none_are_asked_for_only_while_no_run_is_open(self, bench: Bench) -> None:
+        """Who would stand still is named, with what to do; runs are paused first where that is said. Zero is a number
+        like others once nobody needs workers, and where the controller asks, which knows what is paused."""
+        bench.store.request_size(SizeRequest(workers=0, by="ann"))
+        assert bench.store.size_request() == SizeRequest(workers=0, by="ann")
+        bench.store.append(bench.experiment, requested("etl-1"))
+        bench.store.request_size(SizeRequest(workers=3))
+        with pytest.raises(
+            ConflictError, match=rf"a run is open: {bench.experiment}/etl-1\. .*--workers 0 --pause"
+        ):
+            bench.store.request_size(SizeRequest(workers=0, by="ann"))
+        assert bench.store.size_request() == SizeRequest(workers=3)
+        for request in (SizeRequest(workers=0, by="ann", pause=True), SizeRequest(workers=0, by=BRAIN)):
+            bench.store.request_size(request)
+            assert bench.store.size_request() == request
+        bench.store.request_size(SizeRequest(workers=0, by=BRAIN, problem="why"))
+        bench.store.withdraw_size_request(0)
+        assert bench.store.size_request() is None

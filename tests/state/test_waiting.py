@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from cerebro.contract.events import RunFinished, RunPaused, RunRequested, RunStarted
+from cerebro.contract.events import RunFinished, RunPaused, RunRequested, RunStarted, TaskFailed
 from cerebro.contract.runs import EtlRequest
+from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import TaskKey, waiting_for
+from cerebro.state.waiting import explained
 from tests.state.stories import SHA, Story, etl_plan, joined, lost, unit
 
 
@@ -83,3 +85,27 @@ def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
     assert list(run.tasks) == [
         str(TaskKey(run="etl-1", kind="etl", split="train", partition=p)) for p in (0, 1)
     ]
+
+
+def test_what_is_known_of_workers_on_their_way_is_told_to_who_waits_for_them() -> None:
+    """Their number first, then what keeps each; not to a run that is paused."""
+    reason = "waiting for a worker to register"
+    told = explained(reason, {"w-3": "no node fits"}, "workers are starting: 3 of 4")
+    assert told == f"{reason}; workers are starting: 3 of 4; w-3 does not start: no node fits"
+    assert explained("paused: full", {}, "workers are starting: 3 of 4") == "paused: full"
+
+
+def test_what_needs_more_memory_than_is_there_says_so() -> None:
+    """Until a worker that has it is back, or is given it."""
+    story = Story()
+    story.fit(models=1)
+    assert waiting_for(story.state, story.run) == ""
+    for attempt in (1, 2):
+        story.start(unit(1, 0), 0)
+        failure = Failure(
+            kind=FailureKind.OUT_OF_MEMORY, message="too little", place="host", limit_bytes=4 << 30
+        )
+        told = TaskFailed(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", failure=failure)
+        story.tell(told)
+    expected = "waiting for a worker with more than 4 GiB of memory, which m00 needs"
+    assert waiting_for(story.state, story.run) == expected

@@ -30,10 +30,11 @@ from cerebro.contract.tasks import (
     TrainTask,
     TrialTask,
 )
-from cerebro.contract.ways import SINGLE, Way
+from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.data.durable import storage_full_named
 from cerebro.errors import CerebroError, PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.runtime.tracebacks import line_of
+from cerebro.runtime.usage.memory import own_group
 from cerebro.state.keys import TaskKey
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, Patience, clear_up
 from cerebro.worker.agent.device_errors import tells_of_device
@@ -143,7 +144,18 @@ class Execution:
             return answer
         # Whatever it failed of: also what keeps its processes from being started, or ends one before it begins.
         asked = self._ruled(_as_asked(answer, body, self._task_log(item)), item)
-        return asked.model_copy(update={"is_by_way": is_by_way})
+        known: dict[str, bool | int] = {"is_by_way": is_by_way}
+        if asked.place is not None and isinstance(body, ModelTask) and body.tells_device:
+            known["limit_bytes"] = self._limit_bytes(asked.place)
+        return asked.model_copy(update=known)
+
+    def _limit_bytes(self, place: MemoryPlace) -> int:
+        """How much memory there was; 0 where that is not known, or others take of it: a container's limit is the
+        worker's own, a machine's memory is not."""
+        if place == "host":
+            return (own_group().limit_bytes() or 0) if self._settings.pod is not None else 0
+        devices = self._shared.devices.devices
+        return min((devices[number].memory_bytes or 0 for number in self._devices), default=0)
 
     def _ruled(self, failure: Failure, item: InboxItem) -> Failure:
         """By failure rules, those of the cluster first: a run's own may not hide them."""
@@ -268,13 +280,15 @@ class Execution:
             is_device = isinstance(answer, Failure) and (
                 answer.kind is FailureKind.DEVICE or answer.may_be_device
             )
-            if answer is None or is_bad_etl or is_bad_trial or is_device:
+            # What it had at most may be what earlier units left in it: the next attempt is not to meet that.
+            is_of_memory = isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY
+            if answer is None or is_bad_etl or is_bad_trial or is_device or is_of_memory:
                 self._children.done(self._devices, is_spent=True)
             elif self._newest is not None and is_measured:
                 # What measures leaves nothing to be measured with the next: no memory of a device, no warm library.
                 for child in _members(self._newest):
                     child.renew()
-            if isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY:
+            if is_of_memory:
                 self._children.end_idle("memory ran out")
 
     def _judged(self, item: InboxItem, answer: Answer) -> Answer:

@@ -33,6 +33,8 @@ class Request:
     query: Mapping[str, str]
     token: str = ""
     body: Json = field(default_factory=dict)
+    name: str = ""
+    """Of the object whose part is changed, where that is none of a kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,8 @@ class Emulator:
         self.faults: deque[Fault] = deque()
         self.token = ""
         self.rules: tuple[Mapping[str, Any], ...] = RULES
+        self.resizes = True
+        """Whether it offers to change the resources of a pod, as servers do from Kubernetes 1.33 on."""
         self.page = 2
         self.version, self.oldest = 10, 10
         self.log: list[Entry] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
@@ -57,10 +59,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        assert self.headers["Content-Type"] == "application/merge-patch+json"
-        assert self.path == f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/{SET}/scale"
+        scale = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/{SET}/scale"
+        resize = re.fullmatch(f"/api/v1/namespaces/{NAMESPACE}/pods/([^/]+)/resize", self.path)
+        assert self.headers["Content-Type"] == f"application/{'strategic-' if resize else ''}merge-patch+json"
+        assert resize or self.path == scale
+        resource, name = ("pods/resize", resize[1]) if resize else ("statefulsets/scale", "")
         self._serve(
-            Request(verb="patch", resource="statefulsets/scale", query={}, token=self._token(), body=body)
+            Request(verb="patch", resource=resource, query={}, token=self._token(), body=body, name=name)
         )
 
     def _token(self) -> str:
@@ -85,9 +90,25 @@ class _Handler(BaseHTTPRequestHandler):
                 self._watch(request, fault)
             elif request.verb == "list":
                 self._list(request)
+            elif request.resource == "pods/resize":
+                self._resize(request)
             else:
                 emulator.scale(request.body["spec"]["replicas"])
                 self._answer(200, {"kind": "Scale", "spec": request.body["spec"]})
+
+    def _resize(self, request: Request) -> None:
+        """As a server that offers it, of a pod that is there."""
+        found = self.emulator.objects["pods"].get(request.name)
+        if found is None or not self.emulator.resizes:
+            return self._status(404, "the server could not find the requested resource")
+        (asked,) = request.body["spec"]["containers"]
+        content = copy.deepcopy(found)
+        for container in content["spec"]["containers"]:
+            if container["name"] == asked["name"]:
+                for which, values in asked["resources"].items():
+                    container["resources"].setdefault(which, {}).update(values)
+        self.emulator.put("pods", content)
+        return self._answer(200, content)
 
     def _fail(self, fault: Fault) -> None:
         self.close_connection = True

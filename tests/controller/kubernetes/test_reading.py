@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.tasks import RETRYABLE, FailureKind
 from controller.kubernetes.reading import read_pod
-from controller.orchestrator import Pod
+from controller.orchestrator import Memory, Pod
 from tests.controller.kubernetes.pods import IMAGE, condition, container, deleted, pod, terminated, waiting
 
 TAKEN, LOST, MEMORY = FailureKind.PREEMPTED, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY
@@ -32,9 +32,10 @@ def failed(reason: str, message: str, **status: Any) -> Json:
     return pod(phase="Failed", reason=reason, message=message, containerStatuses=[], **status)
 
 
-def test_a_pod_that_runs_says_nothing_but_who_it_is() -> None:
+def test_a_pod_that_runs_says_nothing_but_who_it_is_and_what_it_has() -> None:
     """Neither leaving nor dead, no exits, no trouble."""
-    assert read_pod(pod(3, "u-1")) == Pod(uid="u-1")
+    memory = {"etl": Memory(0, 2 << 30), "worker": Memory(0, 4 << 30)}
+    assert read_pod(pod(3, "u-1")) == Pod(uid="u-1", memory=memory)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +148,16 @@ def test_an_end_of_a_container_is_told(end: Json, kind: FailureKind, said: str, 
     assert read.ended == ({} if is_back else exits)
     assert exits["worker"].kind is kind
     assert said in exits["worker"].reason
+    assert exits["worker"].limit_bytes == (4 << 30 if kind is MEMORY else 0)
 
 
 def test_a_container_without_a_memory_limit_is_told_to_have_one() -> None:
     """The message names what is there."""
     content = pod(containerStatuses=[container("worker", last=terminated("OOMKilled", 137))])
     del content["spec"]["containers"][1]["resources"]
-    assert "set worker.resources.worker.limits.memory" in read_pod(content).exits["worker"].reason
+    end = read_pod(content).exits["worker"]
+    assert "set worker.resources.worker.limits.memory" in end.reason
+    assert end.limit_bytes == 0, "the node ran short, whoever took it"
 
 
 @pytest.mark.parametrize(

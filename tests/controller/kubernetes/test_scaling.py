@@ -18,6 +18,19 @@ def test_a_conflict_is_tried_again(watched: Watched) -> None:
     assert watched.emulator.objects["statefulsets"][SET]["spec"]["replicas"] == 5
 
 
+def test_a_set_of_none_is_a_size_like_others(watched: Watched) -> None:
+    """Its pods go, and none is wanted; the next size brings them back."""
+    watched.orchestrator.scale(0)
+    for ordinal in range(3):
+        watched.emulator.delete("pods", f"{SET}-{ordinal}")
+    watched.sees_the_truth()
+    fleet = watched.orchestrator.fleet()
+    assert fleet is not None
+    assert (fleet.size, fleet.pods, fleet.is_wanted(f"{SET}-0")) == (0, {}, False)
+    watched.orchestrator.scale(3)
+    assert watched.emulator.objects["statefulsets"][SET]["spec"]["replicas"] == 3
+
+
 @pytest.mark.parametrize(
     ("faults", "error", "said"),
     [

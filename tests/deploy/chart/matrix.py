@@ -125,7 +125,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         },
         "kvsApi": {"replicas": 4, "podDisruptionBudget": {"minAvailable": 3}},
         "controller": {"replicas": 2, "leaseS": 15, "openRuns": 3},
-        "brain": {"mode": "act", "mostWorkers": 12},
+        "brain": {"mode": "act", "mostWorkers": 90, "minWorkers": 60, "resize": True, "maxMemory": "96Gi"},
         "dispatcher": {"replicas": 2, "service": {"type": "NodePort", "nodePort": 30080}},
         "notebook": {"service": {"type": "LoadBalancer"}},
         "storage": {"className": "efs-sc", "podClassName": "-", "accessMode": "ReadWriteMany"},

@@ -61,6 +61,8 @@ CHANGES = {
     "controller: {leaseS: 20}": {"controller", "worker"},
     "controller: {openRuns: 1}": {"controller"},
     "brain: {mode: act, mostWorkers: 8}": {"controller"},
+    "brain: {mode: act, minWorkers: 0, idleS: 600}": {"controller"},
+    "brain: {resize: true, maxMemory: 64Gi}": {"controller"},
     "worker: {graceS: 30}": {"worker"},
     "worker: {savepointS: 30}": {"worker"},
     "worker: {taskLogMiB: 8}": {"worker"},

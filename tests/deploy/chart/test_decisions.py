@@ -198,13 +198,14 @@ def _worker_set(told: int, live: int) -> dict[str, Any]:
 
 
 def test_an_upgrade_keeps_the_scale_unless_told_anew(conclude: Conclude) -> None:
-    """`cerebro scale` holds while worker.replicas stays what it was; a new value counts."""
+    """`cerebro scale` holds while worker.replicas stays what it was, none as well; a new value counts."""
     cases = [
         {"wanted": 2, "set": {}},
         {"wanted": 2, "set": _worker_set(told=2, live=6)},
         {"wanted": 4, "set": _worker_set(told=2, live=6)},
+        {"wanted": 2, "set": _worker_set(told=2, live=0)},
     ]
-    assert conclude("cerebro.worker.replicas", cases) == ["2", "6", "4"]
+    assert conclude("cerebro.worker.replicas", cases) == ["2", "6", "4", "0"]
 
 
 def test_folders_of_root_are_handed_over(conclude: Conclude) -> None:

@@ -10,6 +10,12 @@ from tests.deploy.chart.matrix import VALUES
 from tests.deploy.chart.rendering import HelmError, refusals_of_checks, refusals_of_schema, render_with
 
 CONTRADICTIONS = {
+    "brain.mode is act, and worker.shards.whenScaled is Delete": (
+        "{brain: {mode: act}, worker: {shards: {whenScaled: Delete}}}"
+    ),
+    "brain.minWorkers is 3 and brain.mostWorkers is 2": "brain: {mode: act, minWorkers: 3, mostWorkers: 2}",
+    "brain.resize is true and brain.maxMemory is empty": "brain: {resize: true}",
+    "brain.maxMemory is 64Gi and brain.resize is false": "brain: {maxMemory: 64Gi}",
     "worker.gpus is 2 and images.worker.cuda is false": "worker: {gpus: 2}",
     "worker.devices is 3 and worker.gpus is 2": "{worker: {devices: 3, gpus: 2}, images: {worker: {cuda: true}}}",
     "worker.devices is 2 and each worker has 1 thread(s)": "worker: {devices: 2}",
@@ -56,6 +62,9 @@ CONTRADICTIONS = {
 MISTAKES = {
     "auth.mode": "auth: {mode: oidc}",
     "auth.oidc.groups": "auth: {oidc: {groups: {a: {role: worker}}}}",
+    "brain.minWorkers": "brain: {minWorkers: -1}",
+    "brain.idleS": "brain: {idleS: 1}",
+    "brain.maxMemory": "brain: {resize: true, maxMemory: lots}",
     "worker.replicas": "worker: {replicas: 0}",
     "worker.gpus": "worker: {gpus: -1}",
     "worker.cores": "worker: {cores: all}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.kubernetes.access import RULES
+from controller.kubernetes.access import RESIZE_RULES, RULES
 from tests.deploy.chart.matrix import VALUES
 from tests.deploy.chart.rendering import Object, component, render, render_with
 
@@ -23,7 +23,8 @@ def test_the_controller_may_do_what_its_adapter_does_and_nothing_else(values: st
     """The one Role has exactly the rules that controller.kubernetes declares, for this release's worker set."""
     rendered = render(values)
     (role,) = rendered.of("Role")
-    assert sorted(role["rules"], key=str) == _named(RULES, "cerebro-worker")
+    granted = (*RULES, *(RESIZE_RULES if VALUES[values].get("brain", {}).get("resize") else ()))
+    assert sorted(role["rules"], key=str) == _named(granted, "cerebro-worker")
     (container,) = rendered.pod("controller")["spec"]["containers"]
     assert {"name": "CEREBRO_WORKER_SET", "value": "cerebro-worker"} in container["env"]
 

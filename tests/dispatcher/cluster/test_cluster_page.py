@@ -396,3 +396,11 @@ def test_a_store_that_keeps_no_health_leaves_the_page_as_it_was() -> None:
     page = bench.signed_in().get("/cluster").text
     assert "not checked" in page
     assert 'data-key="incidents"' not in page
+
+
+def test_the_page_says_how_many_workers_are_on_their_way() -> None:
+    """Or that the cluster rests; nothing where there is nothing to say."""
+    bench = Bench()
+    assert "workers are starting" not in Bench().signed_in().get("/cluster").text.lower()
+    bench.store.in_trouble = Troubles(note="workers are starting: 2 of 4")
+    assert "Workers are starting: 2 of 4." in text_of(bench.signed_in().get("/cluster").text)

@@ -23,6 +23,18 @@ monitoring.{{ . }}.enabled is true and the cluster has no Prometheus operator (m
 
 {{- define "cerebro.checks.worker" -}}
 {{- $worker := .Values.worker }}
+{{- if and (eq .Values.brain.mode "act") (eq $worker.shards.whenScaled "Delete") (lt (int .Values.brain.minWorkers) (int $worker.replicas)) }}
+brain.mode is act, and worker.shards.whenScaled is Delete: what workers hold would be made anew after each rest; set worker.shards.whenScaled=Retain, or brain.minWorkers={{ $worker.replicas }}
+{{- end }}
+{{- if and (gt (int .Values.brain.mostWorkers) 0) (gt (int .Values.brain.minWorkers) (int .Values.brain.mostWorkers)) }}
+brain.minWorkers is {{ .Values.brain.minWorkers }} and brain.mostWorkers is {{ .Values.brain.mostWorkers }}: set brain.minWorkers to at most that
+{{- end }}
+{{- if and .Values.brain.resize (not .Values.brain.maxMemory) }}
+brain.resize is true and brain.maxMemory is empty: say how much memory a worker may be given, such as brain.maxMemory=64Gi
+{{- end }}
+{{- if and .Values.brain.maxMemory (not .Values.brain.resize) }}
+brain.maxMemory is {{ .Values.brain.maxMemory }} and brain.resize is false: set brain.resize=true, or leave it out
+{{- end }}
 {{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "cerebro.component" (dict "root" . "component" "worker")) }}
 {{- with include "cerebro.worker.scaledBy" (dict "wanted" $worker.replicas "set" $set) }}
 worker.replicas is {{ $worker.replicas }}, and {{ . }} has made it {{ $set.spec.replicas }} since it was {{ index $set.metadata.annotations "cerebro/replicas" }}; Helm does not overrule others: scale first (kubectl -n {{ $.Release.Namespace }} scale statefulset/{{ $set.metadata.name }} --replicas={{ $worker.replicas }}, or in the cluster: cerebro scale --workers {{ $worker.replicas }}), or leave worker.replicas as it was

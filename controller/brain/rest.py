@@ -1,0 +1,125 @@
+"""When a cluster that nobody uses gives its workers back, and when it takes them again. Pure, but for what is
+remembered; belongs to the loop, not thread-safe.
+
+Nobody uses it: no run is open, but for those that are paused. After a while all but the fewest are given back; their
+volumes stay, so nothing is made anew when they return. A run that is open has as many come back as there were before.
+A number that a person has chosen holds for an hour, as everywhere; where that was none, a run is the newer wish.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from controller.brain.policy import HOLD_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestRules:
+    """What may be done.
+
+    Attributes:
+        is_on: whether anything may.
+        idle_s: so long nobody uses the cluster before workers are given back.
+        least: workers that stay.
+        most: that may be asked for; 0: it is not said.
+    """
+
+    is_on: bool = False
+    idle_s: float = 1800.0
+    least: int = 1
+    most: int = 0
+
+
+class Wish(NamedTuple):
+    """A number of workers to ask for, and why, for people."""
+
+    workers: int
+    reason: str
+
+
+class Rest:
+    """Whether the cluster rests.
+
+    Attributes:
+        before: workers that there were before they were given back; 0: it does not rest.
+    """
+
+    def __init__(self, rules: RestRules, *, before: int = 0) -> None:
+        self._rules, self.before = rules, before
+        self._idle_since: float | None = None
+        self._last = 0
+        """The newest number of workers that was wanted, other than none."""
+
+    def look(
+        self,
+        now: float,
+        *,
+        size: int,
+        is_used: bool,
+        is_awaited: bool = False,
+        chosen_at: float = -math.inf,
+        bounds: tuple[int, int] | None = None,
+        stalled: tuple[int, str] | None = None,
+    ) -> Wish | None:
+        """What to ask for now, if anything.
+
+        Args:
+            now: seconds.
+            size: workers that are wanted, as the cluster manager has it.
+            is_used: whether a run is open that is not paused.
+            is_awaited: whether some of them are on their way.
+            chosen_at: when a person chose the number; minus infinity: nobody did.
+            bounds: fewest and most workers that the runs ask for.
+            stalled: with how many to be content, and why, where the others find no node.
+        """
+        self._remember(size, is_awaited=is_awaited)
+        if not self._rules.is_on:
+            return None
+        if not is_used:
+            return self._idle(now, size, chosen_at)
+        self._idle_since = None
+        if self.before and not self.is_waking(size):
+            return self._wake(size, bounds)
+        if stalled is not None and now - chosen_at >= HOLD_S and (content := max(stalled[0], 1)) < size:
+            return Wish(content, stalled[1])
+        return None
+
+    def is_waking(self, size: int) -> bool:
+        """Whether workers that were given back are wanted again, and are not all there."""
+        return self.before > 0 and size not in (0, self._rules.least)
+
+    def _remember(self, size: int, *, is_awaited: bool) -> None:
+        """What came of it, by whomever."""
+        if self.is_waking(size) and not is_awaited:
+            self.before = 0
+        if not size and not self.before:
+            self.before = self._last  # by whomever: a run wakes it
+        self._last = size or self._last
+
+    def _idle(self, now: float, size: int, chosen_at: float) -> Wish | None:
+        if self._idle_since is None:
+            self._idle_since = now
+        idle_s = now - self._idle_since
+        if size <= self._rules.least or idle_s < self._rules.idle_s or now - chosen_at < HOLD_S:
+            return None
+        self.before = size
+        return Wish(self._rules.least, f"no run for {idle_s / 60:.0f} min")
+
+    def _wake(self, size: int, bounds: tuple[int, int] | None) -> Wish | None:
+        wanted = self.before
+        if bounds is not None:
+            wanted = min(max(wanted, bounds[0]), bounds[1])
+        if self._rules.most:
+            wanted = min(wanted, self._rules.most)
+        return Wish(wanted, "a run is requested") if wanted > size else None
+
+    def told(self, size: int) -> str:
+        """For people, while workers are given back; empty else."""
+        if not self._rules.is_on:
+            return "" if size else "no workers are wanted: `cerebro scale --workers N` has them start"
+        if not self.before or self.is_waking(size):
+            return ""
+        kept = f"{size} of {self.before} workers" if size else f"none of {self.before} workers"
+        return f"the cluster rests with {kept}; a run wakes it"

@@ -1,0 +1,106 @@
+"""Giving a pod more memory while it runs: what is asked, and what comes of it when the API server does not do it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.errors import ClusterError, RetryableError
+from controller.kubernetes.access import RESIZE_RULES, RULES
+from controller.kubernetes.reading import read_pod
+from controller.orchestrator import Memory
+from tests.controller.kubernetes.emulator import SET, Emulator, Fault
+from tests.controller.kubernetes.pods import condition, pod
+from tests.controller.kubernetes.watching import Watched
+
+GIB = 1 << 30
+POD = f"{SET}-1"
+
+
+@pytest.fixture
+def granted(emulator: Emulator, watched: Watched) -> Watched:
+    """The chart was told that the memory of workers may be raised."""
+    emulator.rules = (*RULES, *RESIZE_RULES)
+    return watched
+
+
+def of(content: object, container: str) -> Memory | None:
+    """What a container has."""
+    return read_pod(content).memory.get(container)  # type: ignore[arg-type]
+
+
+def test_one_container_of_one_pod_is_given_more(granted: Watched) -> None:
+    """Its neighbour and the other pods keep what they have; the view shows it."""
+    granted.orchestrator.resize(POD, "worker", Memory(GIB, 8 * GIB))
+    pods = granted.emulator.objects["pods"]
+    assert of(pods[POD], "worker") == (GIB, 8 * GIB)
+    assert of(pods[POD], "etl") == (0, 2 * GIB)
+    assert of(pods[f"{SET}-0"], "worker") == (0, 4 * GIB)
+    granted.sees_the_truth()
+
+
+def test_what_asks_for_nothing_goes_on_asking_for_nothing(granted: Watched) -> None:
+    """A request that appears would change the pod's quality of service, which the server refuses."""
+    granted.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
+    assert granted.emulator.requests[-1].body == {
+        "spec": {"containers": [{"name": "worker", "resources": {"limits": {"memory": str(8 * GIB)}}}]}
+    }
+
+
+def test_without_the_chart_s_value_it_is_refused(watched: Watched) -> None:
+    """The Role grants it only where it was asked for."""
+    with pytest.raises(ClusterError, match=r"lacks pods/resize: `helm upgrade` with brain\.resize=true"):
+        watched.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
+
+
+def test_a_server_that_knows_no_such_thing_says_so(granted: Watched) -> None:
+    """Before 1.33 there is none; a pod that is gone is told by the same answer."""
+    granted.emulator.resizes = False
+    with pytest.raises(
+        ClusterError, match=rf"pod {POD} to 8Gi.*offers no pods/resize.*before Kubernetes 1\.33"
+    ):
+        granted.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("faults", "error", "said"),
+    [
+        ([Fault(verb="patch", status=409)], None, ""),
+        ([Fault(verb="patch", status=500)], RetryableError, "HTTP 500"),
+        ([Fault(verb="patch")], RetryableError, "does not answer as it should"),
+        ([Fault(verb="patch", status=422, body=b'{"message": "Pod QOS is immutable"}')], ClusterError, "immutable"),
+    ],
+)  # fmt: skip
+def test_a_failed_one_says_whether_to_ask_again(
+    granted: Watched, faults: list[Fault], error: type[Exception] | None, said: str
+) -> None:
+    """By type, as of scaling."""
+    granted.emulator.fail(*faults)
+    if error is None:
+        granted.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
+        return
+    with pytest.raises(
+        error, match=f"cannot raise the memory of container worker of pod {POD} to 8Gi.*{said}"
+    ):
+        granted.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
+    assert of(granted.emulator.objects["pods"][POD], "worker") == (0, 4 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "expected"),
+    [
+        ("4Gi", 4 * GIB), ("1.5Gi", 3 * GIB // 2), (str(GIB), GIB), ("512Mi", GIB // 2), ("64Ki", 65536),
+        ("2e9", 2 * 10**9), ("128974848k", 128974848000), ("1E", 10**18), ("lots", 0), ("", 0), (None, 0),
+    ],
+)  # fmt: skip
+def test_quantities_of_memory_are_read(quantity: object, expected: int) -> None:
+    """As the API gives them; what is none counts as no limit."""
+    content = pod()
+    content["spec"]["containers"][1]["resources"] = {"limits": {"memory": quantity}}
+    assert (of(content, "worker") or Memory(0, 0)).limit == expected
+
+
+def test_a_node_without_room_is_told() -> None:
+    """The kubelet says so in a condition of the pod."""
+    told = condition("PodResizePending", "True", "Infeasible", "Node didn't have enough capacity: memory")
+    assert read_pod(pod(conditions=[told])).unresized == "Node didn't have enough capacity: memory"
+    assert read_pod(pod()).unresized == ""

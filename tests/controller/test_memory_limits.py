@@ -1,0 +1,205 @@
+"""Units that need more memory than any worker has, where workers may be given more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import TaskGivenUp
+from cerebro.contract.records import PodRef, WorkerRecord, WorkerStatus
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.errors import ClusterError, RetryableError
+from cerebro.state import ModelState
+from cerebro.state.experiment import fold
+from controller.memory_limits import WAIT_S, MemoryLimits
+from controller.orchestrator import Fleet, Memory, Pod
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario
+from tests.controller.test_core import assert_complete, plan, request
+from tests.controller.test_memory_needs import everywhere, failures, of_memory
+
+GIB = 1 << 30
+
+
+def grown(need: float, most: float, **scenario: Any) -> Simulation:
+    """Two workers of 4 GiB; m00 needs more, and workers may be given so much."""
+    found: list[Simulation] = []
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        has = found[0]._workers.memory(worker)
+        if getattr(body, "model", "") != "m00" or has >= need * GIB:
+            return None
+        return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed", place="host", limit_bytes=has)
+
+    simulation = Simulation(
+        Scenario(
+            holdings=everywhere(2, 2),
+            outcome=outcome,
+            memory=of_memory({"worker-0": 4.0, "worker-1": 4.0}),
+            most_memory=int(most * GIB),
+            **scenario,
+        ),
+        request(3, 2),
+        plan(3, 2),
+    )
+    found.append(simulation)
+    simulation.run()
+    return simulation
+
+
+@pytest.mark.parametrize(("need", "doublings"), [(6.0, 1), (14.0, 2)])
+def test_a_worker_is_given_more_instead_of_giving_up(need: float, doublings: int) -> None:
+    """One of them, twice as much each time, as far as it takes; the other one keeps what it has."""
+    simulation = grown(need, 16.0)
+    memory = sorted(simulation._workers.memory(f"worker-{number}") for number in range(2))
+    assert memory == [4 * GIB, 4 * GIB << doublings]
+    state = fold(EXPERIMENT, simulation.log)
+    assert state.runs["fit-1"].models["m00"].state is ModelState.FINISHED
+    assert_complete(state, epochs=2, partitions=2)
+    # The one that is not known to be alone, and one at each size that is too little.
+    assert max(failures(simulation).values()) <= 1 + doublings
+
+
+def test_what_needs_more_than_may_be_given_is_given_up_and_says_so() -> None:
+    """Nobody is asked for what would be too little, and what to raise is named."""
+    simulation = grown(40.0, 10.0)
+    failure = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"].failure
+    assert failure is not None
+    assert "Raise brain.maxMemory (10Gi) or worker.resources.worker.limits.memory" in failure.message
+    assert max(simulation._workers.memory(f"worker-{number}") for number in range(2)) == 8 * GIB
+
+
+def test_nodes_without_room_end_in_advice() -> None:
+    """Each is waited for once, and the model is given up then."""
+    simulation = grown(6.0, 16.0, unresized=frozenset({"worker-0", "worker-1"}))
+    (given_up,) = (event for event in simulation.log if isinstance(event, TaskGivenUp))
+    assert "more could not be had for a worker" in given_up.reason
+    assert "it has not got it within 120 s" in given_up.reason
+    assert given_up.time <= 2 * WAIT_S + 30
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
+
+
+def test_without_the_chart_s_value_nothing_is_asked() -> None:
+    """It is given up at once."""
+    simulation = grown(6.0, 0.0)
+    (given_up,) = (event for event in simulation.log if isinstance(event, TaskGivenUp))
+    assert "brain.maxMemory" not in given_up.reason
+    assert {simulation._workers.memory(f"worker-{number}") for number in range(2)} == {4 * GIB}
+
+
+class Manager:
+    """Takes notes, or refuses."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, Memory]] = []
+        self.error: Exception | None = None
+
+    def resize(self, pod: str, container: str, memory: Memory) -> None:
+        """As a cluster manager."""
+        self.asked.append((pod, container, memory))
+        if self.error is not None:
+            raise self.error
+
+
+def looks(
+    memory: int = 4, *, uid: str = "1", asks_for: int = 1, unresized: str = ""
+) -> tuple[list[WorkerStatus], Fleet]:
+    """A worker of a pod that has so much, GiB."""
+    record = WorkerRecord(
+        worker="w-0",
+        incarnation="a",
+        weight=1.0,
+        cores=1,
+        kinds=("train",),
+        memory_bytes=memory * GIB,
+        pod=PodRef(name="w-0", uid=uid, container="worker"),
+    )
+    pod = Pod(uid=uid, memory={"worker": Memory(asks_for * GIB, memory * GIB)}, unresized=unresized)
+    return [WorkerStatus(record=record, silent_s=0.0)], Fleet(pods={"w-0": pod}, size=1)
+
+
+@pytest.fixture
+def manager() -> Manager:
+    return Manager()
+
+
+@pytest.fixture
+def at() -> list[float]:
+    return [0.0]
+
+
+@pytest.fixture
+def limits(manager: Manager, at: list[float]) -> MemoryLimits:
+    return MemoryLimits(manager, 10 * GIB, clock=lambda: at[0])
+
+
+def test_it_is_asked_once_and_what_it_asks_for_grows_as_much(limits: MemoryLimits, manager: Manager) -> None:
+    """Twice, and at last up to the bound; then there is no more."""
+    for memory, asks_for in ((4, 1), (4, 1), (8, 2)):
+        assert limits.look(*looks(memory, asks_for=asks_for)).workers == {"w-0"}
+        limits.grow({"w-0"})
+    assert manager.asked == [
+        ("w-0", "worker", Memory(2 * GIB, 8 * GIB)),
+        ("w-0", "worker", Memory(5 * GIB // 2, 10 * GIB)),
+    ]
+    assert limits.look(*looks(10)).workers == frozenset()
+
+
+@pytest.mark.parametrize("error", [ClusterError("no such thing"), RetryableError("away")])
+def test_a_refusal_is_one_line_and_an_absence_is_asked_again(
+    limits: MemoryLimits,
+    manager: Manager,
+    at: list[float],
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not at once, though: the loop must not do nothing but wait for the cluster manager."""
+    manager.error = error
+    is_final = isinstance(error, ClusterError)
+    for second in range(12):
+        at[0] = float(second)
+        growth = limits.look(*looks())
+        limits.grow({"w-0"})
+        assert growth.workers == (frozenset() if is_final and second else {"w-0"})
+    assert len(manager.asked) == len(caplog.records) == (1 if is_final else 3)
+    assert not is_final or "worker.resources.worker.limits.memory" in caplog.text
+    assert limits.look(*looks()).problem == ("no such thing" if is_final else "")
+
+
+@pytest.mark.parametrize("unresized", ["", "Node didn't have enough capacity"])
+def test_a_node_has_so_long_to_give_it(limits: MemoryLimits, at: list[float], unresized: str) -> None:
+    """The reason is the node's, where it says one. A pod that is made anew may be asked for again."""
+    limits.look(*looks())
+    limits.grow({"w-0"})
+    at[0] = WAIT_S
+    assert limits.look(*looks(unresized=unresized)).workers == {"w-0"}
+    at[0] = WAIT_S + 1
+    growth = limits.look(*looks(unresized=unresized))
+    assert growth.workers == frozenset()
+    assert (unresized or "within 120 s") in growth.problem
+    assert limits.look(*looks(uid="2")).workers == {"w-0"}
+
+
+def _gone(pod: Pod) -> dict[str, Pod]:
+    return {}
+
+
+def _anew(pod: Pod) -> dict[str, Pod]:
+    return {"w-0": Pod(uid="other", memory=pod.memory)}
+
+
+def _unbounded(pod: Pod) -> dict[str, Pod]:
+    return {"w-0": Pod(uid=pod.uid)}
+
+
+@pytest.mark.parametrize("pods", [_gone, _anew, _unbounded])
+def test_only_a_pod_that_is_there_and_has_a_limit_may_have_more(
+    limits: MemoryLimits, manager: Manager, pods: Callable[[Pod], dict[str, Pod]]
+) -> None:
+    """What was registered may be about another one."""
+    statuses, fleet = looks()
+    growth = limits.look(statuses, Fleet(pods=pods(fleet.pods["w-0"]), size=1))
+    limits.grow({"w-0"})
+    assert (growth.workers, manager.asked) == (frozenset(), [])

@@ -1,0 +1,300 @@
+"""Units that need more memory than workers have: where they go, and when they are given up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract import api
+from cerebro.contract.events import TaskAssigned, TaskFailed, TaskGivenUp, WorkerRemoved
+from cerebro.contract.records import (
+    ExperimentRecord,
+    Locator,
+    Locators,
+    PodRef,
+    WorkerRecord,
+    WorkerStatus,
+    WorkerUsage,
+)
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.ways import SINGLE, MemoryPlace, Way
+from cerebro.state import ModelState, RunState
+from cerebro.state.experiment import fold
+from controller.cluster_snapshot import ClusterSnapshot, WorkerView, worker_view
+from controller.core import Core
+from controller.orchestrator import Exit
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
+from tests.state.stories import Story, unit
+
+GIB = 1 << 30
+
+
+def needing(
+    needs: Mapping[str, float], memory: Mapping[str, float], kind: str = "train", place: MemoryPlace = "host"
+) -> Callable[[TaskBody, int, str], Failure | None]:
+    """Tasks of these models run out of memory where there is less than they need, and say so; in GiB."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        need = needs.get(getattr(body, "model", ""), 0.0)
+        if body.kind != kind or need <= memory[worker]:
+            return None
+        return Failure(
+            kind=FailureKind.OUT_OF_MEMORY,
+            message="killed by the kernel for lack of memory",
+            place=place,
+            limit_bytes=int(memory[worker] * GIB),
+        )
+
+    return outcome
+
+
+def of_memory(memory: Mapping[str, float]) -> dict[str, int]:
+    """The same in bytes."""
+    return {name: int(each * GIB) for name, each in memory.items()}
+
+
+def everywhere(workers: int, partitions: int) -> dict[str, list[int]]:
+    """Each worker holds all partitions."""
+    return {f"worker-{number}": [*range(partitions)] for number in range(workers)}
+
+
+def failures(simulation: Simulation) -> Counter[str]:
+    """Task -> how often it failed."""
+    return Counter(event.task for event in simulation.log if isinstance(event, TaskFailed))
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(place: MemoryPlace) -> None:
+    """The second attempt is alone; what it needs, what there is and what to raise are told then, at once."""
+    memory = {"worker-0": 8.0, "worker-1": 8.0, "worker-2": 8.0}
+    known = {"memory" if place == "host" else "device_memory": of_memory(memory)}
+    scenario = Scenario(
+        holdings=everywhere(3, 2),
+        outcome=needing({"m00": 9.0}, memory, place=place),
+        **known,  # type: ignore[arg-type]
+    )
+    simulation = Simulation(scenario, request(3, 2), plan(3, 2))
+    simulation.run()
+    state = fold(EXPERIMENT, simulation.log)
+    run = state.runs["fit-1"]
+    assert [*failures(simulation).values()] == [2]
+    assert {name for name, model in run.models.items() if model.state is ModelState.FAILED} == {"m00"}
+    failure = run.models["m00"].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.OUT_OF_MEMORY
+    assert "m00 needs about 10Gi" in failure.message  # 1.25 x 8: nothing was measured
+    assert (
+        "the most that a worker which could do this has is 8Gi (worker-0, worker-1, worker-2)"
+        in failure.message
+    )
+    raised = "worker.resources.worker.limits.memory" if place == "host" else "CEREBRO_DEVICE_MEMORY"
+    assert raised in failure.message
+    assert "10.75Gi" in failure.message
+    assert "killed by the kernel" in failure.message
+    assert_complete(state, epochs=2, partitions=2)
+    assert_exclusive(simulation)
+
+
+def test_it_goes_where_there_is_enough() -> None:
+    """Of three holders one has more memory: the unit waits for that one, and the others are not tried again."""
+    memory = {"worker-0": 4.0, "worker-1": 4.0, "worker-2": 16.0}
+    outcome = needing({"m00": 9.0}, memory)
+    scenario = Scenario(holdings=everywhere(3, 2), outcome=outcome, memory=of_memory(memory))
+    simulation = Simulation(scenario, request(4, 2), plan(4, 2))
+    simulation.run()
+    state = fold(EXPERIMENT, simulation.log)
+    assert all(count <= 2 for count in failures(simulation).values())
+    assert {visit.worker for visit in state.runs["fit-1"].models["m00"].visits} == {"worker-2"}
+    assert state.runs["fit-1"].models["m00"].state is ModelState.FINISHED
+    assert_complete(state, epochs=2, partitions=2)
+
+
+def test_who_has_enough_is_waited_for_while_it_is_away() -> None:
+    """A worker that comes back brings its memory: nothing is given up for an outage, and nothing burns attempts."""
+    memory = {"worker-0": 4.0, "worker-1": 16.0}
+    scenario = Scenario(
+        holdings=everywhere(2, 1),
+        outcome=needing({"m00": 9.0}, memory),
+        memory=of_memory(memory),
+        outages=[WorkerOutage(worker="worker-1", start=0.5, length=300.0)],
+    )
+    simulation = Simulation(scenario, request(2, 1), plan(2, 1))
+    simulation.run()
+    assert max(failures(simulation).values(), default=0) <= 2
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=1)
+    assert not [event for event in simulation.log if isinstance(event, TaskGivenUp)]
+
+
+def test_who_has_enough_is_removed_and_the_unit_is_given_up() -> None:
+    """Nobody waits for a worker that is gone for good."""
+    memory = {"worker-0": 4.0, "worker-1": 16.0}
+    scenario = Scenario(
+        holdings=everywhere(2, 1),
+        outcome=needing({"m00": 9.0}, memory),
+        memory=of_memory(memory),
+        outages=[WorkerOutage(worker="worker-1", start=0.5, length=300.0)],
+        removals={"worker-1": 60.0},
+    )
+    simulation = Simulation(scenario, request(2, 1), plan(2, 1))
+    simulation.run()
+    removed = next(event.time for event in simulation.log if isinstance(event, WorkerRemoved))
+    (given_up,) = (event for event in simulation.log if isinstance(event, TaskGivenUp))
+    assert 0 <= given_up.time - removed < 5.0
+    state = fold(EXPERIMENT, simulation.log)
+    assert state.runs["fit-1"].models["m00"].state is ModelState.FAILED
+    assert state.runs["fit-1"].models["m01"].state is ModelState.FINISHED
+
+
+def test_a_validation_is_given_up_in_the_same_way() -> None:
+    """Its model fails, and the others go on."""
+    memory = {"worker-0": 8.0, "worker-1": 8.0}
+    outcome = needing({"m01": 20.0}, memory, kind="valid")
+    scenario = Scenario(holdings=everywhere(2, 2), outcome=outcome, memory=of_memory(memory))
+    simulation = Simulation(scenario, request(3, 2), plan(3, 2, validated=True))
+    simulation.run()
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    assert max(failures(simulation).values()) == 2
+    assert {name for name, model in run.models.items() if model.state is ModelState.FAILED} == {"m01"}
+    assert run.state is RunState.FINISHED
+
+
+def test_another_way_is_tried_first() -> None:
+    """What a model can be trained by with less memory is not given up for the way that takes more; once none is left,
+    the failure tells of each."""
+    lean = Way(technique="lean", size=1)
+    memory = {"worker-0": 8.0, "worker-1": 8.0}
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        way = getattr(body, "way", None) or SINGLE
+        needs = {"m00": 9.0 if way.is_single else 1.0, "m01": 9.0}
+        return needing(needs, memory)(body, attempt, worker)
+
+    scenario = Scenario(holdings=everywhere(2, 2), outcome=outcome, memory=of_memory(memory))
+    simulation = Simulation(scenario, request(3, 1), plan(3, 2, ways=(SINGLE, lean)))
+    simulation.run()
+    models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
+    assert models["m00"].state is ModelState.FINISHED
+    assert models["m01"].state is ModelState.FAILED
+    failure = models["m01"].failure
+    assert failure is not None
+    assert "no way is left to train m01" in failure.message
+    assert "m01 needs about 10Gi of memory" in failure.message
+    # Twice by the first way, which is not known to be alone at first; once by the second one.
+    assert max(failures(simulation).values()) == 3
+
+
+def test_where_nothing_is_known_of_memory_all_attempts_are_used() -> None:
+    """On one machine workers share its memory, so one that runs out of it proves nothing."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        found = needing({"m00": 9.0}, {worker: 8.0})(body, attempt, worker)
+        return found.model_copy(update={"limit_bytes": 0}) if found else None
+
+    scenario = Scenario(holdings=everywhere(2, 1), outcome=outcome)
+    simulation = Simulation(scenario, request(2, 1), plan(2, 1))
+    simulation.run()
+    assert [*failures(simulation).values()] == [3]
+
+
+def test_the_way_to_a_larger_worker_uses_up_no_attempts() -> None:
+    """Each attempt that shows more memory to be too little leads to a larger worker; three are no limit then."""
+    memory = {f"worker-{number}": 2.0**number for number in range(6)}
+    outcome = needing({"m00": 30.0}, memory)
+    scenario = Scenario(holdings=everywhere(6, 1), outcome=outcome, memory=of_memory(memory))
+    simulation = Simulation(scenario, request(1, 1), plan(1, 1))
+    simulation.run()
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    memory=st.lists(st.sampled_from([2.0, 4.0, 8.0, 16.0]), min_size=1, max_size=4),
+    needs=st.lists(st.sampled_from([0.5, 3.0, 7.0, 7.5, 12.0, 40.0]), min_size=1, max_size=4),
+    partitions=st.integers(1, 3),
+    away=st.lists(
+        st.tuples(st.integers(0, 3), st.floats(0.1, 20.0), st.sampled_from([0.5, 15.0, 60.0])), max_size=3
+    ),
+    crash_before=st.frozensets(st.integers(0, 60), max_size=3),
+)
+def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
+    memory: list[float],
+    needs: list[float],
+    partitions: int,
+    away: list[tuple[int, float, float]],
+    crash_before: frozenset[int],
+) -> None:
+    """A model is trained if a worker has well enough for it, and given up if none has; it costs one further attempt,
+    and one for each larger limit that is tried. Also while workers come and go, and controllers die."""
+    has = {f"worker-{number}": each for number, each in enumerate(memory)}
+    wants = {f"m{number:02}": each for number, each in enumerate(needs)}
+    outages = [
+        WorkerOutage(worker=f"worker-{number % len(memory)}", start=start, length=length)
+        for number, start, length in away
+    ]
+    scenario = Scenario(
+        holdings=everywhere(len(memory), partitions),
+        outcome=needing(wants, has),
+        memory=of_memory(has),
+        outages=outages,
+        crash_before=crash_before,
+    )
+    simulation = Simulation(scenario, request(len(needs), 1), plan(len(needs), partitions))
+    simulation.run()
+    state = fold(EXPERIMENT, simulation.log)
+    for name, model in state.runs["fit-1"].models.items():
+        most = max(memory)
+        assert (model.state is ModelState.FINISHED) == (wants[name] <= most)
+        larger = len({each for each in memory if each < wants[name]})
+        assert all(count <= 1 + larger for task, count in failures(simulation).items() if f"/{name}/" in task)
+    assert_complete(state, epochs=1, partitions=partitions)
+    assert_exclusive(simulation)
+    given = Counter(event.task for event in simulation.log if isinstance(event, TaskAssigned))
+    assert max(given.values()) <= 3 + len({*memory}) + 2 * len(away)
+
+
+@pytest.mark.parametrize("limit", [8 * GIB, 0])
+def test_of_a_pod_that_was_killed_the_log_says_how_much_it_had(limit: int) -> None:
+    """Its container has started anew by then: what was killed for its own limit is taken back with that. Where a node
+    ran short nothing is learned of it."""
+    story = Story()
+    story.fit()
+    story.start(unit(1, 0), 0)
+    core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
+    core.state = story.state
+    named: Any = {"weight": 1.0, "kinds": ("train",), "holdings": ()}
+    killed = Exit(reason="OOMKilled", kind=FailureKind.OUT_OF_MEMORY, limit_bytes=limit)
+    views = {
+        "worker-0": WorkerView(incarnation="b", before=killed, memory_bytes=8 * GIB, **named),
+        "worker-1": WorkerView(incarnation="a", memory_bytes=8 * GIB, **named),
+    }
+    steps = core.decide(ClusterSnapshot(workers=views, now=story.time, named={*views}))
+    (step,) = (step for step in steps if isinstance(step, api.Revoke))
+    assert (step.loss, step.limit_bytes) == (FailureKind.OUT_OF_MEMORY, limit)
+
+
+@pytest.mark.parametrize(("pod", "usage", "expected"), [(True, None, 4), (True, 6, 6), (False, 6, None)])
+def test_what_a_worker_has_for_itself_is_the_limit_of_its_container_as_it_is_now(
+    pod: bool, usage: int | None, expected: int | None
+) -> None:
+    """It may have been changed since the worker registered. A machine's memory is for all that runs there."""
+    record = WorkerRecord(
+        worker="w-0",
+        incarnation="a",
+        weight=1.0,
+        cores=1,
+        kinds=("train",),
+        memory_bytes=4,
+        pod=PodRef(name="w-0", uid="1", container="worker") if pod else None,
+    )
+    told = WorkerUsage(cores=1, memory_limit_bytes=usage)
+    view = worker_view(
+        WorkerStatus(record=record, silent_s=0.0, usage=told), None, silent_s=0.0, lease_s=10.0
+    )
+    assert view.memory_bytes == expected

@@ -1,0 +1,100 @@
+"""The loop when all workers are asked for to be given back, and when a run comes to a cluster that rests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from cerebro.contract.events import RunPaused, RunRequested, RunStarted
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, Troubles
+from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
+from controller import loop
+from controller.advisor import ChildHelper
+from controller.orchestrator import Fleet, Pod
+from controller.settings import Settings
+from tests.controller.test_loop import Nobody, Store
+from tests.controller.test_membership import Manager
+from tests.state.stories import SHA
+
+
+class Obeying(Manager):
+    """A cluster manager whose pods are there as soon as they are wanted."""
+
+    def scale(self, workers: int) -> None:
+        """See `Orchestrator`."""
+        super().scale(workers)
+        self.pods = Fleet(pods={f"w-{n}": Pod(uid=f"u{n}") for n in range(workers)}, size=workers)
+
+
+def run_until(
+    is_done: Callable[[], bool], store: Store, manager: Manager, folder: Path, **settings: object
+) -> None:
+    """Let a controller work until something has come about."""
+    told = Settings(
+        server="-",
+        token="-",
+        holder="me",
+        tick_s=0.01,
+        volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(folder / "volumes")}),
+        **settings,  # type: ignore[arg-type]
+    )
+    controller = loop.Controller(cast(KvsClient, store), told, Nobody(), ChildHelper(), manager)
+    deadline = threading.Timer(20, controller.stop.set)
+    deadline.start()
+
+    def look() -> None:
+        threading.Event().wait(0.005)
+        if is_done():
+            controller.stop.set()
+
+    store.on_idle = look
+    controller.run()
+    deadline.cancel()
+    assert is_done()
+
+
+def store_with(name: str = "one") -> Store:
+    """An experiment."""
+    store = Store()
+    store.create_experiment(
+        ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="train.csv")))
+    )
+    return store
+
+
+def test_runs_are_paused_and_then_the_workers_go(tmp_path: Path) -> None:
+    """The log says why; nobody goes on without workers, and nothing is lost."""
+    store, manager = store_with(), Obeying()
+    manager.scale(2)
+    plan = FitPlan(dataset="d", models={"m00": {"batch_size": 1}}, partitions={0: 1})
+    request = FitRequest(code=SHA, models=({"batch_size": 1},), epochs=1, metric="loss", mode="min")
+    store.append("one", RunRequested(run="fit-1", request=request))
+    store._append("one", RunStarted(run="fit-1", plan=plan))
+    store.request_size(SizeRequest(workers=0, by="ann", pause=True))
+    run_until(lambda: manager.sizes == [2, 0], store, manager, tmp_path)
+    (paused,) = (event for event in store.events("one") if isinstance(event, RunPaused))
+    assert "all workers are given back" in paused.reason
+    assert store.size_request() is None
+
+
+def test_a_run_wakes_the_cluster(tmp_path: Path) -> None:
+    """As many workers are asked for as there were when it fell asleep, where the controller may act."""
+    store, manager = store_with(), Obeying()
+    manager.scale(0)
+    store.set_troubles(Troubles(before_rest=3))
+    store.append("one", RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
+    run_until(lambda: manager.sizes == [0, 3], store, manager, tmp_path, brain="act", least_workers=0)
+
+
+def test_a_controller_that_may_not_act_leaves_it_asleep(tmp_path: Path) -> None:
+    """It says what to do."""
+    store, manager = store_with(), Obeying()
+    manager.scale(0)
+    store.append("one", RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
+    note = "no workers are wanted: `cerebro scale --workers N` has them start"
+    run_until(lambda: store.troubles().note == note, store, manager, tmp_path)
+    assert manager.sizes == [0]

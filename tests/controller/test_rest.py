@@ -1,0 +1,384 @@
+"""Clusters that give their workers back while nobody uses them, and take them again."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import RunFinished, RunRequested, TaskAssigned, TaskStarted
+from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord, WorkerStatus
+from cerebro.errors import ClusterError, StoreUnavailableError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.state import RunState, TaskKey
+from cerebro.state.experiment import fold
+from controller.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
+from controller.brain.policy import HOLD_S
+from controller.brain.rest import Rest, RestRules, Wish
+from controller.core import Core
+from controller.membership import Membership
+from controller.orchestrator import Fleet, Pod
+from controller.plan_maker import PlanMaker
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Neighbour, Scenario
+from controller.simulation.store import VirtualStore
+from tests.controller.test_core import own_partition, plan, request
+from tests.controller.test_membership import Manager
+
+IDLE_S = 60.0
+
+
+def rested(
+    *,
+    join_s: list[float],
+    at: float,
+    least: int = 0,
+    crash_before: frozenset[int] = frozenset(),
+) -> Simulation:
+    """Workers with a partition each, that are there again after so long; a fit, and another one at a time."""
+    workers = len(join_s)
+    again = plan(3, workers).model_copy(update={"run": "fit-2"})
+    simulation = Simulation(
+        Scenario(
+            holdings=own_partition(workers),
+            has_pods=True,
+            crash_before=crash_before,
+            rest=RestRules(is_on=True, idle_s=IDLE_S, least=least),
+            join_s=lambda pod: join_s[int(pod.rpartition("-")[2])],
+            lease_s=40.0,
+        ),
+        request(3, 2),
+        plan(3, workers),
+        neighbours=[Neighbour(name=EXPERIMENT, request=request(3, 2), plan=again, at=at)],
+    )
+    simulation.run()
+    return simulation
+
+
+def assert_as_before(simulation: Simulation, workers: int) -> None:
+    """Both fits have ended well, and each partition was made once: by the ETL run."""
+    state = fold(EXPERIMENT, simulation.log)
+    for name in ("fit-1", "fit-2"):
+        run = state.runs[name]
+        assert run.state is RunState.FINISHED
+        for model in run.models.values():
+            visited = Counter((visit.epoch, visit.partition) for visit in model.visits)
+            assert visited == {(e, p): 1 for e in (1, 2) for p in range(workers)}
+    made = Counter(
+        TaskKey.parse(e.task).run for e in simulation.log if isinstance(e, TaskAssigned) and "/etl/" in e.task
+    )
+    assert made == {"etl-1": workers}
+
+
+def test_to_none_and_back() -> None:
+    """Within fifteen seconds of the request, and of the first worker's start, the first unit runs."""
+    simulation = rested(join_s=[40.0, 70.0, 200.0, 45.0], at=1000.0)
+    ended = next(e.time for e in simulation.log if isinstance(e, RunFinished) and e.run == "fit-1")
+    asked = next(e.time for e in simulation.log if isinstance(e, RunRequested) and e.run == "fit-2")
+    (down, none), (up, all_of_them) = simulation.sizes[:2]
+    assert (none, all_of_them) == (0, 4)
+    assert IDLE_S <= down - ended <= IDLE_S + 15
+    assert up - asked <= 15
+    first = next(e.time for e in simulation.log if isinstance(e, TaskStarted) and e.task.startswith("fit-2/"))
+    assert first - asked <= 15 + 40
+    assert_as_before(simulation, 4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    join_s=st.lists(st.sampled_from([0.0, 1.0, 30.0, 90.0, 400.0]), min_size=1, max_size=4),
+    at=st.sampled_from([30.0, 70.0, 75.0, 80.0, 100.0, 900.0]),
+    least=st.integers(0, 1),
+    crash_before=st.frozensets(st.integers(0, 120), max_size=3),
+)
+def test_nothing_is_made_anew_for_a_rest(
+    join_s: list[float], at: float, least: int, crash_before: frozenset[int]
+) -> None:
+    """Whenever the next run comes, however long nodes take, one after the other, and also if the controller dies."""
+    simulation = rested(join_s=join_s, at=at, least=least, crash_before=crash_before)
+    assert_as_before(simulation, len(join_s))
+    asked = next(e.time for e in simulation.log if isinstance(e, RunRequested) and e.run == "fit-2")
+    first = next(e.time for e in simulation.log if isinstance(e, TaskStarted) and e.task.startswith("fit-2/"))
+    assert first - asked <= 15 + IDLE_S + min(join_s)
+    assert all(size in (least, len(join_s)) for _, size in simulation.sizes)
+
+
+# --- when ---------------------------------------------------------------------------------------
+
+
+def rest(*, least: int = 0, most: int = 0, before: int = 0) -> Rest:
+    return Rest(RestRules(is_on=True, idle_s=IDLE_S, least=least, most=most), before=before)
+
+
+def look(
+    it: Rest, now: float, size: int, *, is_used: bool, chosen_at: float = -math.inf, **known: object
+) -> Wish | None:
+    return it.look(now, size=size, is_used=is_used, chosen_at=chosen_at, **known)  # type: ignore[arg-type]
+
+
+def test_workers_are_given_back_after_a_while_without_a_run() -> None:
+    """Not before, not while one is open, not below the fewest, and not within an hour of a person's choice."""
+    it = rest(least=1)
+    assert look(it, 0.0, 4, is_used=True) is None
+    assert look(it, 10.0, 4, is_used=False) is None
+    assert look(it, 69.0, 4, is_used=False) is None
+    assert look(it, 71.0, 4, is_used=False, chosen_at=71.0 - HOLD_S / 2) is None
+    assert look(it, 72.0, 4, is_used=False) == Wish(1, "no run for 1 min")
+    assert look(rest(least=1), 1e9, 1, is_used=False) is None
+    assert look(Rest(RestRules()), 1e9, 4, is_used=False) is None
+
+
+@pytest.mark.parametrize(
+    ("bounds", "most", "expected"), [(None, 0, 4), ((6, 12), 0, 6), ((1, 2), 0, 2), (None, 3, 3)]
+)
+def test_a_run_wakes_as_many_as_there_were(bounds: tuple[int, int] | None, most: int, expected: int) -> None:
+    """Within what it asks for, and what may be asked for; also of a controller that has taken over."""
+    it = rest(before=4, most=most)
+    assert look(it, 0.0, 0, is_used=True, bounds=bounds) == Wish(expected, "a run is requested")
+
+
+def test_a_person_who_wakes_it_is_not_overruled() -> None:
+    """Any other number than that of the rest is somebody's choice; where it was none, a run is the newer one."""
+    it = rest(before=4)
+    assert look(it, 0.0, 2, is_used=True, is_awaited=True) is None
+    assert it.is_waking(2)
+    assert look(it, 1.0, 2, is_used=True) is None
+    assert it.before == 0
+    by_hand = rest()
+    assert look(by_hand, 0.0, 3, is_used=True) is None
+    assert look(by_hand, 1.0, 0, is_used=False, chosen_at=1.0) is None
+    assert look(by_hand, 2.0, 0, is_used=True, chosen_at=1.0) == Wish(3, "a run is requested")
+
+
+def test_it_is_content_with_those_that_find_a_node() -> None:
+    """One stays in any case; what a person has chosen holds."""
+    it = rest()
+    stalled = (2, "no node")
+    assert look(it, 0.0, 4, is_used=True, stalled=stalled) == Wish(2, "no node")
+    assert look(it, 0.0, 4, is_used=True, stalled=stalled, chosen_at=-1.0) is None
+    assert look(it, 0.0, 1, is_used=True, stalled=(0, "no node")) is None
+
+
+# --- who is on the way --------------------------------------------------------------------------
+
+
+def statuses(*numbers: int, kinds: tuple[str, ...] = ("train", "etl")) -> list[WorkerStatus]:
+    """Workers of these pods."""
+    return [
+        WorkerStatus(
+            record=WorkerRecord(
+                worker=f"w-{number}-{kind}",
+                incarnation="a",
+                weight=1.0,
+                cores=1,
+                kinds=(kind,),
+                pod=PodRef(name=f"w-{number}", uid=f"u{number}", container=kind),
+            ),
+            silent_s=0.0,
+        )
+        for number in numbers
+        for kind in kinds
+    ]
+
+
+def fleet(*numbers: int, size: int, pending: tuple[int, ...] = ()) -> Fleet:
+    """Pods of these numbers; for some of them no node fits."""
+    stuck = {f"w-{n}": Pod(uid=f"u{n}", trouble="no node fits: 0/3", is_pending=True) for n in pending}
+    return Fleet(pods={f"w-{n}": Pod(uid=f"u{n}") for n in numbers} | stuck, size=size)
+
+
+def test_data_is_cut_for_all_that_were_asked_for() -> None:
+    """Plans of ETL wait until both containers of each pod are there, and ten minutes at most."""
+    it = Arrivals()
+    half = [*statuses(0), *statuses(1, kinds=("train",))]
+    seen = [(statuses(0), fleet(0, size=1), 0.0)]
+    seen += [(statuses(0), fleet(0, 1, size=2), 10.0), (half, fleet(0, 1, size=2), 11.0)]
+    seen += [
+        (statuses(0), fleet(0, 1, size=2), 10.0 + WAITED_S),
+        (statuses(0, 1), fleet(0, 1, size=3), 700.0),
+    ]
+    seen += [(statuses(0, 1, 2), fleet(0, 1, 2, size=3), 701.0)]
+    told = []
+    for workers, pods, now in seen:
+        it.see(workers, pods, now)
+        told.append(it.told if it.is_awaited else None)
+    one_of_two, two_of_three = (f"workers are starting: {n} of {n + 1}" for n in (1, 2))
+    assert told == [None, one_of_two, one_of_two, None, two_of_three, None]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(("is_waking", "patience_s"), [(True, WAITED_S), (False, FILLING_S)])
+def test_what_is_away_is_not_made_anew_while_a_cluster_wakes(
+    is_waking: bool, patience_s: float, is_known: bool
+) -> None:
+    """For ten minutes, also while nodes are made, and by a controller that has just taken over; else for one, and only
+    for pods that have a node."""
+    it = Arrivals()
+    if is_known:
+        it.see(statuses(0), fleet(0, size=1), 0.0)
+    pods = fleet(0, 1, size=3, pending=(2,)) if is_waking else fleet(0, 1, size=3)
+    it.see(statuses(0), pods, 1.0, is_waking=is_waking)
+    assert it.is_filling
+    it.see(statuses(0), pods, patience_s, is_waking=is_waking)
+    assert it.is_filling
+    it.see(statuses(0), pods, 1.0 + patience_s, is_waking=is_waking)
+    assert not it.is_filling
+
+
+def test_the_last_pods_without_a_node_are_given_up_after_a_quarter_of_an_hour() -> None:
+    """A set gives up none between others."""
+    it = Arrivals()
+    pods = fleet(0, 3, size=6, pending=(1, 4, 5))
+    it.see(statuses(0, 3), pods, 0.0)
+    it.see(statuses(0, 3), pods, STALLED_S - 1)
+    assert it.stalled() is None
+    it.see(statuses(0, 3), pods, STALLED_S)
+    assert it.stalled() == (4, "w-4 had not found a node after 15 min: no node fits: 0/3")
+    it.see(statuses(0, 3), fleet(0, 3, 4, size=6, pending=(1, 5)), STALLED_S + 1)
+    assert it.stalled() == (5, "w-5 had not found a node after 15 min: no node fits: 0/3")
+
+
+def test_plans_of_etl_wait_for_workers_that_are_on_their_way(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A run of another kind is planned with those that are there."""
+    simulation = Simulation(Scenario(holdings=own_partition(2), has_pods=True), request(1, 1), plan(1, 2))
+    simulation._workers.begin()
+    core: Core = simulation.core
+    simulation._control()
+    plans = PlanMaker(None)  # type: ignore[arg-type]
+    run = core.state.runs["etl-1"]
+    assert plans.steps(core, run, is_awaited=True) == []
+
+
+# --- what is asked of the cluster manager --------------------------------------------------------
+
+
+def watched(store: VirtualStore, manager: Manager, **rules: object) -> Membership:
+    known = RestRules(is_on=True, idle_s=IDLE_S, **rules)  # type: ignore[arg-type]
+    return Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0, rest=known)
+
+
+def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
+    """As the loop does."""
+    watcher.tend()
+    watcher.snapshot(now)
+    watcher.rest(is_used=is_used)
+    watcher.tend()
+
+
+def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store keeps how many there were, also while it is away; the page shows that the cluster rests."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
+    watcher = watched(store, manager, least=0)
+    for now in (0.0, 10.0, HOLD_S + 1):
+        turn(watcher, now, is_used=False)
+    assert manager.sizes == [0]
+    manager.pods = fleet(size=0)
+    turn(watcher, HOLD_S + 2, is_used=False)
+    assert store.troubles() == Troubles(
+        note="the cluster rests with none of 2 workers; a run wakes it", before_rest=2
+    )
+    heir = watched(store, manager, least=0)
+    away = iter([StoreUnavailableError("no answer")])
+    told = store.troubles
+
+    def troubles() -> Troubles:
+        if (error := next(away, None)) is not None:
+            raise error
+        return told()
+
+    monkeypatch.setattr(store, "troubles", troubles)
+    heir.take_over()
+    with pytest.raises(StoreUnavailableError):
+        heir.tend()  # before anything is told anew
+    turn(heir, HOLD_S + 3, is_used=True)
+    assert manager.sizes == [0, 2]
+    manager.pods = fleet(0, size=2)
+    for status in statuses(0):
+        store.register(status.record)
+    turn(heir, HOLD_S + 4, is_used=True)
+    assert store.troubles() == Troubles(note="workers are starting: 1 of 2", before_rest=2)
+    manager.pods = fleet(0, 1, size=2)
+    store.register(statuses(1)[0].record)
+    store.register(statuses(1)[1].record)
+    turn(heir, HOLD_S + 5, is_used=True)
+    assert store.troubles() == Troubles()
+
+
+def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
+    """The request for none is taken back if it has not been handed on."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
+    watcher = watched(store, manager, least=0)
+    for now in (0.0, HOLD_S):
+        watcher.snapshot(now)
+        watcher.rest(is_used=False)
+    assert store.size_request() == SizeRequest(
+        workers=0, by="brain", reason=f"no run for {HOLD_S / 60:.0f} min"
+    )
+    watcher.rest(is_used=True)
+    watcher.tend()
+    assert (store.size_request(), manager.sizes) == (None, [])
+
+
+def test_a_wish_is_not_repeated_at_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the cluster manager is slow, or a person's request waits for it: twice a minute is enough."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(size=0))
+    store.set_troubles(Troubles(before_rest=2))
+    store.request_size(SizeRequest(workers=5, by="ann"))
+    watcher = watched(store, manager, least=0)
+    watcher.take_over()
+    asked: list[int] = []
+    ask_for = watcher.ask_for
+
+    def noted(workers: int, reason: str) -> bool:
+        asked.append(workers)
+        return ask_for(workers, reason)
+
+    monkeypatch.setattr(watcher, "ask_for", noted)
+    for tenth in range(400):
+        watcher.snapshot(tenth / 10)
+        watcher.rest(is_used=True)
+    assert asked == [2, 2]
+    assert store.size_request() == SizeRequest(workers=5, by="ann")
+
+
+def test_runs_are_paused_before_their_workers_go() -> None:
+    """The request waits until none of them is under way."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
+    watcher = watched(store, manager)
+    store.request_size(SizeRequest(workers=0, by="ann", pause=True))
+    watcher.tend(is_running=True)
+    assert (watcher.is_pausing, manager.sizes) == (True, [])
+    watcher.tend(is_running=False)
+    assert (watcher.is_pausing, manager.sizes) == (False, [0])
+
+
+def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wish falls to what runs, for the scheduler's reason, and stays there for an hour."""
+    clock = [0.0]
+    monkeypatch.setattr("controller.membership.time.monotonic", lambda: clock[0])
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=2, pending=(1,)))
+    watcher = watched(store, manager)
+    manager.error = ClusterError("not now")
+    for now in (0.0, STALLED_S, 2 * HOLD_S):
+        clock[0] = now
+        watcher.snapshot(now)
+        watcher.rest(is_used=True)
+    found = store.size_request()
+    assert found is not None
+    assert (found.workers, found.reason) == (1, "w-1 had not found a node after 15 min: no node fits: 0/3")
+    assert watcher.seen().chosen_at == 2 * HOLD_S
+    manager.error, manager.pods = None, fleet(0, size=1)
+    watcher.tend()
+    assert store.troubles() == Troubles(note=f"1 of 2 workers are wanted now: {found.reason}")
+    watcher.snapshot(2 * HOLD_S + 1)
+    for size in (3, 1):
+        manager.pods = fleet(0, size=size)
+        watcher.snapshot(2 * HOLD_S + size)
+        watcher.tend()
+        assert "wanted now" not in store.troubles().note

@@ -1,0 +1,124 @@
+"""What is learned of the memory that a task needs, and what giving it up means."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.events import ModelRetried, ModelStopRequested, TaskFailed, TaskGivenUp, TaskRevoked
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.ways import MemoryPlace
+from cerebro.state import ExperimentState, ModelState, TaskState
+from cerebro.state.memory import Lack, has_room, with_failure
+from cerebro.state.snapshots import packed, unpacked
+from tests.state.stories import Story, unit
+
+KEY = unit(1, 0)
+GIB = 1 << 30
+
+
+def story_of(*limits: int) -> Story:
+    """Memory ran out in as many attempts at a unit: at a process of which the agent tells, with so much."""
+    story = Story()
+    story.fit()
+    for limit in limits:
+        story.start(KEY, 0)
+        failure = Failure(
+            kind=FailureKind.OUT_OF_MEMORY, message="too little", place="host", limit_bytes=limit
+        )
+        attempt = story.run.task(KEY).attempt
+        story.tell(TaskFailed(task=str(KEY), attempt=attempt, worker="worker-0", failure=failure))
+    return story
+
+
+@given(limit=st.integers(1, 1 << 40), peak=st.integers(0, 1 << 40), of_model=st.integers(0, 1 << 40))
+def test_what_ran_out_of_memory_never_fits_where_there_is_as_little(
+    limit: int, peak: int, of_model: int
+) -> None:
+    """Nor anywhere with less; and it fits where there is half as much again, if it took no more than there was."""
+    need = Lack(place="host", limit_bytes=limit, peak_bytes=peak).need_bytes(of_model)
+    assert not has_room(limit, need)
+    assert need >= 1.1 * max(peak, of_model)
+    if max(peak, of_model) <= limit and limit > 100:
+        assert has_room(round(1.5 * limit), need)
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_the_largest_of_what_was_seen_counts(place: MemoryPlace) -> None:
+    """Of each memory for itself; of what does not say whose it was, or how much there was, nothing is learned."""
+    known = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place=place, limit_bytes=8, peak_bytes=7)
+    less = known.model_copy(update={"limit_bytes": 4, "peak_bytes": 9})
+    unknown = [known.model_copy(update={"place": None}), known.model_copy(update={"limit_bytes": 0})]
+    lacks = with_failure(with_failure((), known), less)
+    assert lacks == (Lack(place=place, limit_bytes=8, peak_bytes=9),)
+    for each in unknown:
+        assert with_failure(lacks, each) == lacks
+
+
+def test_only_an_attempt_that_was_alone_proves_anything() -> None:
+    """Others may have taken the memory of the first one. What a larger limit shows costs no attempt."""
+    first, second = story_of(8), story_of(8, 8)
+    assert first.run.task(KEY).lacks == ()
+    assert second.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
+    assert (first.run.task(KEY).failures, second.run.task(KEY).failures) == (1, 1)
+    assert story_of(8, 8, 8).run.task(KEY).failures == 2
+
+
+def test_a_pod_that_is_killed_for_memory_tells_as_much() -> None:
+    """Its agent died with it; the controller says how much there was."""
+    story = story_of(8)
+    story.start(KEY, 0)
+    story.tell(
+        TaskRevoked(
+            task=str(KEY),
+            attempt=2,
+            worker="worker-0",
+            reason="OOMKilled",
+            loss=FailureKind.OUT_OF_MEMORY,
+            limit_bytes=8,
+        )
+    )
+    assert story.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
+    assert story.run.task(KEY).state is TaskState.PENDING
+
+
+def test_a_unit_that_is_given_up_fails_its_model_with_the_reason() -> None:
+    """And nothing else; a user can have it tried again, alone."""
+    story = story_of(8, 8)
+    story.tell(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
+    model = story.run.models["m00"]
+    assert (story.run.task(KEY).state, model.state) == (TaskState.FAILED, ModelState.FAILED)
+    assert model.failure is not None
+    assert (model.failure.kind, model.failure.message) == (FailureKind.OUT_OF_MEMORY, "it needs 9")
+    assert story.run.models["m01"].state is ModelState.ACTIVE
+    story.tell(ModelRetried(run="fit-1", model="m00"))
+    assert (story.run.task(KEY).state, model.state) == (TaskState.PENDING, ModelState.ACTIVE)
+    assert story.run.task(KEY).exhausted
+    story.start(KEY, 0)
+    failure = story_of(8).run.task(KEY).failure
+    assert failure is not None
+    story.tell(TaskFailed(task=str(KEY), attempt=3, worker="worker-0", failure=failure))
+    assert story.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
+
+
+def test_giving_up_what_was_has_no_effect() -> None:
+    """Another attempt has begun, the task is unknown, or its model was stopped: no log is unreadable for that."""
+    story = story_of(8, 8)
+    story.start(KEY, 0)
+    for attempt in (2, 3):
+        story.tell(TaskGivenUp(task=str(KEY), attempt=attempt, reason="it needs 9"))
+    story.tell(TaskGivenUp(task=str(unit(1, 1)), attempt=1, reason="it needs 9"))
+    assert story.run.task(KEY).state is TaskState.RUNNING
+    assert story.run.models["m00"].state is ModelState.ACTIVE
+    stopped = story_of(8, 8)
+    stopped.tell(ModelStopRequested(run="fit-1", model="m00"))
+    stopped.tell(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
+    assert stopped.run.models["m00"].state is ModelState.STOPPED
+
+
+def test_what_was_learned_is_kept_in_a_snapshot() -> None:
+    """Who goes on from there decides the same."""
+    story = story_of(8, 8)
+    found = unpacked(packed(story.state), ExperimentState)
+    assert found.runs["fit-1"].task(KEY).lacks == (Lack(place="host", limit_bytes=8),)

@@ -1,0 +1,70 @@
+"""A worker whose task ran out of memory says how much there was, if it had that to itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import TaskFailed
+from cerebro.contract.records import Device, PodRef
+from cerebro.contract.tasks import FailureKind
+from cerebro.runtime.usage.memory import MemoryGroup
+from cerebro.worker.agent.execution import Execution
+from tests.worker.agent.agents import Agents
+
+
+def execution(*, pod: PodRef | None, devices: tuple[int, ...] = (0,)) -> Execution:
+    """Of a worker with two devices of different memory; it does nothing here."""
+    known = [Device(kind="gpu", name="g", threads=1, memory_bytes=size) for size in (24, 16)]
+    shared: Any = SimpleNamespace(
+        kvs=None,
+        settings=SimpleNamespace(pod=pod),
+        handlers={},
+        children=None,
+        drain=None,
+        devices=SimpleNamespace(devices=known),
+    )
+    nothing: Any = None
+    return Execution(shared, devices, nothing, nothing)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("4096", 4096), ("max", 0)])
+def test_the_limit_of_a_container_is_told_and_the_memory_of_a_machine_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, expected: int
+) -> None:
+    """On a machine, or in a container without a limit, others take of it, too."""
+    (tmp_path / "memory.max").write_text(limit)
+    group = MemoryGroup(events=tmp_path / "memory.events", limit=tmp_path / "memory.max")
+    monkeypatch.setattr("cerebro.worker.agent.execution.own_group", lambda: group)
+    pod = PodRef(name="worker-0", uid="1", container="worker")
+    assert execution(pod=pod)._limit_bytes("host") == expected
+    assert execution(pod=None)._limit_bytes("host") == 0
+
+
+@pytest.mark.parametrize(("devices", "expected"), [((0,), 24), ((0, 1), 16), ((), 0)])
+def test_of_several_devices_the_smallest_counts(devices: tuple[int, ...], expected: int) -> None:
+    """Each rank has one for itself."""
+    assert execution(pod=None, devices=devices)._limit_bytes("device") == expected
+
+
+def test_whom_older_versions_ask_is_told_as_before(agents: Agents) -> None:
+    """They could not read more."""
+    agents.start()
+    told = agents.end_of(agents.give(1, "memory"))
+    assert isinstance(told, TaskFailed)
+    assert (told.failure.kind, told.failure.place) == (FailureKind.OUT_OF_MEMORY, "host")
+    assert "limit_bytes" not in told.failure.model_dump()
+
+
+def test_a_process_that_ran_out_of_memory_is_used_no_more(agents: Agents) -> None:
+    """What earlier units have left in it may be the cause."""
+    agents.start()
+    pids = []
+    for partition, what in enumerate(("pid", "memory", "pid")):
+        agents.end_of(agents.give(partition, what))
+        if what == "pid":
+            pids.append(agents.log(partition).split("process ")[1].split()[0])
+    assert pids[0] != pids[1]
