@@ -35,6 +35,7 @@ from controller.drawing.draws import Draws
 from controller.event_logging import line
 from controller.fold_cache import FoldCache
 from controller.health import evidence
+from controller.history import RunHistory
 from controller.isolation import Isolation
 from controller.leadership import SOON_S
 from controller.ledger import Ledger
@@ -88,7 +89,7 @@ class Controller:
         self._cores = FoldCache(drawable=drawable())
         self._sharing, self._taken = Sharing(), TakenTime()
         self._plans, self._draws = PlanMaker(settings.volumes), Draws()
-        self._trials = TrialCache(kvs)
+        self._trials, self._history = TrialCache(kvs), RunHistory(kvs)
         self._cluster = 0
         self._term = 0
         self._told: dict[str, tuple[str, ...]] | None = None
@@ -104,7 +105,7 @@ class Controller:
         self._pruned = PrunedFiles(settings.volumes, self._leads_for_certain)
         self._membership = Membership(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
         self._ledger, self._machines = Ledger(kvs), Machines(kvs)
-        self._reading = LogReading(observer, self._metrics)
+        self._reading = LogReading((observer, self._history), self._metrics)
         self._isolation = Isolation(
             kvs,
             self._experiments,
@@ -199,6 +200,7 @@ class Controller:
             self._renew()
 
     def _opened(self, name: str) -> Core:
+        self._history.open(name, self._term)
         return self._cores.take(self._kvs.experiment(name))
 
     def _read_on(self) -> bool:
@@ -251,6 +253,7 @@ class Controller:
         if unready or sum(len(each.runs) for each in overviews) != 1:
             self._look_ahead_no_more()
         has_changed = self._round(snapshot, is_whole=not unready)
+        self._history.tend(self._term)
         if has_changed and not is_reading:
             return
         self._pace()
@@ -312,6 +315,7 @@ class Controller:
         recalled = self._trials.recalled(run)
         if recalled is not None:
             return self._perform(core, [api.Note(event=recalled)])
+        self._history.inform(core, run)
         planned = self._advisor.advise(core) if asked.is_alone else without_plan(run)
         ahead = self._look_ahead(core) if asked.is_alone else None
         if self._brain is not None and (leaving := self._brain.leaving(core.state)):
@@ -414,6 +418,7 @@ class Controller:
 
     def _forget(self, experiment: str) -> None:
         self._observer.forget(experiment)
+        self._history.forget(experiment)
         self._pruned.forget(experiment)
 
     def _renew(self) -> int:

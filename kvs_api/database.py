@@ -27,7 +27,7 @@ from kvs_api.long_poll_slots import LongPollSlots
 
 _SCRIPT = (
     *("occupancy.lua", "quotas.lua", "steps.lua", "experiments.lua", "quarantine.lua", "ledger.lua"),
-    *("registry.lua", "workers.lua"),
+    *("registry.lua", "history.lua", "workers.lua"),
 )
 
 PAGE = 1000

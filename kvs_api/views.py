@@ -23,13 +23,13 @@ from cerebro.contract.trials import TrialRecord
 from kvs_api.account_views import caller
 from kvs_api.answering import answer, body, checked_name, cursor, identity, json_answer, spliced, whole_number
 from kvs_api.database import PAGE
-from kvs_api.registry_views import RegistryViews
+from kvs_api.history_views import HistoryViews
 from kvs_api.stamping import stamped_code, stamped_event, stamped_health, stamped_record, stamped_size
 
 _CLIENT_EVENT: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
 
 
-class Views(RegistryViews):
+class Views(HistoryViews):
     """The answer to each request: one method for each entry of `STORE`, by its name."""
 
     def health(self) -> Response:

@@ -29,7 +29,9 @@ def outlook(state: ExperimentState, run: Run, fit: FitDispatch, now: float, join
     told = fit.dispatch_state
     there = trainers(state)
     units = len(fit.models) * len(fit.partitions)
-    is_known = fit.times.estimates.observations >= min(len(fit.models), 2 * len(there))
+    estimates = fit.times.estimates
+    is_known = estimates.observations >= min(len(fit.models), 2 * len(there))
+    is_known = is_known or all(map(estimates.knows, fit.models))
     if not there or not is_known or fit.gang_size > 1 or not run.has_known_end or units > MAX_UNITS:
         return None
     chosen = [fit.worker(name) for name in there]
@@ -59,7 +61,7 @@ def outlook(state: ExperimentState, run: Run, fit: FitDispatch, now: float, join
         model_ready=tuple(models_ready.get(m, 0.0) for m in range(len(fit.models))),
         gpu_ready=tuple(gpus_ready[w] for w in chosen),
         order=tuple(range(len(there))),
-        sigma=fit.times.estimates.sigma,
+        sigma=estimates.sigma,
         made_s=making_s(state, run),
         join_s=join_s,
         losses_per_s=_losses_per_s(state, run, now),

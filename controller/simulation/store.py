@@ -34,14 +34,14 @@ from cerebro.contract.events import (
 from cerebro.contract.records import AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
 from cerebro.contract.tasks import Member
 from cerebro.errors import ConflictError, NotFoundError
-from controller.simulation.machine_store import VirtualMachineStore
+from controller.simulation.history_store import VirtualHistoryStore
 from controller.simulation.tables import ALREADY, DONE, TaskRow, refused
 
 _OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried, ModelsAdded, ModelExtended)
 """Events after which a run may be open."""
 
 
-class VirtualStore(VirtualMachineStore):
+class VirtualStore(VirtualHistoryStore):
     """The methods of `cerebro.runtime.kvs.KvsClient` that a simulation needs, with the same meaning.
 
     Args:
@@ -136,6 +136,7 @@ class VirtualStore(VirtualMachineStore):
         if term != self._leader.term:
             raise ConflictError(f"leadership term {term} has ended")
         by = self._deleting.pop(name).by
+        self._counted.pop(name, None)
         for dataset, users in list(self._datasets.items()):
             if name in users:
                 users.remove(name)
