@@ -12,6 +12,7 @@ from cerebro.contract.events import ClusterEvent, HoldingsChanged
 from cerebro.contract.records import Holding
 from cerebro.errors import IllegalEventError, UnreadableLedgerError
 from cerebro.state import ClusterState
+from controller.brain.absences import Absences
 from controller.cluster_decision import Life, decide, holdings
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.event_logging import line
@@ -36,11 +37,12 @@ class Ledger:
 
     Attributes:
         state: the fold.
+        absences: how often workers were lost.
     """
 
     def __init__(self, kvs: LedgerStore) -> None:
         self._kvs = kvs
-        self.state = ClusterState()
+        self.state, self.absences = ClusterState(), Absences()
         self._is_behind = True
         self._registered: dict[str, tuple[Holding, ...]] = {}
 
@@ -104,6 +106,7 @@ class Ledger:
                 self.state.apply(event)
             except IllegalEventError as cause:
                 raise UnreadableLedgerError.of("", event.seq, str(cause)) from cause
+            self.absences.apply(event)
             self._registered = {}
 
 

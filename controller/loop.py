@@ -105,6 +105,8 @@ class Controller:
         self._pruned = PrunedFiles(settings.volumes, self._leads_for_certain)
         self._membership = Membership(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
         self._ledger, self._machines = Ledger(kvs), Machines(kvs)
+        if brain is not None:
+            brain.see_workers(self._ledger.absences)
         self._reading = LogReading((observer, self._history), self._metrics)
         self._isolation = Isolation(
             kvs,

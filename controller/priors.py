@@ -21,8 +21,8 @@ class Prior(NamedTuple):
     log_rate: float
     """Natural logarithm of seconds per row, on a worker as fast as others."""
     fixed_s: float
-    is_own: bool
-    """Of the very model's units."""
+    units: float
+    """Of the very model, that have shown it; 0: those of others have."""
 
 
 class Priors:
@@ -55,10 +55,12 @@ class Priors:
         for key, row in known:
             if key[:2] == this[:2] and key.hyperparams not in own:
                 own[key.hyperparams] = [(key, row)]
-        self._by_hyperparams = {name: self._mean(each, is_own=True) for name, each in own.items()}
+        self._by_hyperparams = {
+            name: _mean(each, self._paces, sum(row.units for _, row in each)) for name, each in own.items()
+        }
         alike = [each for each in known if each[0].code == this.code]
         alike = alike or [each for each in known if each[0].device in here]
-        self._typical = self._mean(alike, is_own=False) if alike else None
+        self._typical = _mean(alike, self._paces, 0.0) if alike else None
         self.sigma = _sigma(row for each in own.values() for _, row in each)
         """How much the times of such units strayed; `None`: it is not known."""
 
@@ -74,10 +76,11 @@ class Priors:
         """Logarithm of the factor by which such a device takes longer than those that are here."""
         return self._paces.get(device_hash(device), 0.0)
 
-    def _mean(self, rows: Collection[tuple[UnitKey, UnitHistory]], *, is_own: bool) -> Prior:
-        rates = [row.log_rate - self._paces.get(key.device, 0.0) for key, row in rows]
-        fixed = [row.fixed_s for _, row in rows]
-        return Prior(sum(rates) / len(rates), sum(fixed) / len(fixed), is_own)
+
+def _mean(rows: Collection[tuple[UnitKey, UnitHistory]], paces: Mapping[str, float], units: float) -> Prior:
+    rates = [row.log_rate - paces.get(key.device, 0.0) for key, row in rows]
+    fixed = [row.fixed_s for _, row in rows]
+    return Prior(sum(rates) / len(rates), sum(fixed) / len(fixed), units)
 
 
 def _paces(known: Collection[tuple[UnitKey, UnitHistory]], here: Collection[str]) -> dict[str, float]:

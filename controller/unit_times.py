@@ -122,7 +122,7 @@ class UnitTimes:
             prior = self._priors.of(run.models[name].hyperparams)
             if prior is not None:
                 self._estimates.expect(
-                    name, log_rate=prior.log_rate, fixed_s=prior.fixed_s, is_own=prior.is_own
+                    name, log_rate=prior.log_rate, fixed_s=prior.fixed_s, units=prior.units
                 )
         self._expected = len(run.models)
         self._settle()

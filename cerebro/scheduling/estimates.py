@@ -16,6 +16,7 @@ a fold over observations, so it can be rebuilt from a log.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -91,6 +92,7 @@ class Estimates:
     _expected: dict[_Subject, tuple[float, float]] = field(default_factory=dict)
     """The logarithm of seconds per row, and as how many observations it counts."""
     _expected_slowness: dict[str, float] = field(default_factory=dict)
+    _expected_units: dict[str, float] = field(default_factory=dict)
     _typical: float = 0.0
     _variance: float = _SIGMA**2
     _predicted: int = 0
@@ -114,15 +116,16 @@ class Estimates:
     def _is_expected(self, subject: _Subject) -> bool:
         return self._expected.get(subject, (0.0, 0.0))[1] >= _EXPECTED_WEIGHT
 
-    def expect(self, model: str, *, log_rate: float, fixed_s: float, is_own: bool) -> None:
+    def expect(self, model: str, *, log_rate: float, fixed_s: float, units: float) -> None:
         """What earlier runs have shown, on a worker that is as fast as others.
 
         Args:
             log_rate: natural logarithm of seconds per row.
-            is_own: of units of this very model; else of such as are like it.
+            units: of this very model, that have shown it; 0: those of others like it have.
         """
         subject = (model, "")
-        self._expected[subject] = log_rate, _EXPECTED_WEIGHT if is_own else _COST_PRIOR
+        self._expected[subject] = log_rate, _EXPECTED_WEIGHT if units else _COST_PRIOR
+        self._expected_units[model] = units
         self._fixed_expected[subject] = fixed_s
         self._fit_cost(subject)
 
@@ -220,6 +223,16 @@ class Estimates:
         seconds = math.exp(cost) * (max(rows, 1.0) * math.exp(slowness))
         mean = self._pairs.get((model, technique), {}).get(worker)
         return seconds if mean is None else seconds * _own_share(mean, cost, slowness)
+
+    def doubt(self, model: str, technique: str = "") -> float:
+        """Standard deviation of the logarithm of what the model's units will take on average over what is estimated:
+        the mean of few units strays, and a model that never ran may be any of the others."""
+        subject = (model, technique)
+        units = sum(mean.count for mean in self._pairs.get(subject, {}).values())
+        known = units + self._expected_units.get(model, 0.0) * (not technique)
+        if known:
+            return self.sigma / math.sqrt(known)
+        return statistics.pstdev(self._costs.values()) if self._costs else 0.0
 
     def slowness(self, worker: str) -> tuple[float, int]:
         """Logarithm of the factor by which the worker takes longer than others, as it was fitted last, and of how many

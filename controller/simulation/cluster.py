@@ -170,6 +170,8 @@ class Simulation:
         self.cores = {name: Core(record, drawable=drawable) for name, record in self._records.items()}
         self.experiments = Experiments(self._most_open)
         self.ledger = Ledger(_Mortal(self))
+        if self._brain is not None:
+            self._brain.see_workers(self.ledger.absences)
         self.machines = Machines(self.store)
         self.sharing, self.taken = self._new_sharing(), TakenTime()
         self.advisor = Advisor(self._helper) if self._helper else None

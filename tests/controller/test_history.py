@@ -18,6 +18,7 @@ from cerebro.contract.tasks import TaskBody, TrainTask
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import BadRequestError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
+from controller.brain.absences import Absences
 from controller.brain.outlook import outlook
 from controller.core import Core
 from controller.history import RunHistory
@@ -238,9 +239,9 @@ def test_a_models_own_units_are_preferred() -> None:
     own, alike, other = key(1, FAST), key(2, FAST, dataset="x"), key(1, FAST, code="f" * 64)
     rows = {own: row(-1.0), alike: row(-2.0), other: row(-6.0)}
     found = made(rows).of({"n": 1, "batch_size": 1})
-    assert found == pytest.approx((-1.0, 2.0, True))
-    assert made(rows).of({"n": 7}) == pytest.approx((-1.5, 2.0, False))
-    assert made({other: row(-6.0)}).of({"n": 1, "batch_size": 1}) == pytest.approx((-6.0, 2.0, False))
+    assert found == pytest.approx((-1.0, 2.0, 3.0))
+    assert made(rows).of({"n": 7}) == pytest.approx((-1.5, 2.0, 0.0))
+    assert made({other: row(-6.0)}).of({"n": 1, "batch_size": 1}) == pytest.approx((-6.0, 2.0, 0.0))
     assert made({other: row(-6.0)}, {SLOW}).of({"n": 1}) is None
     assert not made({})
 
@@ -287,7 +288,9 @@ def test_a_run_with_a_history_knows_its_models_before_a_unit_has_run(log: tuple[
         assert fit is not None
         run = begun.core.state.runs["fit-1"]
         assert fit.times.estimates.observations == 0
-        assert (outlook(begun.core.state, run, fit, begun.now, 60.0) is not None) is is_known
+        assert (
+            outlook(begun.core.state, run, fit, 60.0, Absences().frequency(begun.now, 60.0)) is not None
+        ) is is_known
         times = [times[0] for times in fit.dispatch_state.time]
         if is_known:
             assert times == pytest.approx([10 * cost(f"m{n}") - 1 for n in range(MODELS)], rel=0.1)
