@@ -27,6 +27,7 @@ from benchmarks.figure import Figure
 NAMES = (
     *(
         "loader",
+        "reading_ahead",
         "ragged",
         "etl",
         "vectorised",
@@ -65,6 +66,7 @@ NAMES = (
         "decision",
         "stragglers",
         "brain",
+        "history",
         "sharing",
         "bad_device",
         "search",

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from benchmarks.figure import Figure
-from cerebro.contract.events import ForecastMade, RunStarted
+from cerebro.contract.events import Event, ForecastMade, RunStarted
+from cerebro.contract.history import UnitHistory
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest, Goal
 from cerebro.contract.tasks import EtlTask, TaskBody, TrainTask
@@ -50,6 +52,8 @@ class World:
     unit_s: float
     workers: int
     kills_per_h: float
+    day: str = ""
+    """On another one units take other times, of the same means, and workers are killed at other times."""
 
     @classmethod
     def drawn(cls, seed: int) -> World:
@@ -72,16 +76,14 @@ class World:
             return ETL_S
         assert isinstance(body, TrainTask)
         cost = Random(f"{self.seed} {body.model}").uniform(0.6, 1.6)
-        noise = Random(f"{self.seed} {body.model} {body.epoch} {body.partition}").lognormvariate(
-            -SIGMA * SIGMA / 2, SIGMA
-        )
-        return self.unit_s * cost * noise
+        named = f"{self.seed} {body.model} {body.epoch} {body.partition}{self.day}"
+        return self.unit_s * cost * Random(named).lognormvariate(-SIGMA * SIGMA / 2, SIGMA)
 
     def outages(self) -> list[WorkerOutage]:
         """Kills of all workers that there may be."""
         found = []
         for number in range(MOST):
-            rng = Random(f"{self.seed} kills {number}")
+            rng = Random(f"{self.seed} kills {number}{self.day}")
             at = rng.expovariate(self.kills_per_h / 3600) if self.kills_per_h else 1e12
             while at < 72 * 3600:
                 found.append(WorkerOutage(worker=f"worker-{number}", start=at, length=_LOST_S))
@@ -99,15 +101,29 @@ class Outcome:
     changes: list[tuple[float, int]] = field(default_factory=list)
     """When which number was asked for."""
     forecasts: list[ForecastMade] = field(default_factory=list)
+    log: tuple[Event, ...] = ()
 
 
-def simulated(world: World, workers: int, *, finish_by: float | None = None, mode: str = "off") -> Outcome:
-    """A run with a number of workers; with `finish_by` and mode ``act`` the Brain may change it."""
+def simulated(
+    world: World,
+    workers: int,
+    *,
+    finish_by: float | None = None,
+    mode: str = "off",
+    history: Mapping[str, UnitHistory] | None = None,
+) -> Outcome:
+    """A run with a number of workers; with `finish_by` and mode ``act`` the Brain may change it.
+
+    Args:
+        history: what earlier runs have shown.
+    """
     names = [f"worker-{number}" for number in range(MOST)]
     held: dict[str, list[int]] = {name: [] for name in names}
     for partition in range(world.partitions):
         held[names[partition % workers]].append(partition)
-    models: dict[str, Hyperparameters] = {f"m{n:02}": {"batch_size": 1} for n in range(world.models)}
+    models: dict[str, Hyperparameters] = {
+        f"m{n:02}": {"batch_size": 1, "width": n} for n in range(world.models)
+    }
     goal = Goal() if finish_by is None else Goal(finish_by=finish_by, workers=(1, MOST))
     request = FitRequest(
         code="0" * 64,
@@ -127,6 +143,7 @@ def simulated(world: World, workers: int, *, finish_by: float | None = None, mod
         has_pods=True,
         lease_s=600.0,
         absent=frozenset(names[workers:]),
+        history=history,
     )
     brain = Brain(_Helper(), Rules(mode=mode, most=MOST, can_act=True, join_s=JOIN_S))
     simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan), brain=brain)
@@ -141,7 +158,7 @@ def simulated(world: World, workers: int, *, finish_by: float | None = None, mod
     state = simulation.run()
     run: Run = state.runs["fit-1"]
     outcome.ended_s, outcome.forecasts = run.ended, run.forecasts
-    outcome.hours = worker_hours(state, run, run.ended)
+    outcome.hours, outcome.log = worker_hours(state, run, run.ended), simulation.log
     return outcome
 
 

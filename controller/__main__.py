@@ -54,7 +54,7 @@ def main() -> None:
         kvs=kvs,
         make=made,
         leadership=lambda: controller.term,
-        is_settled=projection.is_settled,
+        is_settled=lambda name, seq: projection.is_settled(name, seq) and controller.is_told(name, seq),
         question=SnapshotQuestion(
             server=settings.server, token=settings.token, experiment="", until=0, least=0, term=0
         ),

@@ -20,6 +20,7 @@ from controller.decide import Step, decide
 from controller.device_ends import due_s
 from controller.fit_dispatch import FitDispatch
 from controller.memory_needs import to_grow
+from controller.priors import Priors
 from controller.pruning import Pruning
 from controller.searching import EVERYWHERE, Searching
 from controller.unit_times import UnitTimes
@@ -52,6 +53,8 @@ class Core:
         self.state = state or ExperimentState(name=record.name)
         self.attended: Collection[str] | None = None
         self._times: UnitTimes | None = None
+        self._priors: tuple[str, Priors | None] = ("", None)
+        """Of which run they are, and what earlier runs have shown."""
         self._fit: FitDispatch | None = None
         self._searching: Searching | None = None
         self._pruning: Pruning | None = None
@@ -87,7 +90,7 @@ class Core:
             if self._times is not None and self._times.run == run.id:
                 self._times.apply(run, event)
             elif run.models:
-                self._times = UnitTimes.of(run)
+                self._times = self._new_times(run)
         if self._fit is not None:
             active = self.state.active_run()
             is_of_it = is_news and active is not None and active.id == self._fit.run
@@ -98,8 +101,22 @@ class Core:
 
     def _times_of(self, run: Run) -> UnitTimes:
         if self._times is None or self._times.run != run.id:
-            self._times = UnitTimes.of(run)
+            self._times = self._new_times(run)
         return self._times
+
+    def _new_times(self, run: Run) -> UnitTimes:
+        of, priors = self._priors
+        return UnitTimes.of(run, priors if of == run.id else None)
+
+    def expects(self, run: Run) -> bool:
+        """Whether it was told what earlier runs say of this one."""
+        return self._priors[0] == run.id
+
+    def expect(self, run: Run, priors: Priors | None) -> None:
+        """Have decisions on a run rest on what earlier runs have shown, too; `None`: they say nothing."""
+        self._priors = run.id, priors
+        if priors:
+            self._times = self._fit = None
 
     def start_over(self) -> None:
         """Make what is kept beside the state anew, from the state, when it is asked for."""

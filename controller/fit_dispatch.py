@@ -86,6 +86,7 @@ class FitDispatch:
         rows = [self.rows[number] for number in self.partitions]
         self.mean_rows = sum(rows) / len(rows)
         times.see_trials(run)
+        times.expect(run, state.workers)
         self.times = times
         self._settled = 0
         self.gang_size = run.request.gang
@@ -224,6 +225,7 @@ class FitDispatch:
             case SearchDecided() | ModelsAdded() | ModelExtended() | PriorityChanged() if (
                 event.run == self.run
             ):
+                self.times.expect(state.runs[self.run], state.workers)
                 self._see_models(state.runs[self.run], event)
             case ModelStopRequested() | ModelResumed() | ModelRetried() | WaysStruckOff() if (
                 event.run == self.run

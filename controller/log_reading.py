@@ -44,8 +44,8 @@ class Observer(Protocol):
 class LogReading:
     """Belongs to the loop; not thread-safe."""
 
-    def __init__(self, observer: Observer, metrics: Metrics) -> None:
-        self._observer, self._metrics = observer, metrics
+    def __init__(self, observers: Sequence[Observer], metrics: Metrics) -> None:
+        self._observers, self._metrics = observers, metrics
         self._store_ahead_s = time.time() - time.monotonic()
 
     def now(self) -> float:
@@ -76,7 +76,8 @@ class LogReading:
                 core.start_over()
             if is_news:
                 self._tell(core, event)
-            self._observer.observe(core.state, event)
+            for observer in self._observers:
+                observer.observe(core.state, event)
         if events and not is_news:
             # After the wall clock was set back, the log's times are ahead of it.
             self._store_ahead_s = max(self._store_ahead_s, events[-1].time - time.monotonic())

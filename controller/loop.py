@@ -38,6 +38,7 @@ from controller.drawing.draws import Draws
 from controller.event_logging import line
 from controller.fold_cache import FoldCache
 from controller.health import evidence
+from controller.history import RunHistory
 from controller.isolation import Isolation
 from controller.leadership import SOON_S
 from controller.ledger import Ledger
@@ -99,7 +100,7 @@ class Controller:
         self._cores = FoldCache(drawable=drawable())
         self._sharing, self._taken = Sharing(), TakenTime()
         self._plans, self._draws = PlanMaker(settings.volumes), Draws()
-        self._trials = TrialCache(kvs)
+        self._trials, self._history = TrialCache(kvs), RunHistory(kvs)
         self._cluster = 0
         self._term = 0
         self._told: dict[str, tuple[str, ...]] | None = None
@@ -129,7 +130,9 @@ class Controller:
             ),
         )
         self._ledger, self._machines = Ledger(kvs), Machines(kvs)
-        self._reading = LogReading(observer, self._metrics)
+        if brain is not None:
+            brain.see_workers(lambda: self._ledger.state.absences)
+        self._reading = LogReading((observer, self._history), self._metrics)
         self._isolation = Isolation(
             kvs,
             self._experiments,
@@ -227,6 +230,7 @@ class Controller:
             self._renew()
 
     def _opened(self, name: str) -> Core:
+        self._history.open(name, self._term)
         return self._cores.take(self._kvs.experiment(name), self._restored)
 
     def _restored(self, name: str) -> ExperimentState:
@@ -287,6 +291,7 @@ class Controller:
         if unready or sum(len(each.runs) for each in overviews) != 1:
             self._look_ahead_no_more()
         has_changed = self._round(snapshot, is_whole=not unready)
+        self._history.tend(self._term)
         if has_changed and not is_reading:
             return
         self._pace()
@@ -390,6 +395,7 @@ class Controller:
         recalled = self._trials.recalled(run)
         if recalled is not None:
             return self._perform(core, [api.Note(event=recalled)])
+        self._history.inform(core, run)
         planned = self._advisor.advise(core) if asked.is_alone else without_plan(run)
         ahead = self._look_ahead(core) if asked.is_alone else None
         if self._brain is not None and (leaving := self._brain.leaving(core.state)):
@@ -494,6 +500,10 @@ class Controller:
         term = self._term
         return term if self._leads_for_certain(term) else 0
 
+    def is_told(self, experiment: str, seq: int) -> bool:
+        """Whether what units of the first `seq` events of a log have shown is kept for runs to come."""
+        return self._history.is_told(experiment, seq)
+
     def _leads_for_certain(self, term: int) -> bool:
         """Whether nobody else can have led since that term began; safe in any thread."""
         return term == self._term and time.monotonic() < self._led_until + _LEADERSHIP_S / 3
@@ -502,6 +512,7 @@ class Controller:
         if self._keeper is not None:
             self._keeper.forget(experiment)
         self._observer.forget(experiment)
+        self._history.forget(experiment)
         self._pruned.forget(experiment)
 
     def _renew(self) -> int:

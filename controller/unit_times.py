@@ -8,13 +8,16 @@ made anew knows all that the one before had learned.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from itertools import islice
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.ways import Way
 from cerebro.scheduling.estimates import Estimates
-from cerebro.state import Run, TaskKey, Visit
+from cerebro.state import Run, TaskKey, Visit, Worker
 from controller.merits import Merits
+from controller.priors import Priors
 
 _FADING = 0.9
 """Share of a long loading time that is still reckoned with after another unit."""
@@ -37,6 +40,15 @@ def technique_of(way: Way | None) -> str:
     return "" if way is None or way.is_single else way.label
 
 
+def shown_by(visit: Visit) -> tuple[int, float, float]:
+    """(rows, seconds that they took, seconds of the unit's fixed part). Without what the process took to start and to
+    import: that is over once and for all. Ranks that have to be started count as the fixed part."""
+    seconds = visit.compute_s or visit.ended - visit.started
+    # Without times of a worker all is one.
+    fixed_s = visit.load_s + visit.save_s if visit.compute_s else 0.0
+    return visit.rows - visit.resumed_rows, seconds, fixed_s
+
+
 class UnitTimes:
     """Of one fit run. Not thread-safe: one owner.
 
@@ -46,22 +58,28 @@ class UnitTimes:
     Attributes:
         run: its id.
         merits: what they have shown of their models' losses.
+
+    Args:
+        priors: what earlier runs have shown.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, priors: Priors | None = None) -> None:
         self.run = run.id
         self.merits = Merits()
         self._estimates = Estimates()
         self._load_s = 0.0
         self._settled, self._settle_at = 0, 1
         self._trials = 0
+        self._priors, self._expected = priors, 0
+        if priors and priors.sigma is not None:
+            self._estimates.expect_sigma(priors.sigma)
         models = len(run.models) if run.has_known_models else max(len(run.models), _FEWEST_MODELS)
         self._noted: deque[tuple[str, Visit]] = deque(maxlen=_REMEMBERED * models * len(run.fit_rows))
 
     @classmethod
-    def of(cls, run: Run) -> UnitTimes:
+    def of(cls, run: Run, priors: Priors | None = None) -> UnitTimes:
         """What the visits of a run tell that stand."""
-        made = cls(run)
+        made = cls(run, priors)
         visits = (
             (visit.ended, model.id, visit) for model in run.models.values() for visit in model.own_visits
         )
@@ -93,6 +111,21 @@ class UnitTimes:
         key = TaskKey.parse(event.task)
         if key.kind == "train" and key.run == self.run:
             self._noted.append((key.model or "", run.models[key.model or ""].visits[-1]))
+
+    def expect(self, run: Run, workers: Mapping[str, Worker]) -> None:
+        """Expect of workers, and of new models, what earlier runs have shown. May be called again and again."""
+        if not self._priors:
+            return
+        for name, worker in workers.items():
+            self._estimates.expect_slowness(name, self._priors.slowness(worker.device))
+        for name in islice(run.models, self._expected, None):
+            prior = self._priors.of(run.models[name].hyperparams)
+            if prior is not None:
+                self._estimates.expect(
+                    name, log_rate=prior.log_rate, fixed_s=prior.fixed_s, units=prior.units
+                )
+        self._expected = len(run.models)
+        self._settle()
 
     def see_trials(self, run: Run) -> None:
         """Take in what the run's trials have shown of ways that plans may choose: those that can be used and are
@@ -126,19 +159,16 @@ class UnitTimes:
 
     def _observe(self, model: str, visit: Visit) -> None:
         self._load_s = max(visit.load_s, _FADING * self._load_s)
-        # Without what the process took to start and to import: that is over once and for all.
-        seconds = visit.compute_s or visit.ended - visit.started
+        rows, seconds, fixed_s = shown_by(visit)
+        technique = technique_of(visit.way)
         self._estimates.observe(
-            model,
-            visit.worker,
-            rows=visit.rows - visit.resumed_rows,
-            seconds=seconds,
-            # Ranks that have to be started count as loading. Without times of a worker all is one.
-            fixed_s=visit.load_s + visit.save_s if visit.compute_s else 0.0,
-            technique=technique_of(visit.way),
+            model, visit.worker, rows=rows, seconds=seconds, fixed_s=fixed_s, technique=technique
         )
         count = self._estimates.observations
         if count >= self._settle_at:
-            self._estimates.settle()
-            self._settled += 1
+            self._settle()
             self._settle_at = count + 1 + count // _RARELY
+
+    def _settle(self) -> None:
+        self._estimates.settle()
+        self._settled += 1

@@ -147,7 +147,7 @@ class Ways:
     def fixed(self, model: int) -> list[float]:
         """Estimated seconds of the fixed part of a unit on each worker, by the way that the model has there."""
         name, estimates = self._models[model], self._times.estimates
-        if not estimates.observations:
+        if estimates.is_blind:
             return [0.0] * len(self._workers)
         chosen = self._chosen.get(model)
         if chosen is None:
@@ -160,7 +160,7 @@ class Ways:
         chosen = self._chosen.get(model)
         if chosen is None:
             return estimates.table([name], self._workers, rows=rows)[0]
-        if not estimates.observations:
+        if estimates.is_blind:
             return [NEVER if way is None else 1.0 for way in chosen]
         known = [None if way is None else self._known_as(name, way) for way in chosen]
         tables = {

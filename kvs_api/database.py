@@ -26,16 +26,8 @@ from kvs_api.clock import Clock
 from kvs_api.long_poll_slots import LongPollSlots
 
 _SCRIPT = (
-    *(
-        "occupancy.lua",
-        "quotas.lua",
-        "steps.lua",
-        "experiments.lua",
-        "quarantine.lua",
-        "ledger.lua",
-        "segments.lua",
-    ),
-    *("registry.lua", "workers.lua"),
+    *("occupancy.lua", "quotas.lua", "steps.lua", "experiments.lua", "quarantine.lua", "ledger.lua"),
+    *("segments.lua", "registry.lua", "history.lua", "workers.lua"),
 )
 
 PAGE = 1000

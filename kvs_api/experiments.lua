@@ -197,6 +197,7 @@ function calls.erase()
     request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets', request.log .. ':time',
     request.log .. ':waiting', request.log .. ':models', request.log .. ':cluster', request.log .. ':old',
     request.log .. ':segments', request.log .. ':snapshots',
+    request.log .. ':history',
     request.live, request.live .. ':seq', request.said, request.said .. ':order')
   redis.call('XADD', request.audit, 'MAXLEN', '~', 100000, '*', 't', wall, 'b', by, 'w', request.what)
   notify(request.cluster)

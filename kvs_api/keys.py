@@ -11,6 +11,7 @@
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
 | exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
 | exp:E:log:marks          | hash   | deletion: seq of the command; by: whose it is; archived: `1` or empty; unreadable: Unreadable, JSON | steps.lua | steps.lua, client | never |
+| exp:E:log:history        | string | number of its newest event that the history counts | steps.lua         | steps.lua          | never  |
 | exp:E:log:waiting        | list   | runs that were in the queue when E was quarantined | steps.lua          | steps.lua          | until restored |
 | exp:E:log:datasets       | set    | data sets that its runs use                       | steps.lua          | steps.lua          | never  |
 | exp:E:log:time           | string | newest `t` (ms) of the log and the live stream    | steps.lua          | steps.lua          | never  |
@@ -61,6 +62,9 @@
 | registry                 | set    | names of registered models                        | client             | all                | never  |
 | registering              | set    | `NAME/N`: versions whose files are to be copied   | client, controller | controller         | once done |
 | registry:NAME            | hash   | newest: number of the newest version; version:N: ModelVersion, JSON; alias:A: N; said:ID: the version that a client's call has made | client, controller | all | never |
+| history:units            | hash   | UnitKey -> UnitHistory, JSON: what units of that kind have shown, over all runs | controller | controller, client | last 10,000 |
+| history:units:used       | zset   | the same keys by the number of their newest change | steps.lua         | steps.lua          | with the row |
+| history:units:seq        | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
 | code:SHA                 | string | CodeRecord, JSON                                  | client, once       | workers            | never  |
 | archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
 """
@@ -92,6 +96,7 @@ HOURS = f"{_PREFIX}hours:"
 ACCOUNTS = f"{_PREFIX}accounts"
 BYTES = f"{_PREFIX}bytes"
 REGISTERING = f"{_PREFIX}registering"
+UNITS = f"{_PREFIX}history:units"
 REGISTRY = f"{_PREFIX}registry"
 DATASET = f"{_PREFIX}dataset:"
 """What names of data sets are put behind."""

@@ -8,10 +8,10 @@ from cerebro import errors
 from cerebro.contract.segments import SegmentRequest
 from kvs_api import keys
 from kvs_api.answering import answer, body, checked_name, whole_number
-from kvs_api.registry_views import RegistryViews
+from kvs_api.history_views import HistoryViews
 
 
-class SegmentViews(RegistryViews):
+class SegmentViews(HistoryViews):
     """One method for each of its entries of `STORE`."""
 
     def cut(self, name: str) -> Response:

@@ -1,10 +1,9 @@
 -- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py and workers.py only.
 --
--- One script in nine files, joined by kvs_api/database.py in its order: occupancy.lua (who has which device), quotas.lua
+-- One script in ten files, joined by kvs_api/database.py in its order: occupancy.lua (who has which device), quotas.lua
 -- (what projects use), this one (tasks: what the controller decides and workers report), experiments.lua (what clients append; the end of an
 -- experiment), quarantine.lua (experiments that cannot be read), ledger.lua (the cluster's log), segments.lua
--- (what leaves logs for files), registry.lua
--- (registered models), workers.lua
+-- (what leaves logs for files), registry.lua (registered models), history.lua (what runs have shown), workers.lua
 -- (registrations, the lease).
 --
 -- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn

@@ -33,16 +33,16 @@ from cerebro.contract.records import (
 from cerebro.contract.trials import TrialRecord
 from kvs_api import keys, steps
 from kvs_api.database import PAGE, seq_of, text, translated
+from kvs_api.history import HistoryStore
 from kvs_api.ledger import numbered
 from kvs_api.quarantine import record_of, stale
 from kvs_api.refusals import refusal
-from kvs_api.registry import RegistryStore
 
 _TRIALS_S = 90 * 24 * 3600
 """For which outcomes of trials are kept: machines, drivers and what runs beside change."""
 
 
-class Store(RegistryStore):
+class Store(HistoryStore):
     """All reads and changes of shared state."""
 
     # --- experiments -----------------------------------------------------------------------------

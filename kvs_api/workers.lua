@@ -1,4 +1,4 @@
--- Calls of kvs_api.workers, and the controller's lease. Goes on from steps.lua; the last part of the script.
+-- Calls of kvs_api.workers, and the controller's lease. Goes on from history.lua; the last part of the script.
 
 function calls.register()
   redis.call('SADD', request.workers, request.name)

@@ -41,7 +41,9 @@ from cerebro.contract.tasks import (
 from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
+from cerebro.data.reading_ahead import ReadingAhead
 from cerebro.errors import CheckpointCorruptError, NonFiniteMetricError, SpecError
+from cerebro.runtime.usage import memory
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.context import PROGRESS_S, Context
@@ -98,6 +100,7 @@ class Handler:
         self._context, self._volumes = context, context.volumes
         self._device = default_device()
         self._mapped: dict[tuple[Path, ...], MappedRows] = {}
+        self._reading = ReadingAhead(context.cores, memory.own_group().usable_bytes())
         self._loader = ThreadPoolExecutor(1)
         self._ahead: tuple[CheckpointRef, _Ahead] | None = None
         context.settle = _settle
@@ -237,6 +240,7 @@ class Handler:
             epoch=body.epoch,
             device=trainee.device or self._device,
             first=first,
+            reading=self._reading,
         )
         self._savepoint_timing.begin(began)
         savepoints = Savepoints(

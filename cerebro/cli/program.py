@@ -19,6 +19,7 @@ from cerebro.cli import (
     experiment_commands,
     export,
     failed,
+    forget,
     local,
     machines,
     model_commands,
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     registry.register(commands, common)
     machines.register(commands, common)
     recommend.register(commands, common)
+    forget.register(commands, common)
     return parser
 
 

@@ -7,14 +7,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.scale import cluster_client
-from cerebro.errors import NotFoundError, UnreadableError
+from cerebro.errors import NotFoundError
 
 if TYPE_CHECKING:
     from cerebro.client.recommendation import Recommendation, Role, Seen
     from cerebro.runtime.kvs import KvsClient
-
-_EXPERIMENTS, _EVENTS = 10, 20_000
-"""Newest experiments, and events of each, from which the peaks of units are read: what is older says less."""
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -59,23 +56,12 @@ def _seen(kvs: KvsClient) -> list[Seen]:
 
 
 def _peaks(kvs: KvsClient) -> list[int]:
-    from cerebro.contract.events import TaskCommitted
-    from cerebro.state import TaskKey
-
-    found = []
-    for summary in kvs.experiments()[:_EXPERIMENTS]:
-        after = max(0, summary.last_seq - _EVENTS)
-        # What cannot be read, or is deleted meanwhile, says nothing.
-        with suppress(UnreadableError, NotFoundError):
-            while events := kvs.events(summary.experiment.name, after):
-                after = events[-1].seq
-                found += [
-                    event.result.peak_bytes
-                    for event in events
-                    if isinstance(event, TaskCommitted)
-                    and event.result.peak_bytes
-                    and TaskKey.parse(event.task).kind == "train"
-                ]
+    """Of the units of all runs, by the history. What is kept of units that are alike is their largest peak: it counts
+    for each of them."""
+    found: list[int] = []
+    with suppress(NotFoundError):  # an earlier version is there: it keeps none
+        for row in kvs.history().units.values():
+            found += [row.peak_bytes] * round(row.units) if row.peak_bytes else []
     return found
 
 

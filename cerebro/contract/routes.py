@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from cerebro.contract import api, health
 from cerebro.contract.events import ClientEvent
+from cerebro.contract.history import History, HistoryAnswer, HistoryRequest
 from cerebro.contract.identity import MadeToken, Principal, Scope, TokenRequest
 from cerebro.contract.openapi import BYTES, Operation
 from cerebro.contract.quotas import Quota
@@ -516,6 +517,26 @@ STORE: dict[str, Operation] = {
         scope=Scope.ADMINISTER,
         summary="Remove outcomes: they are measured anew when they are needed.",
         body=api.TrialsRequest,
+        answer=api.ForgottenAnswer,
+    ),
+    "GET /v1/history": Operation(
+        name="history",
+        scope=Scope.READ,
+        summary="What units have shown over all runs.",
+        answer=History,
+    ),
+    "POST /v1/history": Operation(
+        name="count_history",
+        scope=Scope.CONTROL,
+        summary="The controller's: what events of a log have shown, to be counted once.",
+        body=HistoryRequest,
+        answer=HistoryAnswer,
+        statuses=(200, 404, 409),
+    ),
+    "DELETE /v1/history": Operation(
+        name="forget_history",
+        scope=Scope.ADMINISTER,
+        summary="Forget what units have shown; what was counted is not counted anew.",
         answer=api.ForgottenAnswer,
     ),
     "GET /v1/registry": Operation(

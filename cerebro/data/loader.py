@@ -4,13 +4,17 @@ The order of the rows is a permutation drawn from the seed alone (NumPy's PCG64)
 same rows in the same order on every machine.
 
 On a CPU a batch is gathered when it is asked for. For another device the next batch is gathered by a thread,
-for CUDA into pinned memory that is copied without blocking.
+for CUDA into pinned memory that is copied without blocking. Earlier passes may have shown that more threads pay
+(`cerebro.data.reading_ahead`); which batches come, and in which order, is the same.
 """
 
 from __future__ import annotations
 
+import resource
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,9 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cerebro.data.mapped import MappedRows, share_of
+from cerebro.data.mapped import Gathering, MappedRows, share_of
 from cerebro.data.merged import Merged, bounds_in_batches, merged_order
-from cerebro.data.prefetch import prefetched
+from cerebro.data.prefetch import made_ahead
+from cerebro.data.reading_ahead import NEXT_ONE, ON_DEMAND, PassTimes, Reading
 from cerebro.data.trees import Array, RowId, rebuild
 from cerebro.errors import DataError
 from cerebro.ragged_rows import Ragged
@@ -88,6 +93,8 @@ class PartitionLoader:
         self.on_batch = on_batch
         self.first = first
         self.share = share
+        self.reading: Reading | None = None
+        """How batches are gathered ahead; without, as where nothing is known."""
         self.counts = (0, 0)
         """Of the batch that was yielded last: rows of this share, and of all shares."""
         if batch_size < 1:
@@ -152,9 +159,8 @@ class PartitionLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         first = 0 if self._passes else self.first
-        host = self._gathered(self._order(), self._bounds[first:])
-        if not self._on_cpu:
-            host = prefetched(host)
+        clock = _PassClock() if self.reading is not None else None
+        host = self._gathered(self._order(), self._bounds[first:], clock)
         with closing(host):
             for index, (rows, columns) in enumerate(host, first):
                 if self.on_batch is not None:
@@ -165,8 +171,14 @@ class PartitionLoader:
                 self.counts = self._share_of(own), whole
                 batch = self._batch(columns)
                 columns.clear()
+                if clock is not None:
+                    clock.hand_out()
                 yield batch
                 del batch  # before the next is gathered: its memory, still in the cache, is used again
+                if clock is not None:
+                    clock.take_back()
+        if clock is not None and self.reading is not None:
+            self.reading.on_pass(clock.times())
 
     def _order(self) -> NDArray[np.int64]:
         number, self._passes = self._passes, self._passes + 1
@@ -175,14 +187,23 @@ class PartitionLoader:
         return _shuffled(self._rows.num_rows, self._seed, number)
 
     def _gathered(
-        self, order: NDArray[np.int64], bounds: NDArray[np.int64]
+        self, order: NDArray[np.int64], bounds: NDArray[np.int64], clock: _PassClock | None
     ) -> Generator[_HostBatch, None, None]:
         """Batches in host memory: the rows' positions, and their columns, which the consumer removes."""
         pin = self._device.type == "cuda"
-        for rows, arrays in self._rows.batches(order, bounds, self.share):
-            columns: list[_Column] = [_in_tensors(array) for array in arrays]
-            arrays.clear()
-            yield rows, [_pinned(column) for column in columns] if pin else columns
+
+        def gather(planned: Gathering) -> _HostBatch:
+            columns: list[_Column] = [_in_tensors(array) for array in planned.columns()]
+            return planned.rows, [_pinned(column) for column in columns] if pin else columns
+
+        make = gather if clock is None else clock.timed(gather)
+        planned = self._rows.planned(order, bounds, self.share)
+        ahead = self.reading.ahead if self.reading else ON_DEMAND if self._on_cpu else NEXT_ONE
+        if ahead.threads:
+            jobs = (partial(make, each) for each in planned)
+            yield from made_ahead(jobs, threads=ahead.threads, depth=ahead.depth)
+        else:
+            yield from map(make, planned)
 
     def _batch(self, host: list[_Column]) -> Batch:
         columns = dict(zip(self._names, host, strict=True))
@@ -192,6 +213,43 @@ class PartitionLoader:
             # Pinned memory is not reused before the copy ends: torch's allocator of it sees to that.
             columns = {name: column.to(self._device, non_blocking=True) for name, column in columns.items()}
         return rebuild(self._structure["input"], columns), rebuild(self._structure["output"], columns)
+
+
+class _PassClock:
+    """Measures a pass. Gathering may be timed in several threads at once."""
+
+    def __init__(self) -> None:
+        self._gathered: list[tuple[int, float, float, int]] = []
+        """(rows, seconds, of these not waiting for storage, bytes) of each batch; appending is atomic."""
+        self._step_s, self._used, self._handed_out = 0.0, 0, 0.0
+
+    def timed(self, gather: Callable[[Gathering], _HostBatch]) -> Callable[[Gathering], _HostBatch]:
+        def measured(planned: Gathering) -> _HostBatch:
+            faults, began, busy = _read_faults(), time.perf_counter(), time.thread_time()
+            batch = gather(planned)
+            took_s, busy_s = time.perf_counter() - began, time.thread_time() - busy
+            if _read_faults() == faults:
+                busy_s = took_s  # nothing was read: it waited for a processor, if for anything
+            self._gathered.append((len(batch[0]), took_s, busy_s, sum(map(_bytes, batch[1]))))
+            return batch
+
+        return measured
+
+    def hand_out(self) -> None:
+        """A batch is about to be used."""
+        self._handed_out = time.perf_counter()
+
+    def take_back(self) -> None:
+        """The next one is asked for."""
+        self._step_s += time.perf_counter() - self._handed_out
+        self._used += 1
+
+    def times(self) -> PassTimes:
+        """Of all batches until now."""
+        rows, gather_s, busy_s, num_bytes = (
+            map(sum, zip(*self._gathered, strict=True)) if self._gathered else (0,) * 4
+        )
+        return PassTimes(int(rows), gather_s, busy_s, self._step_s, self._used, int(num_bytes))
 
 
 class MergedLoader(PartitionLoader):
@@ -226,6 +284,15 @@ class MergedLoader(PartitionLoader):
 
 def _in_tensors(array: Array | Ragged) -> _Column:
     return array.map(torch.from_numpy) if isinstance(array, Ragged) else torch.from_numpy(array)
+
+
+def _read_faults() -> int:
+    """How often this thread has waited for a page of a file."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+
+def _bytes(column: _Column) -> int:
+    return int(column.values.nbytes if isinstance(column, Ragged) else column.nbytes)
 
 
 def _pinned(column: _Column) -> _Column:

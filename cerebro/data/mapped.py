@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -152,6 +152,24 @@ class _RaggedColumn:
         return gather
 
 
+class Gathering(NamedTuple):
+    """A batch that is still to be gathered.
+
+    Attributes:
+        rows: their positions in stored order.
+    """
+
+    rows: NDArray[np.int64]
+    plan: Sequence[_Gather]
+    begin: int
+    end: int
+
+    def columns(self) -> list[Array | Ragged]:
+        """Copies: per field an array of shape (rows, *field shape), or a `Ragged`, and its `storage` dtype, which is
+        the caller's. Safe in any thread."""
+        return [gather(self.begin, self.end) for gather in self.plan]
+
+
 class MappedRows:
     """All rows of some partitions, in stored order: by partition, shard and position.
 
@@ -205,10 +223,13 @@ class MappedRows:
     def batches(
         self, order: NDArray[np.int64], bounds: NDArray[np.int64], share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[NDArray[np.int64], list[Array | Ragged]]]:
-        """Copies of the rows of ``order`` (positions in stored order, at least one), batch by batch.
+        """Copies of rows, batch by batch: their positions in stored order, and `Gathering.columns`. As `planned`."""
+        return ((each.rows, each.columns()) for each in self.planned(order, bounds, share))
 
-        Yields their positions, and per field an array of shape (rows, *field shape), or a `Ragged`, and its `storage`
-        dtype, which is the caller's.
+    def planned(
+        self, order: NDArray[np.int64], bounds: NDArray[np.int64], share: tuple[int, int] = (0, 1)
+    ) -> Iterator[Gathering]:
+        """The rows of ``order`` (positions in stored order, at least one), batch by batch, to be gathered.
 
         Args:
             bounds: batch ``t`` has the rows of ``order`` from ``bounds[t]`` to ``bounds[t + 1]``.
@@ -226,7 +247,7 @@ class MappedRows:
                 if begin == end:  # lent
                     begin = min(begin, len(rows) - 1)
                     end = begin + 1
-                yield rows[begin:end], [gather(begin, end) for gather in plan]
+                yield Gathering(rows[begin:end], plan, begin, end)
 
     def ids(self, rows: NDArray[np.int64] | None = None) -> list[RowId]:
         """Ids of ``rows`` (positions in stored order, in any order), or of all rows."""

@@ -39,6 +39,7 @@ from cerebro.contract.registry import (
 from cerebro.contract.tasks import InboxItem
 from cerebro.contract.trials import TrialRecord
 from cerebro.runtime.account_calls import AccountCalls
+from cerebro.runtime.history_calls import HistoryCalls
 from cerebro.runtime.log_answers import readable, readable_ledger, whole
 from cerebro.runtime.machine_calls import MachineCalls
 from cerebro.runtime.segment_calls import SegmentCalls
@@ -51,7 +52,7 @@ class _AnyHealth(BaseModel):
     api: str = ""
 
 
-class KvsClient(AccountCalls, MachineCalls, SegmentCalls):
+class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
     """Typed calls to kvs_api, or to a dispatcher that hands them on; made as `Transport` says."""
 
     # --- health and leadership -------------------------------------------------------------------

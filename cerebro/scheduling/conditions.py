@@ -53,6 +53,7 @@ class Conditions:
 
     Attributes:
         sigma: of the logarithm of each unit's factor, which is log-normal with mean 1.
+        doubts: of each model, the same of a factor that all its units share; none: the models' times are known.
         stragglers: slow workers; where two overlap, both count.
         outages: workers that go away.
         joins: workers that come later.
@@ -63,6 +64,7 @@ class Conditions:
     """
 
     sigma: float = 0.0
+    doubts: tuple[float, ...] = ()
     stragglers: tuple[Straggler, ...] = ()
     outages: tuple[Outage, ...] = ()
     joins: tuple[Join, ...] = ()
@@ -71,6 +73,8 @@ class Conditions:
     def __post_init__(self) -> None:
         if not 0 <= self.sigma < math.inf:
             raise InstanceError(f"sigma is {self.sigma}, expected a finite number of at least 0")
+        if not all(0 <= doubt < math.inf for doubt in self.doubts):
+            raise InstanceError(f"doubts are {self.doubts}, expected finite numbers of at least 0")
         for straggler in self.stragglers:
             if not 0 < straggler.factor < math.inf:
                 raise InstanceError(f"{straggler}: expected a finite factor above 0")
@@ -130,7 +134,9 @@ class Reality:
                     f"{problem.num_workers - 1}"
                 )
         self._problem = problem
-        self._factors = _factors(problem, conditions.sigma, seed)
+        if conditions.doubts and len(conditions.doubts) != problem.num_models:
+            raise InstanceError(f"{len(conditions.doubts)} doubts for {problem.num_models} models")
+        self._factors = _factors(problem, conditions, seed)
         workers = range(problem.num_workers)
         self.absences = [conditions.absences(worker) for worker in workers]
         self._slow = [_spans(conditions, worker, ()) for worker in workers]
@@ -181,14 +187,27 @@ class Reality:
         return max(speed for _, _, speed in self._slow[worker])
 
 
-def _factors(problem: Problem, sigma: float, seed: int) -> list[float]:
+def _factors(problem: Problem, conditions: Conditions, seed: int) -> list[float]:
     """Of every unit, by epoch, model and partition; empty if all are 1."""
-    if not sigma:
+    sigma, doubts = conditions.sigma, conditions.doubts
+    if not sigma and not any(doubts):
         return []
     rng = random.Random(f"unit times {seed}")
     count = problem.epochs * problem.num_models * problem.num_partitions
+    units = [_drawn(rng, sigma) for _ in range(count)]
+    if not any(doubts):
+        return units
+    rng = random.Random(f"models {seed}")
+    models = [_drawn(rng, doubt) for doubt in doubts]
+    return [
+        factor * models[unit // problem.num_partitions % problem.num_models]
+        for unit, factor in enumerate(units)
+    ]
+
+
+def _drawn(rng: random.Random, sigma: float) -> float:
     # The mean of a log-normal is exp(mu + sigma^2 / 2).
-    return [math.exp(sigma * rng.gauss(0.0, 1.0) - sigma * sigma / 2) for _ in range(count)]
+    return math.exp(sigma * rng.gauss(0.0, 1.0) - sigma * sigma / 2)
 
 
 def _spans(conditions: Conditions, worker: int, absences: Sequence[tuple[float, float]]) -> list[Span]:

@@ -8,13 +8,15 @@ counts beside the product, so a model that suits one kind of GPU is learned too.
 Beside that a unit has a *fixed part*, which does not grow with its rows: the model is loaded and saved, processes are
 started. It is measured by itself, and taken to be the same on all workers.
 
-Without any observation every model costs the same, and decisions are made by rows alone. Pure; a fold over
-observations, so it can be rebuilt from a log.
+What earlier runs have shown may be *expected* before: of a model itself it counts as one observation, of others like
+it as little as what is typical. Without either every model costs the same, and decisions are made by rows alone. Pure;
+a fold over observations, so it can be rebuilt from a log.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +33,9 @@ differ by far more than units of one model do; more for workers, whose differenc
 
 _SEED_WEIGHT = 2
 """Observations that a trial counts as: its batches are few, and are not a unit's, but it is of the very model."""
+
+_EXPECTED_WEIGHT = 1.0
+"""Observations that what earlier runs have shown of the very model counts as."""
 
 _SWEEPS = 4
 """Of alternating least squares at a time. They go on from where the last ones ended."""
@@ -81,8 +86,13 @@ class Estimates:
     """Where a trial ran, and the logarithm of its seconds per row."""
     _fixed: dict[_Subject, _Mean] = field(default_factory=dict)
     _fixed_seeds: dict[_Subject, float] = field(default_factory=dict)
+    _fixed_expected: dict[_Subject, float] = field(default_factory=dict)
     _typical_fixed: float = 0.0
     _slowness: dict[str, float] = field(default_factory=dict)
+    _expected: dict[_Subject, tuple[float, float]] = field(default_factory=dict)
+    """The logarithm of seconds per row, and as how many observations it counts."""
+    _expected_slowness: dict[str, float] = field(default_factory=dict)
+    _expected_units: dict[str, float] = field(default_factory=dict)
     _typical: float = 0.0
     _variance: float = _SIGMA**2
     _predicted: int = 0
@@ -93,9 +103,42 @@ class Estimates:
         be it that units vary or that too little is known of them."""
         return math.sqrt(self._variance)
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether nothing is known of how long anything takes."""
+        return not self.observations and not self._expected
+
     def knows(self, model: str, technique: str = "") -> bool:
-        """Whether a unit of the model was observed, or a trial of it."""
-        return (model, technique) in self._pairs or (model, technique) in self._seeds
+        """Whether a unit of the model was observed, a trial of it, or units of it in earlier runs."""
+        subject = (model, technique)
+        return subject in self._pairs or subject in self._seeds or self._is_expected(subject)
+
+    def _is_expected(self, subject: _Subject) -> bool:
+        return self._expected.get(subject, (0.0, 0.0))[1] >= _EXPECTED_WEIGHT
+
+    def expect(self, model: str, *, log_rate: float, fixed_s: float, units: float) -> None:
+        """What earlier runs have shown, on a worker that is as fast as others.
+
+        Args:
+            log_rate: natural logarithm of seconds per row.
+            units: of this very model, that have shown it; 0: those of others like it have.
+        """
+        subject = (model, "")
+        self._expected[subject] = log_rate, _EXPECTED_WEIGHT if units else _COST_PRIOR
+        self._expected_units[model] = units
+        self._fixed_expected[subject] = fixed_s
+        self._fit_cost(subject)
+
+    def expect_slowness(self, worker: str, slowness: float) -> None:
+        """What earlier runs have shown of workers of its kind; as `slowness` answers."""
+        self._expected_slowness[worker] = slowness
+        if worker not in self._subjects:
+            self._slowness[worker] = slowness
+
+    def expect_sigma(self, sigma: float) -> None:
+        """How much unit times strayed in earlier runs."""
+        if not self._predicted:
+            self._variance = sigma * sigma
 
     def seed(
         self,
@@ -131,7 +174,7 @@ class Estimates:
         if rows <= 0 or seconds <= 0:
             return
         log_rate, subject = math.log(seconds / rows), (model, technique)
-        if subject in self._pairs:
+        if subject in self._pairs or self._is_expected(subject):
             expected = self.seconds(model, worker, rows=rows, technique=technique) / rows
             self.surprises += abs(log_rate - math.log(expected)) > _SURPRISING * self.sigma
             self._predicted += 1
@@ -151,8 +194,9 @@ class Estimates:
         for _ in range(_SWEEPS):
             for worker, subjects in self._subjects.items():
                 told = sum(self._pairs[subject][worker].value - self._costs[subject] for subject in subjects)
+                told += _SLOWNESS_PRIOR * self._expected_slowness.get(worker, 0.0)
                 self._slowness[worker] = told / (len(subjects) + _SLOWNESS_PRIOR)
-            for subject in self._pairs | self._seeds:
+            for subject in self._pairs | self._seeds | self._expected:
                 self._fit_cost(subject)
             self._typical = sum(self._costs.values()) / max(1, len(self._costs))
         known = [self.fixed_s(model, technique) for model, technique in self._costs]
@@ -163,7 +207,7 @@ class Estimates:
         told, slowness = 0.0, self._slowness
         for worker, mean in pairs.items():
             told += mean.value - slowness.get(worker, 0.0)
-        prior = _COST_PRIOR if self._costs else 0.0
+        typical, prior = self._expected.get(subject, (self._typical, _COST_PRIOR if self._costs else 0.0))
         count = len(pairs) + prior
         if subject in self._seeds:
             worker, log_rate = self._seeds[subject]
@@ -171,7 +215,7 @@ class Estimates:
             weight = _SEED_WEIGHT * len(pairs) / sum(mean.count for mean in pairs.values()) if pairs else 1.0
             told += weight * (log_rate - slowness.get(worker, 0.0))
             count += weight
-        self._costs[subject] = (told + prior * self._typical) / count
+        self._costs[subject] = (told + prior * typical) / count
 
     def seconds(self, model: str, worker: str, *, rows: float, technique: str = "") -> float:
         """What so many rows will take in a unit; always above 0. A model that never ran costs what is typical."""
@@ -179,6 +223,16 @@ class Estimates:
         seconds = math.exp(cost) * (max(rows, 1.0) * math.exp(slowness))
         mean = self._pairs.get((model, technique), {}).get(worker)
         return seconds if mean is None else seconds * _own_share(mean, cost, slowness)
+
+    def doubt(self, model: str, technique: str = "") -> float:
+        """Standard deviation of the logarithm of what the model's units will take on average over what is estimated:
+        the mean of few units strays, and a model that never ran may be any of the others."""
+        subject = (model, technique)
+        units = sum(mean.count for mean in self._pairs.get(subject, {}).values())
+        known = units + self._expected_units.get(model, 0.0) * (not technique)
+        if known:
+            return self.sigma / math.sqrt(known)
+        return statistics.pstdev(self._costs.values()) if self._costs else 0.0
 
     def slowness(self, worker: str) -> tuple[float, int]:
         """Logarithm of the factor by which the worker takes longer than others, as it was fitted last, and of how many
@@ -188,12 +242,15 @@ class Estimates:
 
     def fixed_s(self, model: str, technique: str = "") -> float:
         """The fixed part of a unit. Of a model that never ran it is what is typical."""
-        mean, seed = self._fixed.get((model, technique)), self._fixed_seeds.get((model, technique))
+        subject = (model, technique)
+        mean, seed, weight = self._fixed.get(subject), self._fixed_seeds.get(subject), float(_SEED_WEIGHT)
+        if seed is None and subject in self._expected:
+            seed, weight = self._fixed_expected[subject], self._expected[subject][1]
         if mean is None:
             return self._typical_fixed if seed is None else seed
         if seed is None:
             return mean.value
-        return (mean.count * mean.value + _SEED_WEIGHT * seed) / (mean.count + _SEED_WEIGHT)
+        return (mean.count * mean.value + weight * seed) / (mean.count + weight)
 
     def table(
         self, models: Sequence[str], workers: Sequence[str], *, rows: float, technique: str = ""

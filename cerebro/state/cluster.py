@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cerebro.contract.events import ClusterEvent, WorkerJoined, WorkerLost, WorkerRemoved
 from cerebro.errors import IllegalEventError
 from cerebro.state import workers
+from cerebro.state.absences import Absences
 from cerebro.state.workers import Worker
 
 
@@ -22,6 +23,8 @@ class ClusterState:
     """Of the newest event applied."""
     workers: dict[str, Worker] = field(default_factory=dict)
     """Those that are gone for good are left out."""
+    absences: Absences = field(default_factory=Absences)
+    """How often workers were lost."""
 
     def apply(self, event: ClusterEvent) -> None:
         """Take one event in.
@@ -33,6 +36,7 @@ class ClusterState:
             raise IllegalEventError(f"event {event.seq} of the cluster follows event {self.seq}")
         self._check(event)
         workers.apply(self.workers, event)
+        self.absences.apply(event)
         if isinstance(event, WorkerRemoved):
             del self.workers[event.worker]
         self.seq += 1

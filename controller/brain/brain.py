@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from cerebro.contract.events import ForecastMade
 from cerebro.contract.runs import ForecastEnd
 from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state.absences import Absences
 from cerebro.state.goals import goal_of, worker_hours
 from cerebro.state.waiting import needed_partitions
 from controller.advisor import Helper
@@ -98,11 +99,16 @@ class Brain:
 
     def __init__(self, helper: Helper, rules: Rules) -> None:
         self._helper, self._rules = helper, rules
+        self._absences: Callable[[], Absences] = Absences
         self._occasion: tuple[object, ...] | None = None
         self._question: _Question | None = None
         self._asked_at = self._looked_at = -math.inf
         self._shrinking: ForecastMade | None = None
         """Asks for fewer workers; kept back until those that stay hold all that is needed."""
+
+    def see_workers(self, absences: Callable[[], Absences]) -> None:
+        """From what the cluster's log has told, it is known how often workers are lost."""
+        self._absences = absences
 
     def forget(self) -> None:
         """The run has ended, or shares the cluster, or another controller leads."""
@@ -157,7 +163,8 @@ class Brain:
 
     def _ask(self, view: _View) -> None:
         self._asked_at = view.now
-        found = outlook(view.state, view.run, view.fit, view.now, self._rules.join_s)
+        absent = self._absences().frequency(view.now, self._rules.join_s)
+        found = outlook(view.state, view.run, view.fit, self._rules.join_s, absent)
         if found is None:
             return
         self._question = _Question(view.now, len(found.order), found.made_s)

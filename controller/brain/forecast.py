@@ -61,8 +61,9 @@ class Outlook:
         model_ready, gpu_ready: as in `Problem`.
         order: workers in the order in which they are kept: who goes first is last.
         sigma: of the logarithm of unit times.
+        doubts: of each model, of the logarithm of what its units take on average: how little is known of it.
         made_s, join_s: seconds that a copy, and a worker, take to be there.
-        losses_per_s: how often a worker is lost; it is back after `join_s`.
+        losses_per_s, back_s: how often a worker is lost, and after how many seconds it is back; 0: `join_s`.
     """
 
     seconds: tuple[tuple[float | None, ...], ...]
@@ -80,6 +81,13 @@ class Outlook:
     made_s: float = 0.0
     join_s: float = 0.0
     losses_per_s: float = 0.0
+    back_s: float = 0.0
+    doubts: tuple[float, ...] = ()
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether one simulation does not tell all."""
+        return bool(self.sigma or self.losses_per_s or any(self.doubts))
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -89,7 +97,7 @@ class Outlook:
     def from_json(cls, value: Mapping[str, Any]) -> Outlook:
         """The reverse of `to_json`."""
         rows = {name: tuple(map(tuple, value[name])) for name in ("seconds", "fixed", "holders", "gpu_ready")}
-        flat = ("gpus", "pace", "sizes", "left", "ahead", "model_ready", "order")
+        flat = ("gpus", "pace", "sizes", "left", "ahead", "model_ready", "order", "doubts")
         return cls(**{**value, **rows, **{name: tuple(value[name]) for name in flat}})
 
 
@@ -113,7 +121,7 @@ def forecast(outlook: Outlook, counts: Sequence[int], *, limit_s: float = LIMIT_
     until = time.monotonic() + limit_s
     for number in range(_SAMPLES):
         for count, world in worlds.items():
-            if time.monotonic() < until and (number < _FEWEST or outlook.sigma or outlook.losses_per_s):
+            if time.monotonic() < until and (number < _FEWEST or outlook.is_unsure):
                 makespans[count].append(world.makespan(number))
     return {count: world.ends(makespans[count]) for count, world in worlds.items()}
 
@@ -139,6 +147,7 @@ def _part(outlook: Outlook) -> Outlook:
         left=of(outlook.left),
         ahead=of(outlook.ahead),
         model_ready=of(outlook.model_ready),
+        doubts=of(outlook.doubts) if outlook.doubts else (),
     )
 
 
@@ -219,14 +228,16 @@ class _World:
         """Of one simulation of what is simulated."""
         outlook, rng = self.outlook, random.Random(f"losses {number}")
         span_s = 2 * self.fluid_s / max(self.rest, 1e-9)
-        outages = []
+        outages, back_s = [], outlook.back_s or outlook.join_s
         for worker in range(self.problem.num_workers):
             at = rng.expovariate(outlook.losses_per_s) if outlook.losses_per_s else math.inf
             while at < span_s:
-                outages.append(Outage(worker=worker, start=at, seconds=max(1e-3, outlook.join_s)))
-                at += outlook.join_s + rng.expovariate(outlook.losses_per_s)
+                outages.append(Outage(worker=worker, start=at, seconds=max(1e-3, back_s)))
+                at += back_s + rng.expovariate(outlook.losses_per_s)
         joins = tuple(Join(worker=w, at=s) for w, s in enumerate(self.delays) if s)
-        conditions = Conditions(sigma=outlook.sigma, outages=tuple(outages), joins=joins)
+        conditions = Conditions(
+            sigma=outlook.sigma, doubts=outlook.doubts, outages=tuple(outages), joins=joins
+        )
         policy = POLICIES[DEFAULT_POLICY]
         return dispatch(self.problem, policy, seed=number, conditions=conditions).makespan
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Run
-from cerebro.state.goals import worker_hours
+from cerebro.state.absences import Frequency
 from controller.advisor.planner_query import ready
 from controller.brain.forecast import Outlook
 from controller.copies import paces
@@ -16,20 +17,26 @@ from controller.replication import making_s
 MAX_UNITS = 20_000
 """Beyond so many units in an epoch a question takes too long to write down."""
 
-_PRIOR_H = 20.0
-"""Mean worker-hours between two losses of a worker, before there was one; it counts as one loss."""
+
+_SIGMA = 0.5
+"""Beyond that units are of several kinds rather than of one that strays."""
 
 
-def outlook(state: ExperimentState, run: Run, fit: FitDispatch, now: float, join_s: float) -> Outlook | None:
+def outlook(
+    state: ExperimentState, run: Run, fit: FitDispatch, join_s: float, absent: Frequency
+) -> Outlook | None:
     """What is left; `None` while it is not known, or too much.
 
     Args:
         join_s: until a worker that is asked for is there.
+        absent: how often workers are lost, and how soon they are back.
     """
     told = fit.dispatch_state
     there = trainers(state)
     units = len(fit.models) * len(fit.partitions)
-    is_known = fit.times.estimates.observations >= min(len(fit.models), 2 * len(there))
+    estimates = fit.times.estimates
+    is_known = estimates.observations >= min(len(fit.models), 2 * len(there))
+    is_known = is_known or all(map(estimates.knows, fit.models))
     if not there or not is_known or fit.gang_size > 1 or not run.has_known_end or units > MAX_UNITS:
         return None
     chosen = [fit.worker(name) for name in there]
@@ -44,7 +51,10 @@ def outlook(state: ExperimentState, run: Run, fit: FitDispatch, now: float, join
         ahead.append(told.epochs[model] - told.epoch[model] if mask else 0)
     if not any(left) and not any(ahead):
         return None
-    times = (tuple(None if row[w] == NEVER else row[w] for w in chosen) for row in told.time)
+    sigma = estimates.sigma
+    # Estimates are means of logarithms. What units add up to is their mean, which is more.
+    mean = math.exp(min(sigma, _SIGMA) ** 2 / 2)
+    times = (tuple(None if row[w] == NEVER else mean * row[w] for w in chosen) for row in told.time)
     return Outlook(
         seconds=tuple(times),
         fixed=tuple(tuple(row[w] for w in chosen) for row in told.fixed),
@@ -59,10 +69,12 @@ def outlook(state: ExperimentState, run: Run, fit: FitDispatch, now: float, join
         model_ready=tuple(models_ready.get(m, 0.0) for m in range(len(fit.models))),
         gpu_ready=tuple(gpus_ready[w] for w in chosen),
         order=tuple(range(len(there))),
-        sigma=fit.times.estimates.sigma,
+        sigma=sigma,
+        doubts=tuple(map(estimates.doubt, fit.models)),
         made_s=making_s(state, run),
         join_s=join_s,
-        losses_per_s=_losses_per_s(state, run, now),
+        losses_per_s=absent.losses_per_s,
+        back_s=absent.back_s,
     )
 
 
@@ -77,9 +89,3 @@ def number_of(name: str) -> int:
     """The number at the end of a worker's name, which says when it is taken away."""
     found = re.search(r"(\d+)$", name)
     return int(found[1]) if found else 0
-
-
-def _losses_per_s(state: ExperimentState, run: Run, now: float) -> float:
-    changes = (c for c in state.worker_changes if not c.is_there and c.time >= run.started)
-    lost = sum(c.worker in state.workers and state.workers[c.worker].trains for c in changes)
-    return (1 + lost) / (3600 * (_PRIOR_H + worker_hours(state, run, now)))

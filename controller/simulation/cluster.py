@@ -37,6 +37,7 @@ from controller.core import Core
 from controller.decide import Step
 from controller.drawing.draws import Draws
 from controller.health import evidence, left_out, suspects
+from controller.history import priors
 from controller.ledger import Ledger
 from controller.machines import Machines
 from controller.memory_limits import MemoryLimits
@@ -181,6 +182,8 @@ class Simulation:
         }
         self.experiments = Experiments(self._most_open)
         self.ledger = Ledger(_Mortal(self))
+        if self._brain is not None:
+            self._brain.see_workers(lambda: self.ledger.state.absences)
         self.machines = Machines(self.store)
         self.sharing, self.taken = self._new_sharing(), TakenTime()
         self.arrivals = Arrivals()
@@ -315,6 +318,8 @@ class Simulation:
 
     def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
         core, run = asked.core, asked.run
+        if self._scenario.history is not None and run.models and not core.expects(run):
+            core.expect(run, priors(self._scenario.history, core.state, run))
         planned, ahead = self._planned(asked), self._look_ahead(asked)
         if self._brain is not None:
             snapshot = replace(snapshot, leaving=snapshot.leaving | self._brain.leaving(core.state))

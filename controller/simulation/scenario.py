@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cerebro.contract.events import RunStarted
+from cerebro.contract.history import UnitHistory
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
 from cerebro.contract.trials import Inspection, TrialOutcome
@@ -123,6 +124,8 @@ class Scenario:
     """Kinds of samplers by which the controller has values drawn. Workers draw by others."""
     rest: RestRules = field(default_factory=RestRules)
     join_s: Callable[[str], float] = lambda pod: 0.0
+    history: Mapping[str, UnitHistory] | None = None
+    """What earlier runs have shown (`controller.simulation.history`); `None`: runs ask nothing of it."""
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()
     keeps_every: int = 0

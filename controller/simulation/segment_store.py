@@ -5,12 +5,12 @@ from __future__ import annotations
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed, TaskRevoked
 from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
 from cerebro.errors import ConflictError, NotFoundError
-from controller.simulation.machine_store import VirtualMachineStore
+from controller.simulation.history_store import VirtualHistoryStore
 
 _OVER = ("committed", "failed", "revoked")
 
 
-class VirtualSegmentStore(VirtualMachineStore):
+class VirtualSegmentStore(VirtualHistoryStore):
     """The methods of `cerebro.runtime.segment_calls.SegmentCalls`, with the same meaning.
 
     What was moved out of a log is read as before, unless the files are said to be lost (`Tables.files_are_lost`).

@@ -136,6 +136,7 @@ class VirtualStore(VirtualSegmentStore):
         if term != self._leader.term:
             raise ConflictError(f"leadership term {term} has ended")
         by = self._deleting.pop(name).by
+        self._counted.pop(name, None)
         for dataset, users in list(self._datasets.items()):
             if name in users:
                 users.remove(name)

@@ -66,6 +66,8 @@ HANDED_ON = (
     "DELETE /v1/cluster/size",
     "GET /v1/cluster/troubles",
     "POST /v1/trials/forget",
+    "GET /v1/history",
+    "DELETE /v1/history",
     "GET /v1/registry",
     "GET /v1/registry/{name}",
     "POST /v1/registry/{name}",

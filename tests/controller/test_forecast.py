@@ -32,6 +32,15 @@ def test_a_forecast_knows_of_the_copies_that_relieve_a_slow_worker() -> None:
     assert 1.05 * calm.p50_s < slow.p50_s < 1.5 * calm.p50_s
 
 
+def test_models_of_which_little_is_known_make_it_less_sure() -> None:
+    """Also where units do not stray."""
+    sure = replace(outlook(8, 4, 2), sigma=0.0)
+    unsure = replace(sure, doubts=(0.3,) * 8)
+    known, doubted = (forecast(each, [4], limit_s=20.0)[4] for each in (sure, unsure))
+    assert known.p90_s == known.p50_s
+    assert doubted.p90_s > 1.03 * doubted.p50_s
+
+
 def test_noise_and_losses_make_it_later_and_less_sure() -> None:
     """Nine of ten simulations need longer than one half; workers that are lost now and then cost more."""
     calm = forecast(outlook(8, 8, 2, sigma=0.0), [8])[8]

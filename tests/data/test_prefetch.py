@@ -1,13 +1,17 @@
-"""The next item is prepared while the present one is used, and the thread that does it ends."""
+"""The next items are prepared while the present one is used, and the threads that do it end."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cerebro.data.prefetch import prefetched
+from cerebro.data.prefetch import made_ahead, prefetched
 
 
 def test_items_come_in_order() -> None:
@@ -58,3 +62,63 @@ def test_no_thread_outlives_its_consumer(used: int) -> None:
         next(items)
     items.close()
     assert threading.active_count() == before
+
+
+def _waits_for(before: list[threading.Event], after: threading.Event, item: int) -> int:
+    """Make an item once others are made: so threads end in an order that is theirs alone."""
+    for event in before:
+        assert event.wait(10)
+    after.set()
+    return item
+
+
+@given(count=st.integers(0, 12), threads=st.integers(1, 4), extra=st.integers(0, 3), seed=st.integers())
+def test_items_come_in_order_however_threads_end(count: int, threads: int, extra: int, seed: int) -> None:
+    """Also where each waits for a later one that another thread makes."""
+    made = [threading.Event() for _ in range(count)]
+    rng = Random(seed)
+
+    def jobs() -> Iterator[Callable[[], int]]:
+        for item in range(count):
+            # The first of a group of as many as there are threads may wait for the last.
+            last = min(count - 1, item - item % threads + threads - 1)
+            waits = [made[last]] if item % threads == 0 and last != item and rng.random() < 0.5 else []
+            yield partial(_waits_for, waits, made[item], item)
+
+    assert list(made_ahead(jobs(), threads=threads, depth=threads + extra)) == list(range(count))
+    assert not [each for each in threading.enumerate() if each.name == "cerebro-prefetch"]
+
+
+@pytest.mark.parametrize(("threads", "depth"), [(1, 1), (2, 3), (4, 4)])
+def test_no_more_than_the_depth_is_made_ahead(threads: int, depth: int) -> None:
+    """Each is memory."""
+    begun, ready = list[int](), threading.Semaphore(0)
+
+    def job(item: int) -> int:
+        begun.append(item)
+        ready.release()
+        return item
+
+    items = made_ahead((partial(job, item) for item in range(20)), threads=threads, depth=depth)
+    assert next(items) == 0
+    for _ in range(1 + depth):
+        assert ready.acquire(timeout=10)
+    assert sorted(begun) == list(range(1 + depth))
+    items.close()
+    assert sorted(begun) == list(range(1 + depth))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_job_that_raises_does_so_in_its_place(threads: int) -> None:
+    """After all items before it; and no thread is left."""
+
+    def job(item: int) -> int:
+        if item == 4:
+            raise ValueError("broken")
+        return item
+
+    items = made_ahead((partial(job, item) for item in range(9)), threads=threads, depth=threads + 1)
+    assert [next(items) for _ in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="broken"):
+        next(items)
+    assert not [each for each in threading.enumerate() if each.name == "cerebro-prefetch"]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kvs_api.bench import Bench
 from tests.kvs_api.decision_contract import DecisionContract
+from tests.kvs_api.history_contract import HistoryContract
 from tests.kvs_api.ledger_contract import LedgerContract
 from tests.kvs_api.log_contract import LogContract
 from tests.kvs_api.machine_contract import MachineContract
@@ -24,6 +25,7 @@ class StoreContract(
     DecisionContract,
     WorkerContract,
     MachineContract,
+    HistoryContract,
     OccupancyContract,
     SizeContract,
     SteeringContract,

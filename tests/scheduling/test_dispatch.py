@@ -201,3 +201,25 @@ def test_conditions_of_a_worker_that_does_not_exist_are_refused() -> None:
     """An outage of a worker that the problem does not have is a mistake, not a quiet nothing."""
     with pytest.raises(InstanceError, match="worker 7"):
         dispatch(SQUARE, LRPTW, conditions=Conditions(outages=(Outage(worker=7, start=1.0),)))
+
+
+def test_a_models_doubt_is_of_all_its_units_alike() -> None:
+    """One factor of mean 1 for each model and seed; of a model without doubt it is 1."""
+    problem = open_shop([[10.0, 10.0], [10.0, 10.0]], epochs=2)
+    drawn = []
+    for seed in range(300):
+        reality = Reality(problem, Conditions(doubts=(0.5, 0.0)), seed=seed)
+        times = {
+            model: {
+                reality.work(model, partition, partition, epoch) for partition in (0, 1) for epoch in (0, 1)
+            }
+            for model in (0, 1)
+        }
+        assert times[1] == {10.0}
+        (found,) = times[0]
+        drawn.append(found)
+    assert sum(drawn) / len(drawn) == pytest.approx(10.0, rel=0.1)
+    assert min(drawn) < 7 < 13 < max(drawn)
+    for doubts in ((0.1,), (-1.0, 0.0), (math.nan, 0.0)):
+        with pytest.raises(InstanceError, match="doubts"):
+            Reality(problem, Conditions(doubts=doubts), seed=0)

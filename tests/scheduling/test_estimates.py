@@ -179,3 +179,68 @@ def test_a_trial_of_no_time_tells_nothing() -> None:
     found.seed("tried", "w", rows=0, seconds=1.0)
     found.seed("tried", "w", rows=1, seconds=0.0)
     assert not found.knows("tried")
+
+
+def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
+    """Its first unit is worth as much as what earlier runs have shown, its later ones more."""
+    found = Estimates()
+    assert found.is_blind
+    found.expect("a", log_rate=math.log(0.01), fixed_s=3.0, units=40)
+    found.settle()
+    assert found.knows("a")
+    assert not found.is_blind
+    assert found.seconds("a", "w", rows=1000) == pytest.approx(10.0)
+    assert found.fixed_s("a") == 3.0
+    found.observe("a", "w", rows=1000, seconds=40.0, fixed_s=5.0)
+    assert found.seconds("a", "other", rows=1000) == pytest.approx(20.0, rel=0.01)
+    assert found.fixed_s("a") == 4.0
+    for _ in range(60):
+        found.observe("a", "w", rows=1000, seconds=40.0, fixed_s=5.0)
+    found.settle()
+    assert found.seconds("a", "w", rows=1000) == pytest.approx(40.0, rel=0.05)
+
+
+def test_what_is_expected_of_others_like_it_gives_way_to_its_first_unit() -> None:
+    """Models of one code differ by more than units of one model do."""
+    found = Estimates()
+    found.expect("a", log_rate=math.log(0.01), fixed_s=0.0, units=0)
+    assert found.seconds("a", "w", rows=1000) == pytest.approx(10.0)
+    assert not found.knows("a")
+    found.observe("a", "w", rows=1000, seconds=40.0)
+    assert found.seconds("a", "other", rows=1000) == pytest.approx(40.0, rel=0.05)
+
+
+def test_a_worker_is_expected_to_be_as_others_of_its_kind() -> None:
+    """Until what ran there says otherwise."""
+    found = Estimates()
+    found.expect("a", log_rate=0.0, fixed_s=0.0, units=5)
+    found.expect_slowness("slow", math.log(3))
+    assert found.seconds("a", "slow", rows=10) == pytest.approx(3 * found.seconds("a", "w", rows=10))
+    for _ in range(3):
+        found.observe("a", "slow", rows=10, seconds=10.0)
+        found.settle()
+    assert found.seconds("a", "slow", rows=10) == pytest.approx(10.0, rel=0.3)
+
+
+def test_a_first_unit_that_is_not_as_expected_is_a_surprise() -> None:
+    """And the noise that plans and forecasts bear grows with it."""
+    found = Estimates()
+    found.expect("a", log_rate=0.0, fixed_s=0.0, units=5)
+    found.expect_sigma(0.05)
+    assert found.sigma == pytest.approx(0.05)
+    found.observe("a", "w", rows=10, seconds=40.0)
+    assert found.surprises == 1
+    assert found.sigma > 0.3
+
+
+def test_doubt_falls_with_the_units_that_have_shown_how_long_a_model_takes() -> None:
+    """Of a model that never ran it is how much the others differ."""
+    found = observed([(model, "even") for model in COSTS])
+    one = found.doubt("small")
+    assert one == pytest.approx(found.sigma)
+    for _ in range(8):
+        found.observe("small", "even", rows=1000, seconds=1.0)
+    assert found.doubt("small") == pytest.approx(found.sigma / 3)
+    assert found.doubt("never ran") > 1.0
+    found.expect("known", log_rate=0.0, fixed_s=0.0, units=16)
+    assert found.doubt("known") == pytest.approx(found.sigma / 4)

@@ -12,6 +12,7 @@ from cerebro.contract.tasks import Gang
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.data.merged import Merged
+from cerebro.data.reading_ahead import ReadingAhead
 from cerebro.worker.training.seeds import unit_seed
 
 
@@ -49,6 +50,7 @@ class UnitShare:
         epoch: int,
         device: str | torch.device,
         first: int = 0,
+        reading: ReadingAhead | None = None,
     ) -> PartitionLoader:
         """Batches of the share.
 
@@ -56,8 +58,9 @@ class UnitShare:
             source: the partition.
             seed: of the run.
             first: batch that the first pass begins with.
+            reading: says how batches are gathered ahead, and learns of it.
         """
-        return PartitionLoader(
+        loader = PartitionLoader(
             source,
             batch_size=batch_size,
             seed=unit_seed(seed, model, epoch, self.partition),
@@ -66,3 +69,7 @@ class UnitShare:
             share=self.share,
             merged=self.merged,
         )
+        if reading is not None:
+            is_on_host = torch.device(device).type == "cpu"
+            loader.reading = reading.reading(model, batch_size, is_on_host=is_on_host)
+        return loader

@@ -1,0 +1,28 @@
+"""Calls of kvs_api about what units have shown over all runs."""
+
+from __future__ import annotations
+
+from cerebro.contract import api
+from cerebro.contract.history import History, HistoryAnswer, HistoryRequest
+from cerebro.runtime.transport import Transport
+
+
+class HistoryCalls(Transport):
+    """A part of `cerebro.runtime.kvs.KvsClient`."""
+
+    def history(self) -> History:
+        """All that is known."""
+        return self.call("GET", "/v1/history", History)
+
+    def count_history(self, request: HistoryRequest) -> HistoryAnswer:
+        """The controller's: have what events have shown counted, once.
+
+        Raises:
+            ConflictError: another controller leads.
+            NotFoundError: there is no such experiment, or the server is of a version that keeps no history.
+        """
+        return self.call("POST", "/v1/history", HistoryAnswer, request)
+
+    def forget_history(self) -> int:
+        """An admin's: remove all of it; returns how many rows there were."""
+        return self.call("DELETE", "/v1/history", api.ForgottenAnswer).forgotten

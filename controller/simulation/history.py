@@ -1,0 +1,32 @@
+"""The history that simulated runs leave, for those that are simulated after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cerebro.contract.events import Event
+from cerebro.contract.history import UnitHistory, UnitKey
+from cerebro.state import ExperimentState
+from controller.history import shown
+
+
+def history_of(
+    log: Iterable[Event], known: Mapping[str, UnitHistory] | None = None
+) -> dict[str, UnitHistory]:
+    """What the events of a log have shown, put to what was known."""
+    state, rows = ExperimentState(name="simulated"), dict(known or {})
+    for event in log:
+        state.apply(event)
+        found = shown(state, event)
+        if found is not None:
+            key = str(
+                UnitKey.of(
+                    code=found.code,
+                    dataset=found.dataset,
+                    hyperparams=found.hyperparams,
+                    device=found.device,
+                    way=found.way,
+                )
+            )
+            rows[key] = rows[key].with_more(found.row) if key in rows else found.row
+    return rows

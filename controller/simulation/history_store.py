@@ -1,0 +1,51 @@
+"""The store in memory, its part on the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, UnitHistory
+from cerebro.contract.records import CodeRecord, ExperimentRecord
+from cerebro.errors import NotFoundError
+from controller.simulation.machine_store import VirtualMachineStore
+
+
+class VirtualHistoryStore(VirtualMachineStore):
+    """The methods of `cerebro.runtime.history_calls.HistoryCalls`, with the same meaning; nothing makes rows go."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__(now)
+        self._units: dict[str, UnitHistory] = {}
+        self._counted: dict[str, int] = {}
+        """Experiment -> number of the newest event of its log that is counted."""
+
+    def experiment(self, name: str) -> ExperimentRecord:
+        """The record of one experiment."""
+        raise NotImplementedError
+
+    def history(self) -> History:
+        """All that is known."""
+        return History(units=dict(self._units))
+
+    def count_history(self, request: HistoryRequest) -> HistoryAnswer:
+        """Count what events have shown, unless they are counted already."""
+        self.experiment(request.experiment)
+        self._require_term(request.term)
+        upto = self._counted.get(request.experiment, 0)
+        if upto != request.after:
+            return HistoryAnswer(upto=upto, is_counted=False)
+        for key, row in request.units.items():
+            before = self._units.pop(key, None)
+            self._units[key] = before.with_more(row) if before is not None else row
+        self._counted[request.experiment] = request.upto
+        return HistoryAnswer(upto=request.upto, is_counted=True)
+
+    def forget_history(self) -> int:
+        """Remove all rows."""
+        forgotten = len(self._units)
+        self._units.clear()
+        return forgotten
+
+    def code(self, sha256: str) -> CodeRecord:
+        """Code by its hash: there is none in a simulation."""
+        raise NotFoundError(f"no user code {sha256[:12]} in the store")

@@ -1,0 +1,103 @@
+"""The store's part on the history: tables of bounded length, each event of a log counted once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from cerebro import errors
+from cerebro.contract import SCHEMA_VERSION
+from cerebro.contract.history import MOST_ROWS, History, HistoryAnswer, HistoryRequest, Key, UnitHistory
+from kvs_api import keys
+from kvs_api.database import translated
+from kvs_api.quarantine import stale
+from kvs_api.registry import RegistryStore
+
+_TRIES = 20
+"""Only the controller that leads writes: another one may have led until a moment ago."""
+
+_KEY: TypeAdapter[str] = TypeAdapter(Key)
+
+
+class HistoryStore(RegistryStore):
+    """Reads and changes of the history."""
+
+    def history(self) -> History:
+        """All rows that can be read."""
+        with translated():
+            found: Any = self._redis.hgetall(keys.UNITS)
+        units, unreadable = {}, 0
+        for key, content in found.items():
+            try:
+                units[_KEY.validate_python(key.decode())] = UnitHistory.model_validate_json(content)
+            except ValueError:  # pydantic's, too
+                unreadable += 1
+        return History(units=units, unreadable=unreadable)
+
+    def count_history(self, asked: HistoryRequest) -> HistoryAnswer:
+        """Put rows to what is there, unless their events are counted already.
+
+        Raises:
+            ConflictError: another controller leads.
+            NotFoundError: there is no such experiment.
+        """
+        for _ in range(_TRIES):
+            seq, before = self._rows(asked.units)
+            merged = {key: _merged(before.get(key), row) for key, row in asked.units.items()}
+            answer = self._run(
+                {
+                    "call": "count_history",
+                    "experiment": keys.experiment(asked.experiment),
+                    "log": keys.log(asked.experiment),
+                    "term": asked.term,
+                    "leader": keys.LEADER,
+                    "after": asked.after,
+                    "upto": asked.upto,
+                    "seq": seq,
+                    "table": keys.UNITS,
+                    "most": MOST_ROWS,
+                    "rows": [{"key": key, "row": row} for key, row in merged.items() if row],
+                }
+            )
+            if "missing" in answer:
+                raise errors.NotFoundError(f"no experiment {asked.experiment!r} in the store")
+            if "stale" in answer:
+                raise stale(asked.term, answer)
+            if "changed" not in answer:
+                return HistoryAnswer(upto=answer["upto"], is_counted=answer["counted"])
+        raise errors.StoreUnavailableError("too much of the history changes at once; try again")
+
+    def forget_history(self) -> int:
+        """Remove all rows; returns how many there were. What was counted once is not counted anew."""
+        return int(self._run({"call": "forget_history", "table": keys.UNITS})["forgotten"])
+
+    def _rows(self, wanted: Mapping[str, object]) -> tuple[int, dict[str, bytes]]:
+        """Number of the table's newest change, and those of the rows that are there, as they are stored."""
+        with translated():
+            pipe = self._redis.pipeline()
+            pipe.get(f"{keys.UNITS}:seq")
+            if wanted:
+                pipe.hmget(keys.UNITS, [*wanted])
+            seq, *found = pipe.execute()
+        rows = zip(wanted, found[0] if found else (), strict=True)
+        return int(seq or 0), {key: content for key, content in rows if content is not None}
+
+
+def _merged(before: bytes | None, newer: UnitHistory) -> str:
+    """What a row becomes; empty: it stays, because a newer version wrote it. One that is damaged is replaced."""
+    if before is None:
+        return newer.model_dump_json()
+    try:
+        return UnitHistory.model_validate_json(before).with_more(newer).model_dump_json()
+    except ValidationError:
+        return "" if _is_newer(before) else newer.model_dump_json()
+
+
+def _is_newer(content: bytes) -> bool:
+    try:
+        return int(json.loads(content)["schema_version"]) > SCHEMA_VERSION
+    except (ValueError, TypeError, KeyError):
+        return False

@@ -1,0 +1,52 @@
+"""``cerebro forget history``, and what ``cerebro recommend`` reads of it, against the simulated store."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from cerebro.cli import forget, main, recommend
+from cerebro.contract.history import HistoryRequest, UnitHistory, UnitKey
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.runtime.kvs import KvsClient
+from controller.simulation.store import VirtualStore
+
+
+@pytest.fixture
+def store() -> VirtualStore:
+    """With two rows: of three units, and of two whose memory nobody measured."""
+    made = VirtualStore(lambda: 0.0)
+    made.create_experiment(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
+    keys = [str(UnitKey.of(code="c", dataset="d", hyperparams={"lr": lr}, device=None)) for lr in (0.1, 0.2)]
+    rows = (
+        UnitHistory(units=3, log_rate=0.0, peak_bytes=1000),
+        UnitHistory(units=2, log_rate=0.0),
+    )
+    term = made.lead("c", 60.0).term
+    units = dict(zip(keys, rows, strict=True))
+    made.count_history(HistoryRequest(term=term, experiment="one", after=0, upto=5, units=units))
+    return made
+
+
+def test_the_history_is_forgotten(
+    store: VirtualStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says how much there was, and what becomes of it."""
+    monkeypatch.setattr(forget, "cluster_client", lambda home: store)
+    for told in ("2 rows of the history forgotten", "0 rows of the history forgotten"):
+        assert main(["forget", "history"]) == 0
+        assert capsys.readouterr().out.startswith(told)
+    assert not store.history().units
+
+
+def test_anything_else_is_not_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what can be."""
+    with pytest.raises(SystemExit):
+        main(["forget", "everything"])
+    assert "history" in capsys.readouterr().err
+
+
+def test_recommendations_rest_on_the_units_of_all_runs(store: VirtualStore) -> None:
+    """Each unit with the largest peak of those that are alike; experiments may be gone by then."""
+    assert recommend._peaks(cast(KvsClient, store)) == [1000] * 3

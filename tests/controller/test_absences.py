@@ -1,0 +1,97 @@
+"""How often workers are lost and how soon they are back, over all runs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.events import ClusterEvent, WorkerJoined, WorkerLost, WorkerRemoved
+from cerebro.state.absences import Absences
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import Scenario, WorkerOutage
+from tests.controller.test_core import plan, request
+
+HOUR, JOIN_S = 3600.0, 120.0
+PRIOR = 1 / (20 * HOUR)
+
+
+def told(*events: tuple[str, str, float]) -> Absences:
+    """A log of (what, worker, hours)."""
+    found = Absences()
+    for number, (what, worker, hours) in enumerate(events, 1):
+        event: ClusterEvent
+        if what == "joins":
+            event = WorkerJoined(worker=worker, incarnation=str(number), weight=1, kinds=("train",))
+        elif what == "lost":
+            event = WorkerLost(worker=worker, incarnation="a", reason="killed")
+        else:
+            event = WorkerRemoved(worker=worker, reason="no longer wanted")
+        found.apply(event.model_copy(update={"seq": number, "time": hours * HOUR}))
+    return found
+
+
+def test_before_anything_was_lost_it_is_as_declared() -> None:
+    """Less often, the longer nothing was."""
+    assert told().frequency(0.0, JOIN_S) == pytest.approx((PRIOR, JOIN_S))
+    known = told(("joins", "a", 0), ("joins", "b", 0)).frequency(10 * HOUR, JOIN_S)
+    assert known == pytest.approx((1 / (40 * HOUR), JOIN_S))
+
+
+def test_losses_and_returns_of_all_runs_count() -> None:
+    """Whichever run was there at the time."""
+    events = [("joins", "a", 0.0)]
+    for number in range(1, 10):
+        events += [("lost", "a", number), ("joins", "a", number + 0.1)]
+    known = told(*events).frequency(10 * HOUR, JOIN_S)
+    assert known.losses_per_s == pytest.approx(10 / (20 * HOUR + (10 - 0.9) * HOUR))
+    assert known.back_s == pytest.approx((JOIN_S + 9 * 0.1 * HOUR) / 10)
+
+
+def test_a_worker_that_was_given_back_was_not_lost() -> None:
+    """Its cluster was made smaller; one that somebody repaired took no time to return."""
+    given_back = told(("joins", "a", 0), ("lost", "a", 5), ("gone", "a", 5))
+    assert given_back.frequency(5 * HOUR, JOIN_S) == pytest.approx((1 / (25 * HOUR), JOIN_S))
+    repaired = told(("joins", "a", 0), ("lost", "a", 5), ("joins", "a", 30))
+    assert repaired.frequency(30 * HOUR, JOIN_S) == pytest.approx((2 / (25 * HOUR), JOIN_S))
+
+
+def test_what_is_long_ago_says_nothing() -> None:
+    """Machines are others by now."""
+    events = [("joins", "a", 0.0), ("lost", "a", 1.0), ("joins", "a", 1.5)]
+    known = told(*events).frequency(2000 * HOUR, JOIN_S)
+    assert known == pytest.approx((1 / ((20 + 30 * 24) * HOUR), JOIN_S))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 2000)), max_size=30).map(
+        lambda found: sorted(found, key=lambda each: each[1])
+    )
+)
+def test_any_log_gives_figures_that_can_be_reckoned_with(changes: list[tuple[str, float]]) -> None:
+    """Above 0, and a return within an hour."""
+    there: set[str] = set()
+    events = []
+    for worker, hours in changes:
+        events.append(("lost" if worker in there else "joins", worker, hours))
+        there ^= {worker}
+    known = told(*events).frequency(2000 * HOUR, JOIN_S)
+    assert 0 < known.losses_per_s <= (1 + len(events)) * PRIOR
+    assert 0 < known.back_s <= HOUR
+
+
+@pytest.mark.parametrize("crashes", [frozenset[int](), frozenset({3, 9, 17, 30, 41})])
+def test_a_controller_knows_of_the_losses_before_it(crashes: frozenset[int]) -> None:
+    """It has read the cluster's log, however often it began anew."""
+    scenario = Scenario(
+        holdings={"w0": [0, 1], "w1": [0, 1]},
+        unit_time=lambda body, worker: 20.0,
+        outages=[WorkerOutage(worker="w0", start=number * 70.0 + 5, length=30.0) for number in range(3)],
+        lease_s=5.0,
+        crash_before=crashes,
+    )
+    simulation = Simulation(scenario, request(4, 3), plan(4, 2))
+    simulation.run()
+    known = simulation.ledger.state.absences.frequency(simulation.now, JOIN_S)
+    assert known.losses_per_s == pytest.approx(4 * PRIOR, rel=0.02)
+    assert known.back_s < (JOIN_S + 3 * 31.0) / 4 + 1

@@ -1,0 +1,299 @@
+"""What units have shown is told once whatever becomes of the controllers, and runs that begin know of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import Event, RunStarted
+from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, UnitHistory, UnitKey
+from cerebro.contract.records import CodeRecord, Hyperparameters
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.contract.trials import DeviceKind
+from cerebro.errors import BadRequestError, NotFoundError, StoreUnavailableError
+from cerebro.state import ExperimentState
+from cerebro.state.absences import Absences
+from controller.brain.outlook import outlook
+from controller.core import Core
+from controller.history import RunHistory
+from controller.priors import Priors
+from controller.simulation.cluster import Simulation
+from controller.simulation.history import history_of
+from controller.simulation.scenario import DATASET, EXPERIMENT, Scenario
+from controller.simulation.store import VirtualStore
+
+MODELS, PARTITIONS, ROWS = 5, 4, 1000
+CODE = "0" * 64
+FAST, SLOW = (DeviceKind(kind="gpu", name=name) for name in ("fast", "slow"))
+
+
+def cost(model: str) -> float:
+    return 2.0 ** int(model[1:])
+
+
+def unit_time(body: TaskBody, worker: str) -> float:
+    assert isinstance(body, TrainTask)
+    noise = Random(f"{body.model} {body.epoch} {body.partition}").lognormvariate(0, 0.05)
+    return 10 * cost(body.model) * noise
+
+
+def simulation(history: dict[str, UnitHistory] | None = None, *, models: int = MODELS) -> Simulation:
+    hyperparams: dict[str, Hyperparameters] = {f"m{n}": {"batch_size": 1, "n": n} for n in range(models)}
+    request = FitRequest(
+        code=CODE,
+        models=tuple(hyperparams.values()),
+        epochs=2,
+        metric="loss",
+        mode="min",
+        planner=False,
+    )
+    plan = FitPlan(dataset=DATASET, models=hyperparams, partitions=dict.fromkeys(range(PARTITIONS), ROWS))
+    scenario = Scenario(
+        holdings={f"w{n}": [n] for n in range(PARTITIONS)},
+        unit_time=unit_time,
+        fixed_s=lambda body, worker: 1.0,
+        lease_s=1e4,
+        history=history,
+    )
+    return Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))
+
+
+@pytest.fixture(scope="module")
+def log() -> tuple[Event, ...]:
+    made = simulation()
+    made.run()
+    return made.log
+
+
+# --- what is told --------------------------------------------------------------------------------
+
+
+@dataclass
+class Store:
+    """A store with a history, which may be away."""
+
+    inner: VirtualStore = field(default_factory=lambda: VirtualStore(lambda: 0.0))
+    is_away: bool = False
+    is_lost: bool = False
+    """Whether answers are lost after what was asked is done."""
+    error: Exception | None = None
+    told: list[HistoryRequest] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.inner.create_experiment(simulation().store.experiment(EXPERIMENT))
+        self.term = self.inner.lead("c", 1e9).term
+
+    def history(self) -> History:
+        if self.error:
+            raise self.error
+        return self.inner.history()
+
+    def count_history(self, request: HistoryRequest) -> HistoryAnswer:
+        if self.error:
+            raise self.error
+        if self.is_away:
+            raise StoreUnavailableError("away")
+        self.told.append(request)
+        answer = self.inner.count_history(request)
+        if self.is_lost:
+            raise StoreUnavailableError("no answer")
+        return answer
+
+    def code(self, sha256: str) -> CodeRecord:
+        return self.inner.code(sha256)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Controller:
+    """A fold of the log with its part on the history."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.clock = store, Clock()
+        self.history = RunHistory(store, self.clock)
+        self.state = ExperimentState(name=EXPERIMENT)
+        self.history.open(EXPERIMENT, store.term)
+
+    def read(self, events: tuple[Event, ...]) -> None:
+        for event in events:
+            self.state.apply(event)
+            self.history.observe(self.state, event)
+
+    def tend(self) -> None:
+        self.clock.now += 60.0
+        self.history.tend(self.store.term)
+
+
+def assert_told_once(store: Store, log: tuple[Event, ...]) -> None:
+    """As if one controller had told all of it."""
+    expected, found = history_of(log), store.inner.history().units
+    assert {key: round(row.units) for key, row in found.items()} == {
+        key: round(row.units) for key, row in expected.items()
+    }
+    for key, row in expected.items():
+        assert math.isclose(found[key].log_rate, row.log_rate, abs_tol=1e-9)
+        assert math.isclose(found[key].variance, row.variance, abs_tol=1e-9)
+        assert math.isclose(found[key].fixed_s, row.fixed_s)
+
+
+_ACTS = st.sampled_from(["read", "tend", "restart", "other tends", "answer lost", "away"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(acts=st.lists(st.tuples(_ACTS, st.integers(1, 40)), max_size=14))
+def test_each_unit_is_counted_once(log: tuple[Event, ...], acts: list[tuple[str, int]]) -> None:
+    """Wherever controllers die, lead in turns, or get no answer."""
+    store = Store()
+    mine, other = Controller(store), Controller(store)
+    for act, number in acts:
+        store.is_lost, store.is_away = act == "answer lost", act == "away"
+        try:
+            if act == "read":
+                mine.read(log[mine.state.seq : mine.state.seq + number])
+            elif act == "restart":
+                mine = Controller(store)
+            elif act == "other tends":
+                other.read(log[other.state.seq : other.state.seq + number])
+                other.tend()
+            else:
+                mine.tend()
+        except StoreUnavailableError:
+            pass
+    store.is_lost = store.is_away = False
+    mine.read(log[mine.state.seq :])
+    for _ in range(3):  # what another one has told is found at the first
+        mine.tend()
+    assert_told_once(store, log)
+
+
+def test_nothing_is_told_before_its_time(log: tuple[Event, ...]) -> None:
+    """A request for each unit would cost as much as the units' own."""
+    store = Store()
+    controller = Controller(store)
+    controller.read(log)
+    controller.history.tend(store.term)
+    assert len(store.told) == 1  # how far the log is counted
+    controller.tend()
+    controller.tend()
+    assert len(store.told) == 2
+
+
+def test_many_are_told_in_several_requests(log: tuple[Event, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that reads a long log for the first time is not refused."""
+    monkeypatch.setattr("controller.history._AT_ONCE", 7)
+    store = Store()
+    controller = Controller(store)
+    controller.read(log)
+    for _ in range(MODELS * PARTITIONS * 2):
+        controller.tend()
+    assert max(sum(row.units for row in each.units.values()) for each in store.told) <= 7
+    assert_told_once(store, log)
+
+
+@pytest.mark.parametrize("error", [NotFoundError("no route"), BadRequestError("what?")])
+def test_a_store_that_keeps_no_history_stops_nobody(log: tuple[Event, ...], error: Exception) -> None:
+    """It is of an earlier version, or refuses; runs begin without one."""
+    store = Store()
+    store.error = error
+    controller = Controller(store)
+    controller.read(log)
+    controller.tend()
+    core = Core(store.inner.experiment(EXPERIMENT))
+    for event in log[:8]:
+        core.apply(event)
+    run = core.state.runs["fit-1"]
+    controller.history.inform(core, run)
+    assert core.expects(run)
+
+
+# --- what is expected ----------------------------------------------------------------------------
+
+
+def key(number: int, device: DeviceKind, *, code: str = CODE, dataset: str = DATASET) -> str:
+    hyperparams = {"batch_size": 1, "n": number}
+    return str(UnitKey.of(code=code, dataset=dataset, hyperparams=hyperparams, device=device))
+
+
+def row(log_rate: float, units: float = 3.0, variance: float = 0.0) -> UnitHistory:
+    return UnitHistory(units=units, log_rate=log_rate, variance=variance, fixed_s=2.0)
+
+
+def made(rows: dict[str, UnitHistory], devices: set[DeviceKind | None] | None = None) -> Priors:
+    return Priors(rows, code=CODE, dataset=DATASET, devices=devices or {FAST})
+
+
+def test_a_models_own_units_are_preferred() -> None:
+    """To those of the same code, and these to all on the same device."""
+    own, alike, other = key(1, FAST), key(2, FAST, dataset="x"), key(1, FAST, code="f" * 64)
+    rows = {own: row(-1.0), alike: row(-2.0), other: row(-6.0)}
+    found = made(rows).of({"n": 1, "batch_size": 1})
+    assert found == pytest.approx((-1.0, 2.0, 3.0))
+    assert made(rows).of({"n": 7}) == pytest.approx((-1.5, 2.0, 0.0))
+    assert made({other: row(-6.0)}).of({"n": 1, "batch_size": 1}) == pytest.approx((-6.0, 2.0, 0.0))
+    assert made({other: row(-6.0)}, {SLOW}).of({"n": 1}) is None
+    assert not made({})
+
+
+def test_kinds_of_devices_are_compared_by_what_ran_on_both() -> None:
+    """A model that ran on one kind alone is known on the other one."""
+    rows = {key(n, device): row(n + off) for n in range(20) for device, off in ((FAST, 0.0), (SLOW, 1.0))}
+    rows[key(30, SLOW)] = row(-3.0)
+    found = made(rows, {FAST, SLOW})
+    assert found.slowness(SLOW) - found.slowness(FAST) == pytest.approx(1.0, abs=0.05)
+    assert found.slowness(SLOW) + found.slowness(FAST) == pytest.approx(0.0)
+    prior = found.of({"n": 30, "batch_size": 1})
+    assert prior is not None
+    assert prior.log_rate + found.slowness(FAST) == pytest.approx(-4.0, abs=0.05)
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(0, 5), st.sampled_from([FAST, SLOW])),
+        st.builds(row, st.floats(-50, 50), st.floats(0.1, 101), st.floats(0, 2500)),
+        max_size=12,
+    )
+)
+def test_any_history_gives_times_that_can_be_reckoned_with(
+    rows: dict[tuple[int, DeviceKind], UnitHistory],
+) -> None:
+    """Nonsense, too: what was written is never trusted to be sensible."""
+    found = made({key(*each): value for each, value in rows.items()}, {FAST, SLOW})
+    for number in range(7):
+        prior = found.of({"n": number, "batch_size": 1})
+        assert prior is None or math.isfinite(prior.log_rate + prior.fixed_s)
+    assert all(math.isfinite(found.slowness(device)) for device in (FAST, SLOW))
+
+
+def test_a_run_with_a_history_knows_its_models_before_a_unit_has_run(log: tuple[Event, ...]) -> None:
+    """Times as they will be; without, all models are alike, and there is no forecast."""
+    history = history_of(log)
+    assert len(history) == MODELS
+    for known, is_known, limit in ((history, True, 2), (None, False, 1)):
+        begun = simulation(known)
+        with pytest.raises(RuntimeError, match="no end"):
+            begun.run(limit=limit)
+        fit = begun.core.fit
+        assert fit is not None
+        run = begun.core.state.runs["fit-1"]
+        assert fit.times.estimates.observations == 0
+        assert (
+            outlook(begun.core.state, run, fit, 60.0, Absences().frequency(begun.now, 60.0)) is not None
+        ) is is_known
+        times = [times[0] for times in fit.dispatch_state.time]
+        if is_known:
+            assert times == pytest.approx([10 * cost(f"m{n}") - 1 for n in range(MODELS)], rel=0.1)
+            assert fit.dispatch_state.fixed[0][0] == pytest.approx(1.0)
+        else:
+            assert len({*times}) == 1

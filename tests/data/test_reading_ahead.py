@@ -1,0 +1,117 @@
+"""Threads follow what passes have shown, and never change what is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.data.loader import PartitionLoader
+from cerebro.data.reading_ahead import NEXT_ONE, ON_DEMAND, Ahead, PassTimes, Reading, ReadingAhead
+from tests.data.rows import write_partition
+
+ROWS, BATCH = 1000, 100
+_SECONDS = st.floats(1e-6, 1e3)
+
+
+def times(gather_s: float, step_s: float, *, waiting: float = 0.0, num_bytes: int = 1000) -> PassTimes:
+    """A pass of 10 batches that each took so long to gather, and to be used."""
+    return PassTimes(ROWS, 10 * gather_s, 10 * gather_s * (1 - waiting), 10 * step_s, 10, num_bytes)
+
+
+def after(*passes: PassTimes, cores: int = 8, memory: int | None = None) -> ReadingAhead:
+    made = ReadingAhead(cores, memory)
+    for each in passes:
+        made.learn("m", each)
+    return made
+
+
+def test_nothing_known_is_as_before() -> None:
+    """On a processor when it is asked for, else the next one."""
+    for known in (after(), after(PassTimes(0, 0, 0, 0, 0, 0))):
+        assert known.ahead("m", BATCH, is_on_host=True) == ON_DEMAND
+        assert known.ahead("m", BATCH, is_on_host=False) == NEXT_ONE
+
+
+def test_threads_gather_a_fifth_faster_than_batches_are_used() -> None:
+    """As many as the cores that are left bear."""
+    assert after(times(2.0, 1.0)).ahead("m", BATCH, is_on_host=False) == Ahead(3, 4)
+    assert after(times(0.1, 1.0)).ahead("m", BATCH, is_on_host=False) == Ahead(1, 2)
+    assert after(times(2.0, 1.0), cores=3).ahead("m", BATCH, is_on_host=False) == Ahead(2, 3)
+    assert after(times(2.0, 1.0)).ahead("m", 2 * BATCH, is_on_host=False).threads == 5
+
+
+def test_threads_that_wait_for_storage_take_no_core() -> None:
+    """So there may be more of them than cores."""
+    slow = after(times(2.0, 1.0, waiting=0.9), cores=2)
+    assert slow.ahead("m", BATCH, is_on_host=True) == Ahead(3, 4)
+    assert after(times(9.0, 1.0, waiting=1.0), cores=1).ahead("m", BATCH, is_on_host=True).threads == 11
+
+
+def test_what_computes_on_the_processor_is_left_alone_unless_reading_waits() -> None:
+    """A thread would take from training what it gives; and a short wait is worth none."""
+    assert after(times(2.0, 1.0)).ahead("m", BATCH, is_on_host=True) == ON_DEMAND
+    assert after(times(0.02, 1.0, waiting=0.9)).ahead("m", BATCH, is_on_host=True) == ON_DEMAND
+
+
+def test_a_partition_that_is_in_memory_by_now_ends_the_threads() -> None:
+    """The newest passes count."""
+    known = after(times(2.0, 1.0, waiting=0.9), *(times(0.01, 1.0) for _ in range(4)))
+    assert known.ahead("m", BATCH, is_on_host=True) == ON_DEMAND
+
+
+def test_models_have_steps_of_their_own() -> None:
+    """One that never ran here has those of the others."""
+    known = after(times(1.0, 1.0))
+    known.learn("slow", times(1.0, 100.0))
+    assert known.ahead("slow", BATCH, is_on_host=False).threads == 1
+    assert known.ahead("m", BATCH, is_on_host=False).threads == 2
+    assert known.ahead("new", BATCH, is_on_host=False).threads == 1
+
+
+@given(
+    passes=st.lists(
+        st.builds(times, _SECONDS, _SECONDS, waiting=st.floats(0, 1), num_bytes=st.integers(0, 10**12)),
+        max_size=5,
+    ),
+    cores=st.integers(1, 128),
+    memory=st.none() | st.integers(0, 10**12),
+    batch=st.integers(1, 10**5),
+    is_on_host=st.booleans(),
+)
+def test_threads_and_memory_are_bounded(
+    passes: list[PassTimes], cores: int, memory: int | None, batch: int, is_on_host: bool
+) -> None:
+    """Whatever was measured: at most 16 threads, a batch for each, a tenth of the memory; else as nothing is known."""
+    known = after(*passes, cores=cores, memory=memory)
+    threads, depth = found = known.ahead("m", batch, is_on_host=is_on_host)
+    if found in (ON_DEMAND, NEXT_ONE):
+        return
+    assert 1 <= threads <= min(16, depth)
+    assert depth <= threads + 1
+    newest = known._row_bytes.value
+    if memory is not None and newest:
+        assert depth * newest * batch <= 0.1 * memory * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("ahead", [Ahead(1, 1), Ahead(1, 2), Ahead(3, 4), Ahead(16, 17)])
+def test_batches_are_the_same_to_the_bit(tmp_path: Path, ahead: Ahead) -> None:
+    """In the same order, in each pass, also from the middle on."""
+    folder = tmp_path / "p"
+    write_partition(folder, [17, 0, 25, 11])
+    told: list[PassTimes] = []
+
+    def passes(reading: Reading | None) -> list[list[torch.Tensor]]:
+        made = PartitionLoader([folder], batch_size=7, seed=3, first=2)
+        made.reading = reading
+        return [[tensor for pair in made for tensor in (*pair, torch.tensor(made.ids))] for _ in range(2)]
+
+    plain, found = passes(None), passes(Reading(ahead, told.append))
+    for one, other in zip(plain, found, strict=True):
+        assert len(one) == len(other) > 6
+        assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+    assert [each.used for each in told] == [len(each) // 3 for each in plain]
+    assert all(each.gather_s > 0 and each.num_bytes > 0 and each.busy_s >= 0 for each in told)

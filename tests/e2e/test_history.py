@@ -1,0 +1,34 @@
+"""The history on a real cluster: each unit is in it once, whatever becomes of the controller."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from cerebro.contract.events import TaskCommitted
+from tests.e2e.conftest import MakeLab
+from tests.e2e.harness import DEADLINE_S
+from tests.e2e.test_forecasts import Slow
+
+
+@pytest.mark.slow
+def test_units_are_in_the_history_once_although_the_controller_is_killed(own_lab: MakeLab) -> None:
+    """The next one reads on in the log where the history ends; a second fit of the same models adds to its rows."""
+    lab = own_lab()
+    experiment = lab.prepared()
+    log, kvs = lab.log(experiment), lab.kvs
+    models, partitions, epochs = 6, 2, 2
+    for run in (1, 2):
+        fit = lab.fit(experiment, Slow(), tags="abcdef", epochs=epochs)
+        log.until(lambda event: isinstance(event, TaskCommitted) and "/train/" in event.task, "a unit")
+        lab.kill("controller")
+        assert lab.result(fit, experiment).failures() == {}
+        units = run * models * partitions * epochs
+        until = time.monotonic() + DEADLINE_S
+        while round(sum(row.units for row in kvs.history().units.values())) < units:
+            assert time.monotonic() < until, kvs.history()
+            time.sleep(0.2)
+        found = kvs.history().units
+        assert round(sum(row.units for row in found.values())) == units
+        assert len(found) == models

@@ -1,0 +1,81 @@
+"""What every store promises about the history: each event is counted once, and nothing that is not there.
+
+Part of `tests.kvs_api.contract.StoreContract`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import DeletionRequested
+from cerebro.contract.history import History, HistoryRequest, UnitHistory, UnitKey
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.trials import DeviceKind
+from cerebro.errors import ConflictError, NotFoundError
+from tests.kvs_api.bench import LOCATORS, Bench
+
+GPU = DeviceKind(kind="gpu", name="Tesla T4")
+ROW = UnitHistory(units=2, log_rate=-3.0, variance=0.5, fixed_s=1.0, peak_bytes=7)
+
+
+def key(number: int) -> str:
+    """Of some units."""
+    return str(UnitKey.of(code="a", dataset="d", hyperparams={"lr": number}, device=GPU))
+
+
+def told(term: int, after: int, upto: int, *numbers: int, experiment: str = "one") -> HistoryRequest:
+    """`ROW` for each of these."""
+    units = dict.fromkeys(map(key, numbers), ROW)
+    return HistoryRequest(term=term, experiment=experiment, after=after, upto=upto, units=units)
+
+
+class HistoryContract:
+    """The tests; `bench` is made anew for each."""
+
+    def test_a_store_without_a_history_has_none(self, bench: Bench) -> None:
+        """As every store of before."""
+        assert bench.store.history() == History()
+        assert bench.store.forget_history() == 0
+
+    def test_what_events_have_shown_is_counted_once(self, bench: Bench) -> None:
+        """However often they are told, and by which controller: the log's cursor says which are in it."""
+        store, term = bench.store, bench.term
+        assert store.count_history(told(term, 0, 5, 1)).is_counted
+        for again in (told(term, 0, 5, 1), told(term, 0, 9, 1, 2), told(term, 3, 9, 2)):
+            answer = store.count_history(again)
+            assert (answer.upto, answer.is_counted) == (5, False)
+        assert store.history().units == {key(1): ROW}
+        assert store.count_history(told(term, 5, 9, 1)).is_counted
+        assert store.history().units[key(1)].units == 4
+
+    def test_who_does_not_lead_has_nothing_counted(self, bench: Bench) -> None:
+        """Its successor does."""
+        with pytest.raises(ConflictError, match="term"):
+            bench.store.count_history(told(bench.term - 1, 0, 5, 1))
+        assert bench.store.history() == History()
+
+    def test_of_an_experiment_that_is_not_there_nothing_is_counted(self, bench: Bench) -> None:
+        """It was deleted."""
+        with pytest.raises(NotFoundError, match="no experiment 'two'"):
+            bench.store.count_history(told(bench.term, 0, 5, 1, experiment="two"))
+        assert bench.store.history() == History()
+
+    def test_an_experiment_of_the_same_name_is_counted_from_its_beginning(self, bench: Bench) -> None:
+        """How far the other one's log was counted goes with it; what it has shown stays."""
+        store, term = bench.store, bench.term
+        store.count_history(told(term, 0, 5, 1))
+        store.append("one", DeletionRequested())
+        store.delete_experiment("one", term)
+        store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+        assert store.count_history(told(term, 0, 2, 1)).is_counted
+        assert store.history().units[key(1)].units == 4
+
+    def test_what_is_forgotten_is_not_counted_anew(self, bench: Bench) -> None:
+        """Only what comes after it."""
+        store, term = bench.store, bench.term
+        store.count_history(told(term, 0, 5, 1, 2))
+        assert store.forget_history() == 2
+        assert not store.count_history(told(term, 0, 5, 1)).is_counted
+        assert store.history() == History()
+        store.count_history(told(term, 5, 6, 2))
+        assert set(store.history().units) == {key(2)}
