@@ -39,6 +39,7 @@ NAMES = (
         "efficiency",
         "idle",
         "control_plane",
+        "thousand_workers",
         "half_requests",
         "identities",
         "points",
