@@ -181,8 +181,8 @@ class SimulatedAgent:
         while True:
             running = self._running
             steps = [] if running is None else [api.Renew(**_named(running))]
-            due = time.perf_counter() + REPORT_S
             await self._report(steps, has_usage=True)
+            due = time.perf_counter() + REPORT_S
             await asyncio.sleep(REPORT_S)
             if self._measured.is_on:
                 self._measured.late.append(max(0.0, time.perf_counter() - due))

@@ -22,7 +22,7 @@ def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
         logs.set_up("kvs-api", os.environ, secrets=settings.secrets)
-        store = MeteredStore(settings.redis_url, draining, threads=settings.threads, metrics=metrics)
+        store = MeteredStore(settings.redis_url, metrics=metrics)
         metrics.watch(store)
     except CerebroError as error:
         sys.exit(f"kvs_api: {error}")
