@@ -3,9 +3,9 @@
 Every agent waits for its inbox and reports every two seconds; each trains units of half a minute of a run of 1,000
 models on 1,000 partitions. The services are the real processes, as the local cluster starts them. The agents are
 simulated (`benchmarks.agents`): two processes, each with an event loop, which send what real agents send. In truth
-agents have machines of their own, so these two are kept to one core and have a low priority: one core is always free
-for the services, and on the other one they go first. How late the agents' own clocks were is told beside the figures;
-it is a part of the seconds that are told, never taken off.
+agents have machines of their own. So these two are kept to one core, which leaves the other one to the services alone,
+and what they take of it is told: some hundredths. How late their own clocks were is told beside the figures, too; it is
+a part of the seconds that are told, never taken off.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ REPORT_P99_MS, MEMORY_MB, DECIDED_S = 200.0, 300.0, 1.0
 
 _NAME = "thousand-workers"
 _GENERATORS = 2
-_NICENESS = 10
 _LONGEST_S = 240.0
 _FILES = 16_384
 
@@ -167,12 +166,11 @@ def _generator(plane: ControlPlane, first: int, count: int) -> Iterator[subproce
     last_core = str(max(os.sched_getaffinity(0)))
     agents = [sys.executable, "-m", "benchmarks.agents", str(first), str(count), str(UNIT_S)]
     process = subprocess.Popen(
-        ["taskset", "-c", last_core, *with_parent_death_signal(agents, _NICENESS)],
+        ["taskset", "-c", last_core, *with_parent_death_signal(agents)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
     try:
         yield process

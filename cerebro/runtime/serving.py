@@ -112,10 +112,13 @@ class _Threads(ThreadedTaskDispatcher):  # type: ignore[misc]
     `time.monotonic`."""
 
     def add_task(self, task: Any) -> None:
-        """The first one that waits has all the time from now on."""
-        if not self.queue:
-            self.moved = time.monotonic()
-        super().add_task(task)
+        """The first one that waits has all the time from now on. Of a queue waitress would write a line for each
+        request, when there is least time for that."""
+        with self.lock:
+            if not self.queue:
+                self.moved = time.monotonic()
+            self.queue.append(task)
+            self.queue_cv.notify()
 
     def hung(self) -> str:
         """What is wrong; empty if nothing is. From any thread."""
