@@ -77,8 +77,8 @@ class Connection(asyncio.Protocol):
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
             return
-        head = bytes(self._received[:end])
-        at = head.find(b"Content-Length:")
+        head = bytes(self._received[:end]).lower()
+        at = head.find(b"content-length:")
         length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
         if len(self._received) < end + 4 + length or self._answer is None or self._answer.done():
             return

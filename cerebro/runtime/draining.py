@@ -60,13 +60,13 @@ def run(
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: draining.begin())
-    threading.Thread(target=_drain, args=(server, sockets, draining, grace_s), name="draining", daemon=True).start()
+    threading.Thread(
+        target=_drain, args=(server, sockets, draining, grace_s), name="draining", daemon=True
+    ).start()
     server.run()
 
 
-def _drain(
-    server: _Server, sockets: MutableMapping[int, Any], draining: Draining, grace_s: float
-) -> None:
+def _drain(server: _Server, sockets: MutableMapping[int, Any], draining: Draining, grace_s: float) -> None:
     draining.wait()
     server.answer_waiting()
     deadline = time.monotonic() + grace_s

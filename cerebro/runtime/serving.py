@@ -168,12 +168,12 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         self._is_parked = False
         super().__init__(*arguments, **named)
 
-    def add_channel(self, map: MutableMapping[int, Any] | None = None) -> None:  # noqa: A002 - waitress' name
+    def add_channel(self, map: MutableMapping[int, Any] | None = None) -> None:
         """It is there from now on."""
         super().add_channel(map)
         self.server.loop.begin(self._fileno)
 
-    def del_channel(self, map: MutableMapping[int, Any] | None = None) -> None:  # noqa: A002 - waitress' name
+    def del_channel(self, map: MutableMapping[int, Any] | None = None) -> None:
         """It is about to be closed."""
         self.server.loop.forget(self._fileno)
         super().del_channel(map)
