@@ -1,9 +1,9 @@
 """Simulated agents by the hundred, for `thousand_workers`: one thread, one event loop, the requests of the real agent.
 
-``python -m benchmarks.agents FIRST COUNT UNIT_S`` is so many agents in one process. Each has the two connections that an
-agent uses all the time: on one it waits for its inbox, on the other it reports every two seconds, and tells what begins
-and ends. A partition is made at once, a unit of training takes `UNIT_S` seconds and is followed by the next one that
-waits, in one report. Requests have the paths, headers and bodies that `cerebro.runtime.kvs` and `cerebro.worker.agent`
+``python -m benchmarks.agents FIRST COUNT UNIT_S`` is so many agents in one process. Each has the two connections that
+an agent uses all the time: on one it waits for its inbox, on the other it reports every two seconds, and tells what
+begins and ends. A partition is made at once, a unit of training takes `UNIT_S` seconds and is followed by the next one
+that waits, in one report. Requests have the paths, headers and bodies that `cerebro.runtime.kvs` and the real agent
 send; the bodies are made by the contract's models.
 
 Commands come on standard input, one a line: ``measure`` begins to keep how long reports take, ``told`` prints that as
@@ -21,6 +21,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from cerebro.contract import api
@@ -63,16 +64,19 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(0.05)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
         assert isinstance(transport, asyncio.Transport)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport, self._received = transport, bytearray()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """The server has closed it."""
         self._transport = None
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError("closed"))
 
     def data_received(self, data: bytes) -> None:
+        """Some of an answer, or all of it."""
         self._received += data
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
@@ -180,7 +184,7 @@ class SimulatedAgent:
         await asyncio.sleep(self._rng.uniform(0, REPORT_S))
         while True:
             running = self._running
-            steps = [] if running is None else [api.Renew(**_named(running))]
+            steps: list[api.Report] = [] if running is None else [api.Renew(**_named(running))]
             await self._report(steps, has_usage=True)
             due = time.perf_counter() + REPORT_S
             await asyncio.sleep(REPORT_S)
@@ -253,7 +257,7 @@ class SimulatedAgent:
         return not refused
 
 
-def _named(item: InboxItem) -> dict[str, object]:
+def _named(item: InboxItem) -> dict[str, Any]:
     return {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
 
 

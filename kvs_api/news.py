@@ -1,9 +1,9 @@
 """Who waits for which streams, and what wakes them: one connection and one thread, however many wait.
 
 The script publishes the key of each stream that it appends to, and so wakes who waits for it, in any process. Whoever
-waits reads again: what is published says only that there may be news. So nothing is lost if a message is: after a pause
-of the connection all are woken, and every few seconds one read looks at all streams that are waited for. That also finds
-what a process of an older version appends during an upgrade, which publishes nothing.
+waits reads again: what is published says only that there may be news. So nothing is lost if a message is: after a
+pause of the connection all are woken, and every few seconds one read looks at all streams that are waited for. That
+also finds what a process of an older version appends during an upgrade, which publishes nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import redis
 
@@ -70,7 +71,7 @@ class News:
 
     def _listen(self) -> None:
         while True:
-            messages = self._listener.pubsub()
+            messages: redis.client.PubSub = self._listener.pubsub()  # type: ignore[no-untyped-call]
             try:
                 messages.subscribe(keys.NEWS)
                 self._follow(messages)
@@ -118,6 +119,6 @@ class News:
             }
         if oldest:
             streams = {key: f"{after}-0" for key, after in oldest.items()}
-            answer = self._reader.xread(streams, count=1)  # type: ignore[arg-type]
+            answer: Any = self._reader.xread(streams, count=1)  # type: ignore[arg-type]
             pairs = answer.items() if isinstance(answer, dict) else answer
             self._wake([key.decode() for key, _ in pairs or ()])

@@ -25,9 +25,11 @@ class Watched(Protocol):
     def awaits_end(self) -> bool:
         """Whether it is to be closed once its peer leaves, although nothing is read of it now."""
 
-    def readable(self) -> bool: ...
+    def readable(self) -> bool:
+        """Whether it wants to read."""
 
-    def writable(self) -> bool: ...
+    def writable(self) -> bool:
+        """Whether it wants to write, or to be closed."""
 
 
 class EventLoop:

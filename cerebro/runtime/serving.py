@@ -10,8 +10,9 @@ A request that waits for news holds a connection, and no thread (`cerebro.runtim
 no time (`cerebro.runtime.event_loop`). So thousands of either disturb nobody.
 
 The only importer of waitress. It extends four classes of it, `TcpWSGIServer`, `HTTPChannel`, `WSGITask` and
-`ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at all happens, stops
-accepting when its limit is reached, and asks each connection in each turn of its loop. Nothing here knows what is served.
+`ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at all happens,
+stops accepting when its limit is reached, and asks each connection in each turn of its loop. Nothing here knows what is
+served.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
 
     limits = ConnectionLimits()
     task_class = _Task
-    _thread = _Thread()
+    _thread: _Thread
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._since = time.monotonic()
@@ -424,8 +425,9 @@ def create_server(
     )
     dispatcher = _Threads()
     dispatcher.set_thread_count(threads)
-    channel = type("Channel", (_Channel,), {"limits": limits})
-    shared = {"loop": EventLoop(sockets, _handle), "parked": ParkedRequests(), "_thread": channel._thread}
+    thread = _Thread()
+    channel = type("Channel", (_Channel,), {"limits": limits, "_thread": thread})
+    shared = {"loop": EventLoop(sockets, _handle), "parked": ParkedRequests(), "_thread": thread}
     kind = type("Server", (WebServer,), {"limits": limits, "channel_class": channel, **shared})
     if listener is not None:
         own = (listener.family, listener.type, listener.proto, listener.getsockname())
