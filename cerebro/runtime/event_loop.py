@@ -80,7 +80,8 @@ class EventLoop:
                 self._see(descriptor)
             while self._changed:
                 self._see(self._changed.popleft())
-            for descriptor, events in self._epoll.poll(max(0.0, wait_s)):
+            # In order: of two listeners the one is not always asked before the other, as the kernel would have it.
+            for descriptor, events in sorted(self._epoll.poll(max(0.0, wait_s))):
                 one = self._sockets.get(descriptor)
                 if one is not None:
                     self._handle(one, events)
