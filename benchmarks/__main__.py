@@ -40,6 +40,7 @@ NAMES = (
         "efficiency",
         "idle",
         "control_plane",
+        "thousand_workers",
         "half_requests",
         "identities",
         "points",

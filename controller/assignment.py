@@ -104,10 +104,16 @@ class _Units:
         self._training_workers = [w for w in draft.alive if w.trains]
         self._dispatch_draft = DispatchDraft(fit)
         self._bar()
-        # What sits beside others has its model loaded as it is.
+        # Of those that have room for another task; of a thousand workers they are few.
         self._soon = {
-            w.name: self._due(w, snapshot.now) if w.seats == 1 else [] for w in self._training_workers
+            w.name: self._soon_at(w)
+            for w in self._training_workers
+            if draft.places.num_free(w.name, self._depth)
         }
+
+    def _soon_at(self, worker: Worker) -> list[int]:
+        """`_due`. What sits beside others has its model loaded as it is."""
+        return self._due(worker, self._now) if worker.seats == 1 else []
 
     def _due(self, worker: Worker, now: float) -> list[int]:
         """Devices of the worker that may be given the task after their present one, in the order in which they end."""
@@ -188,7 +194,7 @@ class _Units:
             self._fit.worker(w.name): count
             for w in self._training_workers
             if w.name not in self._draft.barred
-            and (count := places.num_free(w.name, depth, among[w.name] if among else None))
+            and (count := places.num_free(w.name, depth, None if among is None else among.get(w.name, ())))
         }
         workers = sorted(room)
         # Queued units count as running, so their places are free for the next ones.
@@ -401,7 +407,7 @@ class _Units:
                 continue
             if fit.is_interrupted(task.key):
                 continue  # it goes first whatever its priority: it would be queued there again
-            is_due = set(devices) <= set(self._soon.get(worker, ()))
+            is_due = set(devices) <= set(self._soon_at(self._draft.worker(worker)))
             for model, _ in state.eligible(fit.worker(worker)):
                 if idle.get(model, priority) > priority and (is_due or (is_alone and model not in with_room)):
                     return revoke_task(task, "a model of a higher priority goes first")

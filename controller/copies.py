@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from cerebro.scheduling.balance import Balance
@@ -103,17 +104,21 @@ def relief(
     for partition, worker in coming.items():
         holders[partition] = (*holders[partition], worker)
     balance = Balance(what.work, pace, holders)
+    # The same for every partition, as are its helpers but for its holders.
+    calmest = sorted(helpers, key=lambda w: (balance.loads[w], w))
     best: Copy | None = None
     for partition in range(len(holders)):
         if not state.holders(partition) or not is_makable(partition):
             continue
-        able = [w for w in helpers if w not in holders[partition]]
+        able = (w for w in calmest if w not in holders[partition])
         before = max(balance.level(partition), chain)
-        for worker in sorted(able, key=lambda w: (balance.loads[w], w))[:_LOOKED_AT]:
+        for worker in islice(able, _LOOKED_AT):
             level = balance.level_with(partition, worker)
+            least_s = max(_GAIN * before, _UNITS * what.unit_s * pace[worker], _WORTH * made_s)
+            if before - level <= least_s:
+                continue  # what models have left one after the other can only make it less
             after = max(level, chain if level >= chain else _chain(state, what, pace, partition, worker))
             gain_s = before - after
-            least_s = max(_GAIN * before, _UNITS * what.unit_s * pace[worker], _WORTH * made_s)
             if gain_s > least_s and (best is None or gain_s > best.gain_s):
                 best = Copy(partition, worker, gain_s)
     return best
@@ -122,6 +127,8 @@ def relief(
 def _chain(state: DispatchState, what: Left, pace: list[float], partition: int, worker: int) -> float:
     """The longest that a model has left, one unit after the other, if the worker held the partition, too."""
     sooner = max(0.0, min(pace[w] for w in state.holders(partition)) - pace[worker]) * state.sizes[partition]
+    if not sooner:
+        return max(state.model_left)
     return max(
         seconds - (epochs - epoch + (mask >> partition & 1)) * cost * sooner
         for seconds, mask, epoch, epochs, cost in zip(

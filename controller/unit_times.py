@@ -27,6 +27,10 @@ _RARELY = 4
 first, then ever more rarely, for it costs a pass over all pairs."""
 
 
+_PAIRS = 20_000
+"""Of model and partition, for which an observation more is waited for before all estimates are made anew: a pass over a
+million of them takes a second, and one observation in a million tells little."""
+
 _REMEMBERED = 50
 """Epochs after which what was shown before weighs next to nothing (`cerebro.scheduling.estimates`)."""
 
@@ -68,12 +72,13 @@ class UnitTimes:
         self.merits = Merits()
         self._estimates = Estimates()
         self._load_s = 0.0
-        self._settled, self._settle_at = 0, 1
-        self._trials = 0
         self._priors, self._expected = priors, 0
         if priors and priors.sigma is not None:
             self._estimates.expect_sigma(priors.sigma)
         models = len(run.models) if run.has_known_models else max(len(run.models), _FEWEST_MODELS)
+        self._settled, self._settle_at = 0, 1
+        self._fewest = models * len(run.fit_rows) // _PAIRS
+        self._trials = 0
         self._noted: deque[tuple[str, Visit]] = deque(maxlen=_REMEMBERED * models * len(run.fit_rows))
 
     @classmethod
@@ -167,7 +172,7 @@ class UnitTimes:
         count = self._estimates.observations
         if count >= self._settle_at:
             self._settle()
-            self._settle_at = count + 1 + count // _RARELY
+            self._settle_at = count + 1 + max(count // _RARELY, self._fewest)
 
     def _settle(self) -> None:
         self._estimates.settle()

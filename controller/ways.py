@@ -53,6 +53,10 @@ class Ways:
         self._times, self._mean_rows = times, mean_rows
         self._devices = [state.workers[name].widest for name in workers]
         self._knows_ways = [knows_ways(state.workers[name]) for name in workers]
+        self._alike: dict[tuple[int, bool], int] = {}
+        """Devices of a worker, and whether it knows ways -> one of those of which this is so."""
+        for worker, kind in enumerate(zip(self._devices, self._knows_ways, strict=True)):
+            self._alike.setdefault(kind, worker)
         self._chosen: dict[int, tuple[Way | None, ...]] = {}
         """Model -> its way on each worker, of those that are choosing."""
         self._options: dict[int, tuple[Way, ...]] = {}
@@ -109,9 +113,11 @@ class Ways:
         if gang_way is None:
             self._gang_ways.pop(index, None)
         planned = run.planned.ways.get(model.id, {}) if run.planned is not None else {}
-        wide = self._wide.get(model.id) or (None,) * len(self._workers)
         self._options[index] = found
         self.learn(index)
+        if not planned and model.id not in self._wide and self._is_single_everywhere(found):
+            return self._chosen.pop(index, None) is not None
+        wide = self._wide.get(model.id) or (None,) * len(self._workers)
 
         def chosen(worker: int) -> Way | None:
             # Both were chosen before now: a way may have been struck off since.
@@ -130,6 +136,13 @@ class Ways:
         if is_single:
             del self._chosen[index]
         return True
+
+    def _is_single_everywhere(self, ways: Sequence[Way]) -> bool:
+        """Whether each worker takes one device, by the order of the ways alone: of thousands most are alike."""
+        firsts = (
+            next((way for way in ways if self._takes(worker, way)), None) for worker in self._alike.values()
+        )
+        return all(way is not None and way.is_single for way in firsts)
 
     def _takes(self, worker: int, way: Way) -> bool:
         """Whether a worker can train a unit by a way."""

@@ -1,7 +1,7 @@
 """How the store speaks to Redis: connections, blocking reads, calls of the script, errors.
 
-Knows no key but the clock's and the ledger's, and no contract. Safe for use by many threads; a blocking read holds one
-pooled connection.
+Knows no key but the clock's and the ledger's, and no contract. Safe for use by many threads. A read that waits for news
+holds neither a thread nor a connection (`kvs_api.news`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from cerebro import errors
-from cerebro.contract import api
-from cerebro.runtime.draining import Draining
+from cerebro.runtime import long_polls
 from kvs_api import keys
 from kvs_api.clock import Clock
-from kvs_api.long_poll_slots import LongPollSlots
+from kvs_api.news import News
 
 _SCRIPT = (
     *("occupancy.lua", "quotas.lua", "steps.lua", "experiments.lua", "quarantine.lua", "ledger.lua"),
@@ -36,12 +35,6 @@ PAGE = 1000
 _ANSWER_S = 15.0
 """A Redis that is silent for longer counts as away."""
 
-_SLICE_S = 1.0
-"""A blocking read asks Redis in slices of this length, so that it ends soon when the service does."""
-
-_SLOT_S = 1.0
-"""How long a reader waits for a slot: it is answered then, and asks again no more often than this."""
-
 Model = TypeVar("Model", bound=BaseModel)
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
@@ -51,35 +44,21 @@ class Database:
 
     Args:
         url: Redis URL (``redis://`` or ``unix://``).
-        draining: once it is wanted, blocking reads answer with what they have.
-        threads: requests served at once; see `LongPollSlots` for how many of them may block.
         elapsed: see `Clock`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        draining: Draining | None = None,
-        *,
-        threads: int = 64,
-        elapsed: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, url: str, *, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._clock = Clock(self._join, elapsed)
-        self._draining = draining or Draining()
-        self._slots = LongPollSlots(threads)
         # No retries: a repeated call is the client's business, and it waits between two of them.
         options: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **options)
-        # The library's own limit, 5 s, would end a blocking read before its time.
-        self._blocking: redis.Redis = redis.Redis.from_url(
-            url, socket_timeout=api.MAX_WAIT_S + _ANSWER_S, **options
-        )
+        self._news = News(redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **options), self._redis)
         self._steps = self._redis.register_script(script())
 
     @property
     def waiting(self) -> int:
         """Readers that wait for news now."""
-        return self._slots.held
+        return self._news.waiting
 
     def ping(self) -> bool:
         """Whether Redis answers and has loaded its file."""
@@ -89,27 +68,30 @@ class Database:
             return False
 
     def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, Entries]]:
-        """Entries after the cursors; waits for one up to `wait_s` seconds, or less if too many wait already."""
-        deadline = time.monotonic() + wait_s
-        found = self._read(cursors, 0)
-        if found or wait_s <= 0:
-            return found
-        with self._slots.slot(min(wait_s, _SLOT_S)) as is_held:
-            while is_held and not found and not self._draining.is_wanted:
-                block = round(min(deadline - time.monotonic(), _SLICE_S) * 1000)
-                if block <= 0:
-                    break
-                if self._read(cursors, block):
-                    # It is woken by one stream. What is in several at one moment, only a read of all of them tells.
-                    found = self._read(cursors, 0)
-        return found if is_held else self._read(cursors, 0)
+        """Entries after the cursors, of all of them at one moment; waits for one up to `wait_s` seconds.
 
-    def _read(self, cursors: Mapping[str, int], block_ms: int) -> list[tuple[bytes, Entries]]:
+        While it waits, the request is given back to the server, and this is called anew (`cerebro.runtime.long_polls`).
+        """
+        if wait_s <= 0:
+            return self._read(cursors)
+        poll = long_polls.current() or long_polls.InThread()
+        while True:
+            if not poll.is_over:
+                self._news.expect(poll, cursors)
+            try:
+                found = self._read(cursors)
+            except errors.StoreUnavailableError:
+                self._news.forget(poll)
+                raise
+            if found or poll.is_over:
+                self._news.forget(poll)
+                return found
+            poll.park(wait_s)
+
+    def _read(self, cursors: Mapping[str, int]) -> list[tuple[bytes, Entries]]:
         streams: Any = {key: f"{after}-0" for key, after in cursors.items()}
-        source = self._blocking if block_ms else self._redis
         with translated():
-            # BLOCK 0 would mean for ever.
-            answer: Any = source.xread(streams, count=PAGE, block=block_ms or None)
+            answer: Any = self._redis.xread(streams, count=PAGE)
         pairs = answer.items() if isinstance(answer, dict) else answer
         return [(key, entries) for key, entries in pairs or ()]
 
@@ -141,7 +123,7 @@ class Database:
         return self._ask(call | {"at": self._clock.now()}, *texts)
 
     def _ask(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
-        call |= {"clock": keys.CLOCK, "ledger": keys.LEDGER}
+        call |= {"clock": keys.CLOCK, "ledger": keys.LEDGER, "news": keys.NEWS}
         with translated():
             answer: Any = self._steps(args=[json.dumps(call), *texts])
         parsed: dict[str, Any] = json.loads(answer)

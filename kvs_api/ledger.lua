@@ -33,6 +33,7 @@ function calls.ledger()
   for _, entry in ipairs(request.events) do
     local seq = redis.call('INCR', request.ledger .. ':seq')
     redis.call('XADD', request.ledger, seq .. '-0', 't', time, 'e', entry.event)
+    wake(request.ledger)
     if entry.worker then redis.call('HSET', request.ledger .. ':workers', entry.worker, entry.incarnation) end
   end
   return {written = true}

@@ -137,7 +137,7 @@ class LedgerStore(StacksStore):
         answer = _by_key(self._block(streams, wait_s))
         if (ledger := answer.get(keys.LEDGER, [])) and seq_of(ledger[-1][0]) > reserved:
             reserved = self._reserve(cursors)
-            answer = _by_key(self._read(streams, 0))
+            answer = _by_key(self._read(streams))
             ledger = answer.get(keys.LEDGER, [])
         if notifications is not None and (news := answer.get(keys.CLUSTER)):
             notifications = seq_of(news[-1][0])

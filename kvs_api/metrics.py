@@ -16,6 +16,7 @@ from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from cerebro.contract import api
+from cerebro.runtime import long_polls
 from cerebro.runtime.health import EXPOSITION_TYPE, registry
 from kvs_api import keys
 from kvs_api.store import Store
@@ -99,7 +100,8 @@ class Metrics:
 
 
 def _begin() -> None:
-    g.began = time.perf_counter()
+    poll = long_polls.current()
+    g.began = poll.began if poll is not None else time.perf_counter()
 
 
 class MeteredStore(Store):

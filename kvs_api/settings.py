@@ -21,9 +21,7 @@ class Settings:
         host, port: address to listen on (``CEREBRO_BIND``, default ``127.0.0.1:7070``).
         redis_url: Redis (``CEREBRO_REDIS_URL``, default ``redis://127.0.0.1:6379``).
         token: bearer token every route but health asks for (``CEREBRO_TOKEN``, required).
-        threads: requests served at once (``CEREBRO_THREADS``); each blocking read of a worker, the controller or a
-            viewer occupies one. All but 16, and at least half, may block at once; further readers are answered
-            within a second with what is there, so that leases are renewed and probes answered all the same.
+        threads: requests answered at once (``CEREBRO_THREADS``). Those that wait for news hold none.
         health_bind: host:port of a second server, for metrics and for containers' health commands
             (``CEREBRO_HEALTH_BIND``); off when empty. It asks for no token.
         tells_metrics: whether that one tells metrics, too (not with ``CEREBRO_HEALTH_METRICS=0``).

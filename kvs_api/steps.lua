@@ -34,7 +34,8 @@
 --   {call = "lead", leader, holder, ttl_ms, open_runs, attended?}
 --   {call = "join", workers, worker, leader}
 --
--- Every request also has `clock`, the key of the store's clock, and `ledger`, that of the cluster's log; and but for `join`
+-- Every request also has `clock`, the key of the store's clock, `ledger`, that of the cluster's log, and `news`, the channel
+-- that wakes who waits for a stream; and but for `join`
 -- `at`, what the process that asks counts.
 --
 -- States of a task: assigned -> running -> committed | failed | revoked; the last three may be assigned again with the
@@ -52,6 +53,14 @@ local now = tonumber(redis.call('GET', request.clock) or '0')
 if request.at and request.at > now then
   now = request.at
   redis.call('SET', request.clock, string.format('%d', now))
+end
+
+-- Wake who waits for a stream that was appended to: once, they read after this call. See kvs_api/news.py.
+local published = {}
+local function wake(stream)
+  if published[stream] then return end
+  published[stream] = true
+  redis.call('PUBLISH', request.news, stream)
 end
 
 -- When something of an experiment happened, for people. It never goes back, neither in a log nor from one to another: the
@@ -89,17 +98,20 @@ local function append(log, event)
   else
     redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'c', cluster, 'e', event)
   end
+  wake(log)
   return seq
 end
 
 local function notify(cluster)
   local seq = redis.call('INCR', cluster .. ':seq')
   redis.call('XADD', cluster, 'MAXLEN', '~', 1000, seq .. '-0', 'e', '1')
+  wake(cluster)
 end
 
 local function post(inbox, entry, body)
   local seq = redis.call('INCR', inbox .. ':seq')
   redis.call('XADD', inbox, seq .. '-0', 'e', entry, 'b', body)
+  wake(inbox)
 end
 
 -- Of the events that are in the log itself: `:seq` counts those of the cluster, too.
@@ -332,6 +344,7 @@ local function keep_live()
       for i = 1, part.count do
         redis.call('XADD', part.log, string.format('%d-0', before + i), 't', time, 'e', ARGV[first + i - 1])
       end
+      wake(part.log)
     end
     first = first + part.count
   end

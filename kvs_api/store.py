@@ -1,7 +1,7 @@
 """The store over Redis: translates typed requests into calls of its script and plain reads.
 
-Owns the mapping between contract and keys. Knows nothing of HTTP. Safe for use by many threads; a blocking read holds
-one pooled connection. Redis runs with the append-only file on and ``appendfsync always``: what was answered is on disk.
+Owns the mapping between contract and keys. Knows nothing of HTTP. Safe for use by many threads; a read that waits holds
+no connection. Redis runs with the append-only file on and ``appendfsync always``: what was answered is on disk.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Views(SegmentViews):
 
     def workers(self) -> Response:
         """The status of each registered worker."""
-        return answer(api.WorkersAnswer(workers=self._store.workers()))
+        return spliced("workers", self._store.told_workers())
 
     def register(self, name: str) -> Response:
         """Register a new incarnation of a worker."""

@@ -26,6 +26,8 @@ _LOOK_S = 0.05
 class _Server(Protocol):
     def run(self) -> None: ...
 
+    def answer_waiting(self) -> None: ...
+
 
 class Draining:
     """Shared by the threads of a service; `is_wanted` turns true once and stays so."""
@@ -53,17 +55,20 @@ def run(
     """Serve until SIGTERM or SIGINT, then drain and end the process with status 0.
 
     Args:
-        server: of ``waitress.create_server(app, map=sockets, ...)``.
+        server: of `cerebro.runtime.serving.create_server`.
         sockets: its sockets by descriptor; touched by the server's own loop only.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: draining.begin())
-    threading.Thread(target=_drain, args=(sockets, draining, grace_s), name="draining", daemon=True).start()
+    threading.Thread(
+        target=_drain, args=(server, sockets, draining, grace_s), name="draining", daemon=True
+    ).start()
     server.run()
 
 
-def _drain(sockets: MutableMapping[int, Any], draining: Draining, grace_s: float) -> None:
+def _drain(server: _Server, sockets: MutableMapping[int, Any], draining: Draining, grace_s: float) -> None:
     draining.wait()
+    server.answer_waiting()
     deadline = time.monotonic() + grace_s
     left = _in_loop(sockets, _close_idle)
     while left and time.monotonic() < deadline:

@@ -6,9 +6,13 @@ are taken, the one that has waited longest for a request is closed for the next 
 is never cut off here, however long its answer takes: blocking reads take half a minute. Nor is an answer whose reader
 takes some of it now and then.
 
-The only importer of waitress. It extends three classes of it, `TcpWSGIServer`, `HTTPChannel` and
-`ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at all happens, and
-stops accepting when its limit is reached. Nothing here knows what is served.
+A request that waits for news holds a connection, and no thread (`cerebro.runtime.long_polls`). An idle connection costs
+no time (`cerebro.runtime.event_loop`). So thousands of either disturb nobody.
+
+The only importer of waitress. It extends four classes of it, `TcpWSGIServer`, `HTTPChannel`, `WSGITask` and
+`ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at all happens,
+stops accepting when its limit is reached, and asks each connection in each turn of its loop. Nothing here knows what is
+served.
 """
 
 from __future__ import annotations
@@ -16,28 +20,36 @@ from __future__ import annotations
 import contextlib
 import logging
 import resource
+import select
 import socket
+import threading
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
-from waitress.task import ThreadedTaskDispatcher
+from waitress.task import ThreadedTaskDispatcher, WSGITask
 
 from cerebro.errors import ClusterError
+from cerebro.runtime.event_loop import EventLoop
+from cerebro.runtime.long_polls import LongPoll, Parked, ParkedRequests, answering
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 2000
+MOST_CONNECTIONS = 4000
 """Of one service, where the limit of open files allows it. A worker, the controller or a viewer needs two or three."""
 HUNG_S = 60.0
 """A loop that has not turned for so long will not turn again: its longest turn moves one piece of one answer."""
 
 STUCK_S = 90.0
 """Threads that have moved nothing for so long while requests wait will not move again: blocking reads take 30 s."""
+
+_TURN_S = 1.0
+"""Longest turn of the loop, in which it looks for connections that are overdue."""
 
 _OTHER_FILES = 128
 _LEAST = 16
@@ -101,10 +113,13 @@ class _Threads(ThreadedTaskDispatcher):  # type: ignore[misc]
     `time.monotonic`."""
 
     def add_task(self, task: Any) -> None:
-        """The first one that waits has all the time from now on."""
-        if not self.queue:
-            self.moved = time.monotonic()
-        super().add_task(task)
+        """The first one that waits has all the time from now on. Of a queue waitress would write a line for each
+        request, when there is least time for that."""
+        with self.lock:
+            if not self.queue:
+                self.moved = time.monotonic()
+            self.queue.append(task)
+            self.queue_cv.notify()
 
     def hung(self) -> str:
         """What is wrong; empty if nothing is. From any thread."""
@@ -117,10 +132,27 @@ class _Threads(ThreadedTaskDispatcher):  # type: ignore[misc]
         )
 
 
+class _Task(WSGITask):  # type: ignore[misc]
+    """A request being answered, perhaps not for the first time."""
+
+    def get_environment(self) -> dict[str, Any]:
+        """With a body that nothing was read of yet."""
+        environ: dict[str, Any] = super().get_environment()
+        environ["wsgi.input"].seek(0)
+        return environ
+
+
+class _Thread(threading.local):
+    channel: Any = None
+    """Whose request this thread answers, or has answered last."""
+
+
 class _Channel(HTTPChannel):  # type: ignore[misc]
     """One connection. Belongs to the server's loop, but for `service`, which runs in a thread."""
 
     limits = ConnectionLimits()
+    task_class = _Task
+    _thread: _Thread
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._since = time.monotonic()
@@ -132,7 +164,31 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         self._is_answering = False
         self._taken = time.monotonic()
         """When the peer last took some of an answer, or the first of one was given to it."""
+        self._poll: LongPoll | None = None
+        """Of the request that has its turn, once it has had one."""
+        self._is_parked = False
         super().__init__(*arguments, **named)
+
+    def add_channel(self, map: MutableMapping[int, Any] | None = None) -> None:
+        """It is there from now on."""
+        super().add_channel(map)
+        self.server.loop.begin(self._fileno)
+
+    def del_channel(self, map: MutableMapping[int, Any] | None = None) -> None:
+        """It is about to be closed."""
+        self.server.loop.forget(self._fileno)
+        super().del_channel(map)
+
+    def handle_close(self) -> None:
+        """Whoever waited here waits no more."""
+        super().handle_close()
+        if self._poll is not None:
+            self._poll.end()
+
+    @property
+    def awaits_end(self) -> bool:
+        """Whether nothing is to come but news, or the end of its peer."""
+        return self._is_parked
 
     @property
     def since(self) -> float:
@@ -157,13 +213,41 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         return found
 
     def service(self) -> None:
-        """Answer. The next request has its own time: waitress takes this one off its list before it is done here."""
+        """Answer, or park. The next request has its own time: waitress takes this one off its list before it is done
+        here."""
         self._is_answering, self.server.task_dispatcher.moved = True, time.monotonic()
+        self._thread.channel, self._is_parked = self, False
+        poll = self._poll = self._poll or LongPoll(self._resume)
         try:
-            super().service()
-        finally:
-            self._since, self._headed, self._is_rested = time.monotonic(), None, self.request is None
-            self._is_answering, self.server.task_dispatcher.moved = False, self._since
+            with answering(poll):
+                super().service()
+        except Parked:
+            self._rest()
+            self._park(poll)
+        except BaseException:
+            self._rest()
+            raise
+        else:
+            self._rest()
+            # What waits next on this connection is another request.
+            self._poll = None
+
+    def _rest(self) -> None:
+        self._since, self._headed, self._is_rested = time.monotonic(), None, self.request is None
+        self._is_answering, self.server.task_dispatcher.moved = False, self._since
+
+    def _park(self, poll: LongPoll) -> None:
+        is_first = self.server.parked.add(poll)
+        self._is_parked = True
+        self.server.loop.look(self._fileno)
+        if not poll.settle():
+            self._resume()
+        elif is_first and poll.until is not None and poll.until < self.server.loop.wakes_at:
+            self.server.pull_trigger()
+
+    def _resume(self) -> None:
+        self._is_parked = False
+        self.server.add_task(self)
 
     def write_soon(self, data: Any) -> int:
         """Called in a thread, with a piece of an answer; waits while too much of it has not been taken."""
@@ -201,6 +285,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         It is only marked: a closed one's number could be given away anew while the loop still has news of the old one.
         """
         self.will_close = True
+        self.server.loop.look(self._fileno)
         if self.total_outbufs_len:
             with contextlib.suppress(OSError):  # its peer has just left
                 self.socket.shutdown(socket.SHUT_RDWR)  # the loop has no news of a peer that takes nothing
@@ -212,9 +297,34 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
 
     channel_class = _Channel
     limits = ConnectionLimits()
+    loop: EventLoop
+    parked: ParkedRequests
+    _thread: _Thread
     turned = 0.0
     """When its loop last turned, as `time.monotonic`; 0 before the first turn."""
     _warned = 0.0
+
+    def run(self) -> None:
+        """Answer until nothing is listened on."""
+        try:
+            self.loop.run(self._turn_s)
+        except (SystemExit, KeyboardInterrupt):
+            self.task_dispatcher.shutdown()
+
+    def _turn_s(self) -> float:
+        """How long a turn may wait, once those whose wait is over are being answered."""
+        left_s = self.parked.wake_due()
+        return min(_TURN_S, _TURN_S if left_s is None else left_s)
+
+    def answer_waiting(self) -> None:
+        """Have those who wait for news answered with what there is, now and from now on. From any thread."""
+        self.parked.end()
+
+    def pull_trigger(self) -> None:
+        """Wake the loop, which is to look at the connection that this thread serves."""
+        if self._thread.channel is not None:
+            self.loop.look(self._thread.channel._fileno)
+        super().pull_trigger()
 
     def hung(self) -> str:
         """What is wrong with the loop or with all threads; empty if nothing is. From any thread."""
@@ -244,7 +354,9 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
                 channel.give_up()
 
     def _has_free_connection(self) -> bool:
-        return len(self.active_channels) < self.limits.connections
+        over = len(self.active_channels) - self.limits.connections
+        # What is about to be closed is free in a moment: nobody else is closed for the same caller.
+        return over < 0 or sum(each.will_close for each in self.active_channels.values()) > over
 
     def _closed_one(self) -> bool:
         channels, now = list(self.active_channels.values()), time.monotonic()
@@ -261,6 +373,14 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
                 len(spare),
             )
         return True
+
+
+def _handle(one: Any, events: int) -> None:
+    """Do what the events of a socket ask for."""
+    if events & select.EPOLLRDHUP and one.awaits_end:
+        one.handle_close()
+    else:
+        wasyncore.readwrite(one, events)
 
 
 def create_server(
@@ -295,8 +415,6 @@ def create_server(
         port=port,
         threads=threads,
         max_request_body_size=max_body_bytes,
-        # `select` knows descriptors below 1024 only, whatever the limit of open files.
-        asyncore_use_poll=True,
         cleanup_interval=min(1.0, limits.head_s / 2),
         # Ours comes first: at its own limit waitress would stop accepting.
         connection_limit=open_files(limits.connections, threads),
@@ -307,8 +425,10 @@ def create_server(
     )
     dispatcher = _Threads()
     dispatcher.set_thread_count(threads)
-    channel = type("Channel", (_Channel,), {"limits": limits})
-    kind = type("Server", (WebServer,), {"limits": limits, "channel_class": channel})
+    thread = _Thread()
+    channel = type("Channel", (_Channel,), {"limits": limits, "_thread": thread})
+    shared = {"loop": EventLoop(sockets, _handle), "parked": ParkedRequests(), "_thread": thread}
+    kind = type("Server", (WebServer,), {"limits": limits, "channel_class": channel, **shared})
     if listener is not None:
         own = (listener.family, listener.type, listener.proto, listener.getsockname())
         bound: WebServer = kind(

@@ -364,6 +364,9 @@ class DispatchState:
         ]
         others = [p for p, holders in enumerate(self._holders) if len(holders) != 1]
         totals = [0.0] * len(single)
+        known: tuple[list[float], list[float], int, int] | None = None
+        parts: list[float] = []
+        whole = 0.0
         for model, row in enumerate(self.time):
             ahead, mask = self.epochs[model] - self.epoch[model], self.open[model]
             slowly: Iterable[int] = others
@@ -371,12 +374,17 @@ class DispatchState:
                 slowly = range(len(self.sizes))
             else:
                 fixed = self.fixed[model]
-                parts = [(ahead + (mask >> p & 1)) * (row[w] * size + fixed[w]) for p, w, size in single]
-                self.model_left[model] = sum(parts)
+                told = row, fixed, ahead, mask
+                if told != known:  # models of which nothing is known yet are alike, and may be a thousand
+                    known = told
+                    parts = [(ahead + (mask >> p & 1)) * (row[w] * size + fixed[w]) for p, w, size in single]
+                    whole = sum(parts)
+                self.model_left[model] = whole
+                shares = parts
                 if not self._is_narrow:
                     need = self.need[model]
-                    parts = [part * need[w] for part, (_, w, _) in zip(parts, single, strict=True)]
-                totals = list(map(operator.add, totals, parts))
+                    shares = [part * need[w] for part, (_, w, _) in zip(parts, single, strict=True)]
+                totals = list(map(operator.add, totals, shares))
             for partition in slowly:
                 self._count(model, partition, self._visits_left(model, partition))
         for (_, worker, _), total in zip(single, totals, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -11,13 +10,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import redis
-import waitress
+import urllib3
 
 from cerebro.local.database import server_command
 from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.serving import create_server
 from kvs_api.app import create_app
 from kvs_api.settings import Settings
 from kvs_api.store import Store
+from tests.dispatcher.serving import end
 from tests.forking import Forked, Forks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,8 +97,15 @@ class Service:
             self.port: int = probe.getsockname()[1]
         own = {"token": TOKEN, "max_body_bytes": max_body_bytes, "log_files": database.log_files, **changes}
         self.settings = Settings(host="127.0.0.1", port=self.port, redis_url=database.url, **own)
-        app = create_app(self.settings, Store(database.url, log_files=self.settings.log_files))
-        self._server = waitress.create_server(app, host="127.0.0.1", port=self.port, threads=8)
+        self._store = Store(database.url, log_files=self.settings.log_files)
+        self._sockets = dict[int, Any]()
+        self._server = create_server(
+            create_app(self.settings, self._store),
+            host="127.0.0.1",
+            port=self.port,
+            threads=8,
+            sockets=self._sockets,
+        )
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
 
@@ -116,13 +124,15 @@ class Service:
         """A client of it."""
         return KvsClient(self.address, token, retry_for_s=retry_for_s, timeout_s=timeout_s)
 
+    @property
+    def waiting(self) -> int:
+        """Readers that wait for news."""
+        return self._store.waiting
+
     def close(self) -> None:
         """Answer no more. Twice is safe."""
         if self._thread.is_alive():
-            # In the server's own loop: closed from here, its sockets may be gone while it is about to use them.
-            with contextlib.suppress(OSError):
-                self._server.trigger.pull_trigger(self._server.close)
-            self._thread.join(1.0)
+            end(self._server, self._sockets, self._thread)
 
 
 class Replica:
@@ -156,6 +166,14 @@ class Replica:
         self.processes.append(process)
         self.client().health()
         return process
+
+    @property
+    def waiting(self) -> int:
+        """Readers that wait for news."""
+        address = f"http://127.0.0.1:{self.port}/metrics"
+        told = urllib3.request("GET", address, headers={"Authorization": f"Bearer {TOKEN}"}).data.decode()
+        (line,) = [each for each in told.splitlines() if each.startswith("cerebro_kvs_api_waiting_readers ")]
+        return int(float(line.rpartition(" ")[2]))
 
     def client(self) -> KvsClient:
         """A patient client of it."""

@@ -6,9 +6,7 @@ import threading
 import time
 from typing import Any
 
-from cerebro.contract import api
 from cerebro.runtime.kvs import KvsClient
-from kvs_api.store import Store
 from tests.kvs_api.bench import TASK, Bench, requested, worker
 from tests.kvs_api.real import Replica, Service
 
@@ -31,19 +29,10 @@ class Reader(threading.Thread):
         return self.answer
 
 
-def is_blocked(service: Service | Replica) -> bool:
-    """Whether the database has a client in a blocking read."""
-    import redis
-
-    with redis.Redis.from_url(service.database.url) as client:
-        info: Any = client.info("clients")
-        return bool(info["blocked_clients"])
-
-
-def wait_until_blocked(service: Service | Replica) -> None:
-    """Return once a reader blocks, so that what follows is news to it."""
+def wait_until_blocked(service: Service | Replica, readers: int = 1) -> None:
+    """Return once so many readers wait, so that what follows is news to them."""
     deadline = time.monotonic() + 10
-    while not is_blocked(service):
+    while service.waiting < readers:
         assert time.monotonic() < deadline, "nobody blocks"
         threading.Event().wait(0.01)
 
@@ -92,13 +81,6 @@ def test_a_blocking_read_ends_when_its_wait_runs_out(kvs: KvsClient) -> None:
         began = time.monotonic()
         assert read() == ()
         assert 0.15 < time.monotonic() - began < 5
-
-
-def test_a_wait_beyond_five_seconds_is_kept(kvs: KvsClient, service: Service) -> None:
-    """The Redis client's own time limit must not end a read before its time."""
-    Bench(store=kvs, pass_a_moment=lambda: None)
-    store = Store(service.database.url)
-    assert store._blocking.connection_pool.connection_kwargs["socket_timeout"] > api.MAX_WAIT_S
 
 
 def test_a_replaced_worker_that_waits_reads_nothing_meant_for_its_successor(

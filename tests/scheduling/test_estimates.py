@@ -184,11 +184,11 @@ def test_a_trial_of_no_time_tells_nothing() -> None:
 def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
     """Its first unit is worth as much as what earlier runs have shown, its later ones more."""
     found = Estimates()
-    assert found.is_blind
+    assert [found.is_blind] == [True]
     found.expect("a", log_rate=math.log(0.01), fixed_s=3.0, units=40)
     found.settle()
     assert found.knows("a")
-    assert not found.is_blind
+    assert [found.is_blind] == [False]
     assert found.seconds("a", "w", rows=1000) == pytest.approx(10.0)
     assert found.fixed_s("a") == 3.0
     found.observe("a", "w", rows=1000, seconds=40.0, fixed_s=5.0)

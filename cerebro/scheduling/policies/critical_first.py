@@ -16,6 +16,9 @@ from operator import or_
 from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
 from cerebro.scheduling.policies.pairing import pair
 
+_FEW = 8
+"""Idle workers: for more of them it is cheaper to sort the models once than to pass over all of them for each."""
+
 TOLERANCE = 1e-9
 """Relative. Sums of the same times in another order differ by less; times that are measured differ by more."""
 
@@ -47,8 +50,27 @@ def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
         if len(workers) > 1 and _is_even(state, workers, models):
             yield from _paired(state, workers, models)
             return
-    for worker in by_level(levels(state.worker_left, workers)):
-        yield from _choice(state, worker, most_left(state, worker))
+    ordered = by_level(levels(state.worker_left, workers))
+    if len(ordered) <= _FEW or state.has_priorities:
+        for worker in ordered:
+            yield from _choice(state, worker, most_left(state, worker))
+        return
+    idle = [model for model, mask in enumerate(state.open) if mask and model not in state.running]
+    models = by_level(levels(state.model_left, idle))
+    for worker in ordered:
+        found = next((model for model in models if _could_start(state, worker, model)), None)
+        yield from _choice(state, worker, found)
+        if found is not None and found in state.running:
+            models.remove(found)  # among the first: those before it could not start
+
+
+def _could_start(state: DispatchState, worker: int, model: int) -> bool:
+    return bool(
+        state.open[model] & state.held[worker]
+        and model not in state.running
+        and state.need[model][worker] <= state.free[worker]
+        and state.time[model][worker] != NEVER
+    )
 
 
 def most_left(state: DispatchState, worker: int) -> int | None:
@@ -143,6 +165,11 @@ def _places(state: DispatchState, workers: Iterable[int], models: Sequence[int])
 def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> dict[int, int]:
     """Worker -> mask of the models, by their places, that it could start now."""
     need, time = state.need, state.time
+    # Models by what they have open: at the beginning of an epoch few sets differ.
+    alike: dict[int, int] = {}
+    for at, model in enumerate(models):
+        alike[state.open[model]] = alike.get(state.open[model], 0) | 1 << at
+    is_grouped = len(alike) * 8 <= len(models)
     # Numbers are written with the highest place first, and Python reads them faster than it sets bits one by one.
     wanted = [state.open[model] for model in reversed(models)]
     # Models that do not fit everywhere are few, if there are any.
@@ -151,7 +178,12 @@ def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -
     found = {}
     for worker in workers:
         held, free = state.held[worker], state.free[worker]
-        mask = int("".join(["1" if each & held else "0" for each in wanted]) or "0", 2) if free > 0 else 0
+        if free <= 0:
+            mask = 0
+        elif is_grouped:
+            mask = reduce(or_, (places for opened, places in alike.items() if opened & held), 0)
+        else:
+            mask = int("".join(["1" if each & held else "0" for each in wanted]) or "0", 2)
         for model in special:
             if need[model][worker] > free or time[model][worker] == NEVER:
                 mask &= ~(1 << place[model])

@@ -25,7 +25,6 @@ CONTRADICTIONS = {
     "redis.external.enabled is false": "redis: {external: {existingSecret: ours}}",
     "kvsApi.podDisruptionBudget.minAvailable is 1 of kvsApi.replicas=1": "kvsApi: {replicas: 1}",
     "kvsApi.podDisruptionBudget.minAvailable is 3": "kvsApi: {podDisruptionBudget: {minAvailable: 3}}",
-    "kvsApi.threads is 20": "{kvsApi: {threads: 20}, worker: {replicas: 10}}",
     "dispatcher.links.notebook is set and notebook.enabled is false": (
         "{notebook: {enabled: false}, dispatcher: {links: {notebook: 'http://n'}}}"
     ),

@@ -95,10 +95,6 @@ redis.external.existingSecret is set and redis.external.enabled is false: set re
 {{- if and $kvs.podDisruptionBudget.enabled (ge (int $kvs.podDisruptionBudget.minAvailable) (int $kvs.replicas)) }}
 kvsApi.podDisruptionBudget.minAvailable is {{ $kvs.podDisruptionBudget.minAvailable }} of kvsApi.replicas={{ $kvs.replicas }}: no node could ever be drained; lower it, or set kvsApi.podDisruptionBudget.enabled=false
 {{- end }}
-{{- $needed := include "cerebro.kvsApi.needed" . | int }}
-{{- if and $kvs.threads (lt (int $kvs.threads) $needed) }}
-kvsApi.threads is {{ $kvs.threads }}, and worker.replicas={{ .Values.worker.replicas }} workers alone can hold {{ $needed }}: set at least that, or 0 to let the chart choose
-{{- end }}
 {{- end -}}
 
 {{- define "cerebro.checks.pages" -}}

@@ -1,0 +1,124 @@
+"""Who waits for which streams, and what wakes them: one connection and one thread, however many wait.
+
+The script publishes the key of each stream that it appends to, and so wakes who waits for it, in any process. Whoever
+waits reads again: what is published says only that there may be news. So nothing is lost if a message is: after a
+pause of the connection all are woken, and every few seconds one read looks at all streams that are waited for. That
+also finds what a process of an older version appends during an upgrade, which publishes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import redis
+
+from cerebro.runtime.long_polls import LongPoll
+from kvs_api import keys
+
+_SWEEP_S = 5.0
+_PAUSE_S = 0.2
+"""Between two tries to reach Redis."""
+
+
+class News:
+    """Safe for several threads. Its own thread begins with the first one that waits.
+
+    Args:
+        listener: for the messages.
+        reader: for the look at all streams.
+    """
+
+    def __init__(self, listener: redis.Redis, reader: redis.Redis) -> None:
+        self._listener, self._reader = listener, reader
+        self._lock = threading.Lock()
+        self._cursors: dict[LongPoll, Mapping[str, int]] = {}
+        self._by_key: dict[str, set[LongPoll]] = {}
+        self._thread: threading.Thread | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._cursors)
+
+    def expect(self, poll: LongPoll, cursors: Mapping[str, int]) -> None:
+        """Wake it once there may be something after one of the cursors. What is there already wakes nobody: read after
+        this, not before."""
+        with self._lock:
+            self._forget(poll)
+            self._cursors[poll] = cursors
+            for key in cursors:
+                self._by_key.setdefault(key, set()).add(poll)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._listen, name="news", daemon=True)
+                self._thread.start()
+
+    def forget(self, poll: LongPoll) -> None:
+        """It waits no more."""
+        with self._lock:
+            self._forget(poll)
+
+    def _forget(self, poll: LongPoll) -> None:
+        for key in self._cursors.pop(poll, ()):
+            waiting = self._by_key[key]
+            waiting.discard(poll)
+            if not waiting:
+                del self._by_key[key]
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        while True:
+            messages: redis.client.PubSub = self._listener.pubsub()  # type: ignore[no-untyped-call]
+            try:
+                messages.subscribe(keys.NEWS)
+                self._follow(messages)
+            except redis.RedisError:
+                # They are told that it is away.
+                self._wake(list(self._by_key))
+                time.sleep(_PAUSE_S)
+            finally:
+                messages.close()
+
+    def _follow(self, messages: redis.client.PubSub) -> None:
+        swept = time.monotonic()
+        while True:
+            left_s = swept + _SWEEP_S - time.monotonic()
+            if left_s <= 0:
+                swept = time.monotonic()
+                self._sweep()
+                continue
+            message = messages.get_message(timeout=left_s)
+            if message is None:
+                continue
+            if message["type"] == "subscribe":
+                # Whoever came before that may have missed something.
+                self._wake(list(self._by_key))
+            elif message["type"] == "message":
+                self._wake([message["data"].decode()])
+
+    def _wake(self, streams: Iterable[str]) -> None:
+        with self._lock:
+            found = {poll for key in streams for poll in self._by_key.get(key, ())}
+            for poll in found:
+                self._forget(poll)
+        for poll in found:
+            poll.wake()
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            # Of one whose reader has left nobody asks any more.
+            gone = [p for p in self._cursors if p.until is not None and p.until < now - _SWEEP_S]
+            for poll in gone:
+                self._forget(poll)
+            oldest = {
+                key: min(self._cursors[poll][key] for poll in polls) for key, polls in self._by_key.items()
+            }
+        if oldest:
+            streams = {key: f"{after}-0" for key, after in oldest.items()}
+            answer: Any = self._reader.xread(streams, count=1)  # type: ignore[arg-type]
+            pairs = answer.items() if isinstance(answer, dict) else answer
+            self._wake([key.decode() for key, _ in pairs or ()])

@@ -1,0 +1,159 @@
+"""More readers than threads: they cost none, disturb nobody, and every one gets the news."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import redis
+
+from cerebro.contract.records import ExperimentRecord
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.long_polls import InThread
+from kvs_api import keys, news
+from kvs_api.store import Store
+from tests.kvs_api.bench import LOCATORS, requested
+from tests.kvs_api.real import TOKEN, Replica, Service
+from tests.kvs_api.test_blocking_reads import Reader, wait_until_blocked
+
+READERS = 60
+LIMIT_S = 30.0
+PROMPT_S = 1.0
+_PATH = "/v1/experiments/one/events?after=0&wait_s=25&ledger=1"
+_READ = f"GET {_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+
+
+@contextmanager
+def readers(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """So many that wait for the first event of an experiment, each on a connection of its own."""
+    with ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            each = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
+            each.sendall(_READ)
+            found.append(each)
+        yield found
+
+
+def answer(reader: socket.socket) -> bytes:
+    """What it is told, headers and body."""
+    told = b""
+    while b"\r\n\r\n" not in told or len(told.partition(b"\r\n\r\n")[2]) < _length(told):
+        piece = reader.recv(1 << 16)
+        assert piece, told
+        told += piece
+    return told
+
+
+def _length(told: bytes) -> int:
+    return int(told.partition(b"Content-Length: ")[2].split(b"\r\n", 1)[0])
+
+
+def longest(ask: Callable[[], object], times: int) -> float:
+    """Seconds that the slowest of so many requests took."""
+    taken = []
+    for _ in range(times):
+        began = time.monotonic()
+        ask()
+        taken.append(time.monotonic() - began)
+    return max(taken)
+
+
+def test_one_thread_serves_any_number_of_readers(replica: Replica) -> None:
+    """60 wait at one thread: others are answered at once, and news reach all of them."""
+    replica.start(CEREBRO_THREADS="1")
+    client = replica.client()
+    client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    with readers(replica.port, READERS) as waiting:
+        wait_until_blocked(replica, READERS)
+        assert longest(client.health, 10) < PROMPT_S
+        assert longest(lambda: client.lead("holder", ttl_s=10.0), 10) < PROMPT_S
+        client.append("one", requested("etl-1"))
+        assert all(b"RunRequested" in answer(each) for each in waiting)
+    assert replica.waiting == 0
+
+
+def test_all_readers_are_answered_at_the_end(replica: Replica) -> None:
+    """Each with what there is, which is nothing, long before its wait is over."""
+    process = replica.start(CEREBRO_THREADS="2")
+    replica.client().create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    with readers(replica.port, READERS) as waiting:
+        wait_until_blocked(replica, READERS)
+        process.send_signal(signal.SIGTERM)
+        assert all(b'{"events":[]' in answer(each) for each in waiting)
+    assert process.wait(LIMIT_S) == 0
+
+
+def test_a_reader_that_takes_nothing_delays_nobody(replica: Replica) -> None:
+    """One that was told the news and does not read them, and one that has left, beside others."""
+    replica.start(CEREBRO_THREADS="1")
+    client = replica.client()
+    client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    with readers(replica.port, 3) as (slow, left, prompt):
+        wait_until_blocked(replica, 3)
+        left.close()
+        client.append("one", requested("etl-1"))
+        assert b"RunRequested" in answer(prompt)
+        assert longest(client.health, 10) < PROMPT_S
+        assert b"RunRequested" in answer(slow)
+
+
+def test_readers_are_told_when_the_database_is_away(replica: Replica) -> None:
+    """Within a second or two, not at the end of their wait; and read on once it is there again."""
+    replica.start()
+    client = replica.client()
+    client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    with readers(replica.port, 2) as waiting:
+        wait_until_blocked(replica, 2)
+        replica.database.kill()
+        assert all(b"503 " in answer(each) for each in waiting)
+    replica.database.start()
+    reader = Reader(lambda: client.events("one", wait_s=25.0))
+    client.append("one", requested("etl-1"))
+    assert [event.type for event in reader.result()] == ["RunRequested"]
+
+
+def test_news_that_nobody_published_are_found(
+    kvs: KvsClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process of an older version during an upgrade, or where a message is lost."""
+    monkeypatch.setattr(news, "_SWEEP_S", 0.1)
+    kvs.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    reader = Reader(lambda: kvs.events("one", 0, wait_s=25))
+    wait_until_blocked(service)
+    with redis.Redis.from_url(service.database.url) as client:
+        event = requested("etl-1").model_dump_json(exclude={"seq", "time"})
+        client.xadd(keys.log("one"), {"t": 1, "e": event}, id="1-0")
+    assert [event.type for event in reader.result()] == ["RunRequested"]
+
+
+def test_a_store_without_a_server_waits_in_the_thread_that_asks(kvs: KvsClient, service: Service) -> None:
+    """Until there is news; one that has found some waits no more."""
+    kvs.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    store = Store(service.database.url)
+    reader = Reader(lambda: store.read_log("one", 0, 25.0))
+    deadline = time.monotonic() + LIMIT_S
+    while not store.waiting:
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+    kvs.append("one", requested("etl-1"))
+    assert len(reader.result()) == 1
+    assert store.waiting == 0
+    assert store.read_log("one", 1, 0.05) == []
+
+
+def test_one_wakes_once_for_each_time_that_it_waits() -> None:
+    """A wake between the look and the wait is not lost, nor does it count twice."""
+    poll = InThread()
+    poll.wake()
+    began = time.monotonic()
+    poll.park(LIMIT_S)
+    assert time.monotonic() - began < PROMPT_S
+    poll.until = time.monotonic() + 0.05
+    poll.park(LIMIT_S)
+    assert poll.is_over

@@ -1,0 +1,114 @@
+"""Requests that wait without a thread, over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cerebro.runtime.long_polls import LongPoll, current
+from cerebro.runtime.serving import ConnectionLimits, create_server
+from tests.dispatcher.serving import end
+
+LIMIT_S = 20.0
+ASKED = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
+
+
+class Waiting:
+    """An app with one thread: each request waits for so many seconds, or until it is woken, and is then answered with
+    its own body and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.parked: list[LongPoll] = []
+        self._asked: dict[LongPoll, int] = {}
+        self._sockets: dict[int, Any] = {}
+        self.server = create_server(
+            self._app, host="127.0.0.1", port=0, threads=1, sockets=self._sockets, limits=ConnectionLimits()
+        )
+        self._loop = threading.Thread(target=self.server.run, daemon=True)
+        self._loop.start()
+
+    def _app(self, environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        poll = current()
+        assert poll is not None
+        body = environ["wsgi.input"].read()
+        self._asked[poll] = self._asked.get(poll, 0) + 1
+        if self._asked[poll] == 1 or not (poll.is_over or environ["PATH_INFO"] == "/woken"):
+            self.parked.append(poll)
+            poll.park(0.2 if environ["PATH_INFO"] == "/short" else LIMIT_S)
+        answer = body + b" %d" % self._asked[poll]
+        start("200 OK", [("Content-Length", str(len(answer)))])
+        return [answer]
+
+    def ask(self, path: bytes) -> socket.socket:
+        """A request that waits."""
+        known = len(self.parked)
+        connection = socket.create_connection(("127.0.0.1", int(self.server.effective_port)), timeout=LIMIT_S)
+        connection.sendall(ASKED % path)
+        until(lambda: len(self.parked) > known)
+        return connection
+
+    def close(self) -> None:
+        """Answer no more."""
+        end(self.server, self._sockets, self._loop)
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def answered(connection: socket.socket) -> bytes:
+    told = b""
+    while not told.partition(b"\r\n\r\n")[2]:
+        told += connection.recv(1 << 16)
+    return told.partition(b"\r\n\r\n")[2]
+
+
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
+    made = Waiting()
+    yield made
+    made.close()
+
+
+def test_a_request_that_is_woken_is_asked_again_as_it_was(waiting: Waiting) -> None:
+    """With its body; twice at one thread, in any order, and the connection is good for the next one."""
+    with waiting.ask(b"woken") as first, waiting.ask(b"woken") as second:
+        for poll in reversed(waiting.parked[:2]):
+            poll.wake()
+            poll.wake()
+        assert answered(second) == b"body 2"
+        assert answered(first) == b"body 2"
+        first.sendall(ASKED % b"short")
+        assert answered(first) == b"body 2"
+
+
+def test_a_wait_that_is_over_is_answered_on_time(waiting: Waiting) -> None:
+    """Also if one that waits longer came before."""
+    with waiting.ask(b"long"):
+        began = time.monotonic()
+        with waiting.ask(b"short") as short:
+            assert answered(short) == b"body 2"
+        assert 0.15 < time.monotonic() - began < 5.0
+
+
+def test_a_reader_that_leaves_gives_its_connection_back(waiting: Waiting) -> None:
+    """At once, not when its wait is over."""
+    waiting.ask(b"long").close()
+    until(lambda: not waiting.server.active_channels)
+
+
+def test_whoever_waits_at_the_end_is_answered_and_nobody_waits_after_it(waiting: Waiting) -> None:
+    """Those that wait, and one that comes later."""
+    with waiting.ask(b"long") as before:
+        waiting.server.answer_waiting()
+        assert answered(before) == b"body 2"
+        with waiting.ask(b"long") as after:
+            assert answered(after) == b"body 2"
