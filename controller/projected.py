@@ -144,12 +144,21 @@ def keys_of(state: ExperimentState) -> set[str]:
         found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.epochs}
         for model in run.models.values():
             found |= {str(visit.key(run.id, model.id)) for visit in model.own_visits}
+            found |= {str(_unit(run, model, epoch, of)) for epoch, of in model.taken_back}
             found |= {str(run.validation(model, epoch).key) for epoch in model.validations}
             if model.own_visits:
                 found.add(f"{run.id}/{model.id}/start")
+            # Of one that was extended since, there may be a second end: TensorBoard keeps the first.
             if _is_at_end(run, model):
                 found.add(f"{run.id}/{model.id}/end")
     return found
+
+
+def _unit(run: Run, model: Model, epoch: int, partitions: tuple[int, ...]) -> TaskKey:
+    first, *others = partitions
+    return TaskKey(
+        run=run.id, kind="train", model=model.id, epoch=epoch, partition=first, others=tuple(others)
+    )
 
 
 def _is_at_end(run: Run, model: Model) -> bool:

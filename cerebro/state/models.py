@@ -130,6 +130,8 @@ class Model:
     and has it made again; until then the validation waits."""
     unvalidated: set[int] = field(default_factory=set)
     """Epochs whose validation was given up because no attempt could read their checkpoint: nobody needs it now."""
+    taken_back: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
+    """(epoch, partitions) of visits that were once committed and had to be done again."""
     removed: set[str] = field(default_factory=set)
     """Names of checkpoints of its visits that were removed although it may have asked for them
     (`cerebro.state.pruning`)."""
@@ -225,6 +227,7 @@ class Model:
         """The newest unit is to be done again."""
         self.saved = None
         lost = self.visits.pop()
+        self.taken_back.add((lost.epoch, lost.partitions))
         self.begun = [each for each in self.begun if each[0] < len(self.visits)]
         self.visited -= len(lost.partitions)
         del self._ends[self.completed_epochs :]

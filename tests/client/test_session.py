@@ -47,6 +47,7 @@ def opened(
 
     kvs = SimpleNamespace(
         events=events,
+        snapshot=lambda name, of_format: None,
         workers=lambda: statuses,
         troubles=lambda: Troubles(pods=dict(troubles or {})),
         queued=lambda: queue or QueueAnswer(runs=()),

@@ -14,8 +14,11 @@ import pytest
 
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
+from cerebro.state.experiment import fold
+from cerebro.state.snapshots import packed
 from controller import projection
 from controller.event_file import EventFile
+from controller.projected import ADDING
 from controller.projection import Projection
 from tests.controller.projection.written import (
     LogStore,
@@ -34,6 +37,31 @@ def test_a_restart_adds_nothing(written: Path) -> None:
     before = contents(written)
     Once(LogStore(story().log, points()), written).write()
     assert contents(written) == before
+
+
+def test_a_start_from_a_snapshot_goes_on_where_the_files_end(tmp_path: Path, written: Path) -> None:
+    """Made after any event, once that is settled; also where a unit of before is done again, which says nothing new."""
+    log = story().log
+    for number in range(1, len(log)):
+        folder = tmp_path / str(number)
+        first = Once(LogStore(log[:number], points()), folder)
+        first.write()
+        assert first.is_settled("one", number) or not any(isinstance(e, ADDING) for e in log[:number])
+        store = LogStore(log, points())
+        store.kept = packed(fold("one", log[:number]))
+        Once(store, folder).write()
+        assert contents(folder) == contents(written), f"after event {number}"
+
+
+def test_what_is_not_written_is_not_settled(tmp_path: Path) -> None:
+    """Nor what was not shown."""
+    own, log = Once(LogStore(story().log, points()), tmp_path), story().log
+    own._read_logs()
+    assert not own.is_settled("one", len(log))
+    own.drain()
+    assert own.is_settled("one", len(log))
+    assert not own.is_settled("one", len(log) + 1)
+    assert not own.is_settled("two", 1)
 
 
 @pytest.mark.parametrize("of", [file_of, file_of_run])

@@ -31,6 +31,8 @@ class LogStore:
     def __init__(self, log: Sequence[Event], live: Sequence[LivePoint] = ()) -> None:
         self.log, self.points = log, live
         self.fail_live = 0
+        self.kept: bytes | None = None
+        """A snapshot."""
         self.open: tuple[QueueEntry, ...] = ()
 
     def queue(self) -> tuple[QueueEntry, ...]:
@@ -43,6 +45,9 @@ class LogStore:
 
     def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
         return tuple(self.log[after : after + 7])
+
+    def snapshot(self, experiment: str, of_format: str) -> bytes | None:
+        return self.kept
 
     def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
         if self.fail_live:
@@ -69,6 +74,7 @@ class Once(Projection):
             for entry in self._gather():
                 while not self._is_written(entry):
                     pass
+                self._settle(entry)
         for path in list(self._files):
             self._close(path)
 
