@@ -120,9 +120,16 @@ def _move(plane: ControlPlane) -> float:
     while not (term := kvs.lead("keeper", 3600.0).term):
         time.sleep(_LOOK_S)
     began = time.monotonic()
-    progress = Progress(seq=summary.last_seq, grows=True)
+    created = summary.experiment.created
+    progress = Progress(seq=summary.last_seq, created=created, grows=True)
     question = SnapshotQuestion(
-        server=plane.server, token=plane.token, experiment=_NAME, until=summary.last_seq, least=1, term=term
+        server=plane.server,
+        token=plane.token,
+        experiment=_NAME,
+        created=created,
+        until=summary.last_seq,
+        least=1,
+        term=term,
     )
     kept = made(question)
     while kvs.cut(_NAME, rule.cut(progress, kept, term)).moved:

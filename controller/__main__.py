@@ -55,6 +55,7 @@ def main() -> None:
         make=made,
         leadership=lambda: controller.term,
         is_settled=lambda name, seq: projection.is_settled(name, seq) and controller.is_told(name, seq),
+        show=projection.show,
         question=SnapshotQuestion(
             server=settings.server, token=settings.token, experiment="", until=0, least=0, term=0
         ),

@@ -208,7 +208,7 @@ class Controller:
         admitted = self._experiments.admitted(queue, now, waiting)
         for name in [name for name in opened if name not in admitted]:
             closed = opened.pop(name).core
-            self._tell_keeper(closed.state, grows=False)
+            self._tell_keeper(closed, grows=False)
             self._cores.keep(closed)
         for name, runs in admitted.items():
             if name not in opened:
@@ -350,7 +350,7 @@ class Controller:
                 self._experiments.opened[name].overview = overview
         ready, overviews = self._experiments.ready(), self._experiments.overviews()
         for name in ready:
-            self._tell_keeper(ready[name].state, grows=True)
+            self._tell_keeper(ready[name], grows=True)
         return [overviews[name] for name in ready]
 
     def _round(self, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
@@ -373,8 +373,9 @@ class Controller:
             return True
         return has_changed
 
-    def _tell_keeper(self, state: ExperimentState, *, grows: bool) -> None:
+    def _tell_keeper(self, core: Core, *, grows: bool) -> None:
         """How far a log is folded, each so many events."""
+        state, created = core.state, core.record.created
         if self._keeper is not None and (
             not grows or state.seq >= self._keeper.known(state.name) + _TOLD_EVERY
         ):
@@ -382,7 +383,8 @@ class Controller:
                 task.attempts[-1].assigned for run in state.open_runs() for task in run.open.values()
             )
             before = min(open_since, default=self._reading.now())
-            self._keeper.tell(state.name, Progress(seq=state.seq, grows=grows, live_before=before))
+            progress = Progress(seq=state.seq, created=created, grows=grows, live_before=before)
+            self._keeper.tell(state.name, progress)
 
     def _wakes(self, cores: Mapping[str, Core]) -> list[float]:
         now = self._reading.now()

@@ -148,10 +148,21 @@ class Projection:
                 return False
             return not known.unwritten or known.unwritten[0] > seq
 
+    def show(self, experiment: str) -> None:
+        """Read a log that rests, from where this has come: another controller may have led while it grew. Safe in any
+        thread; blocks.
+
+        Raises:
+            CerebroError: it cannot be read.
+        """
+        self._read_log(experiment)
+
     def _see(self, state: ExperimentState) -> None:
         known = self._observed.get(state.name)
-        if known is not None:
-            known.shown = max(known.shown, state.seq)
+        if known is None:
+            with self._lock:
+                known = self._observed.setdefault(state.name, _Observed())
+        known.shown = max(known.shown, state.seq)
 
     def _settle(self, entry: _Entry) -> None:
         """It is written, or left out for good."""

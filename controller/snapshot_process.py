@@ -30,6 +30,7 @@ class SnapshotQuestion(Contract):
     Attributes:
         server, token: of kvs_api.
         experiment: whose log; empty: the cluster's.
+        created: of the experiment that is meant, seconds.
         until: number of the last event in it. What comes later may not be in TensorBoard's files yet.
         least: nothing is made of fewer new events.
         term: of the controller's leadership.
@@ -38,6 +39,7 @@ class SnapshotQuestion(Contract):
     server: str
     token: str
     experiment: str
+    created: float = 0.0
     until: int
     least: int
     term: int
@@ -84,7 +86,8 @@ def _made(question: SnapshotQuestion) -> _Answer:
             break
     if state.seq == began:
         return _Answer(seq=began)
-    kept = kvs.keep_snapshot(name, state.seq, snapshot_format(), question.term, packed(state))
+    content, created = packed(state), question.created
+    kept = kvs.keep_snapshot(name, state.seq, snapshot_format(), question.term, content, created=created)
     return _Answer(seq=kept.seq, size=kept.size)
 
 

@@ -61,8 +61,13 @@ class LedgerStore(StacksStore):
             return found, len(found) == PAGE
         # Of an experiment's log there may be events of the cluster between; else these are in files.
         moved: Entries = []
+        # Not what was moved since the database was read: events of the cluster may belong before it.
+        last = seq_of(found[-1][0])
         while len(moved) < PAGE and (more := self._files.after(keys.log_of(name), name, after)):
-            moved += more[: PAGE - len(moved)]
+            known = [entry for entry in more[: PAGE - len(moved)] if seq_of(entry[0]) <= last]
+            if not known:
+                break
+            moved += known
             after = seq_of(moved[-1][0])
         page = moved + [entry for entry in found if seq_of(entry[0]) > after]
         return page[:PAGE], len(page) >= PAGE or len(found) == PAGE

@@ -115,7 +115,7 @@ class SegmentStore(LedgerStore):
         }
         if name != keys.CLUSTER_LOG:
             ended = ended_tasks(entries)
-            call["experiment"] = keys.experiment(name)
+            call |= {"experiment": keys.experiment(name), "created": request.created}
             call["tasks"] = [{"key": keys.task(name, task), "attempt": ended[task]} for task in ended]
             if request.live_before:
                 call |= {"live": keys.live(name), "live_from": self._live_from(name, request.live_before)}
@@ -141,7 +141,9 @@ class SegmentStore(LedgerStore):
 
     # --- snapshots -------------------------------------------------------------------------------
 
-    def keep_snapshot(self, name: str, seq: int, of_format: str, term: int, content: bytes) -> Snapshot:
+    def keep_snapshot(
+        self, name: str, seq: int, of_format: str, term: int, content: bytes, *, created: float
+    ) -> Snapshot:
         """Keep the fold of a log up to `seq`, as the controller made it; the one before the last is removed.
 
         Raises:
@@ -169,7 +171,7 @@ class SegmentStore(LedgerStore):
             "snapshot": snapshot.model_dump_json(),
         }
         if name != keys.CLUSTER_LOG:
-            call["experiment"] = keys.experiment(name)
+            call |= {"experiment": keys.experiment(name), "created": created}
         old = self._answered(name, call, term)["old"] or []
         self._files.remove(name, (json.loads(each)["file"] for each in old))
         return snapshot
@@ -180,7 +182,8 @@ class SegmentStore(LedgerStore):
             if found.format == of_format:
                 try:
                     return found, self._files.read(name, found, f"the fold up to event {found.seq}")
-                except errors.LostEventsError as error:
+                except (errors.LostEventsError, errors.StoreUnavailableError) as error:
+                    # Whatever is wrong with it, or with the volume: the log tells the same.
                     _log.warning("a snapshot is left out: %s", error)
         return None
 

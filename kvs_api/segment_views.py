@@ -52,7 +52,12 @@ class SegmentViews(HistoryViews):
     def _keep(self, name: str) -> Response:
         seq = whole_number("seq", "the number of the newest event in it")
         term = whole_number("term", "the controller's leadership")
-        return answer(self._store.keep_snapshot(name, seq, _format(), term, request.get_data()))
+        try:
+            created = float(request.args.get("created", "0"))
+        except ValueError as cause:
+            raise errors.BadRequestError(f"created must be a number: {cause}") from cause
+        found = self._store.keep_snapshot(name, seq, _format(), term, request.get_data(), created=created)
+        return answer(found)
 
     def _found(self, name: str) -> Response:
         found = self._store.snapshot(name, _format())

@@ -2,12 +2,6 @@
 --
 -- `:segments` is a list of what is in files, Segment as JSON, oldest first; `:snapshots` of folds, newest first.
 
--- The last number that is in a file.
-local function floor_of(log)
-  local last = redis.call('LINDEX', log .. ':segments', -1)
-  return last and cjson.decode(last).last or 0
-end
-
 -- A task that has ended is in the log. Whoever names an attempt at it is refused from then on, as by its state before; one
 -- that is to be done once more is assigned with the number that the log tells (`assign` in steps.lua).
 local function forget_tasks()
@@ -26,9 +20,16 @@ local function forget_notes(log, last)
   end
 end
 
+-- Whether the experiment is the one that was meant: its name may have been given to another one since.
+local function is_meant()
+  if not request.experiment then return true end
+  local record = redis.call('GET', request.experiment)
+  return record and cjson.decode(record).created == request.created
+end
+
 -- In one step: the file is known, and what is in it is gone. Asked for twice, the second one finds another floor.
 function calls.cut()
-  if request.experiment and redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
+  if not is_meant() then return {missing = true} end
   local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
   if term ~= request.term then return {stale = term} end
   if floor_of(request.log) ~= request.after or newest(request.log) <= request.last then return {moved = false} end
@@ -42,7 +43,7 @@ end
 
 -- Two are kept: who has asked for the older one may still read it. Returns the files that nobody reads any more.
 function calls.snapshot()
-  if request.experiment and redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
+  if not is_meant() then return {missing = true} end
   local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
   if term ~= request.term then return {stale = term} end
   local list = request.log .. ':snapshots'

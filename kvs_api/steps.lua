@@ -23,8 +23,8 @@
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
 --   {call = "reserve", logs = [{experiment, log}]}
 --   {call = "ledger", after, term, leader, experiments, experiment, events = [{event, worker, incarnation}]}
---   {call = "cut", experiment?, log, leader, term, after, last, segment, tasks = [{key, attempt}], live?, live_from?}
---   {call = "snapshot", experiment?, log, leader, term, snapshot}
+--   {call = "cut", experiment?, created?, log, leader, term, after, last, segment, tasks = [{key, attempt}], live?, live_from?}
+--   {call = "snapshot", experiment?, created?, log, leader, term, snapshot}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
 --   {call = "ask_stacks", key, attempt, worker, worker_key, inbox, question, kept_s, entry}
 --   {call = "trim", worker, inbox, incarnation, after}
@@ -120,6 +120,12 @@ local function newest(log)
   return last[1] and tonumber(string.match(last[1][1], '^%d+')) or 0
 end
 
+-- The last number of a log that is in a file.
+local function floor_of(log)
+  local last = redis.call('LINDEX', log .. ':segments', -1)
+  return last and cjson.decode(last).last or 0
+end
+
 local function done() return {outcome = 'done', reason = ''} end
 local function already() return {outcome = 'already', reason = ''} end
 local function refused(reason) return {outcome = 'refused', reason = reason} end
@@ -173,8 +179,10 @@ function apply.assign(step)
   if task.state == 'assigned' and task.attempt == step.attempt and task.incarnation == step.incarnation then
     return already()
   end
-  -- Of a task that ended long ago nothing is kept but what the log says, which who leads has read.
-  local is_forgotten = task.state == 'new' and redis.call('EXISTS', step.log .. ':segments') == 1
+  -- Of a task that ended long ago nothing is kept but what the log says: for who has read that.
+  local floor = task.state == 'new' and floor_of(step.log) or 0
+  local is_forgotten = floor > 0 and request.after >= floor
+  if floor > request.after then return refused('events up to ' .. floor .. ' were not seen: they tell of the task') end
   local is_next = is_forgotten or step.attempt == task.attempt + 1
   if task.state == 'assigned' or task.state == 'running' or not is_next then return refused(describe(task)) end
   local problem = unfit(step, step.depth)
@@ -243,6 +251,8 @@ function apply.note(step)
   local id = redis.sha1hex(step.event)
   local known = tonumber(redis.call('HGET', step.log .. ':notes', id) or '0')
   if known > request.after then return already() end
+  local floor = floor_of(step.log)
+  if floor > request.after then return refused('events up to ' .. floor .. ' were not seen: it may be among them') end
   if step.ended and request.newest > request.after then
     return refused('event ' .. request.newest .. ' was not seen: somebody may have resumed the run')
   end

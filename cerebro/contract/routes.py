@@ -87,6 +87,7 @@ class _Format(BaseModel):
 
 class _NewSnapshot(_Format, _Term):
     seq: api.Cursor
+    created: float = 0.0
 
 
 class _Size(BaseModel):

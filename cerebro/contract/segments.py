@@ -62,9 +62,11 @@ class SegmentRequest(Contract):
         keep: so many of the newest entries stay, at least one.
         least: nothing is moved that is less than so many entries.
         live_before: live points from before then are no longer needed, seconds; 0: all are.
+        created: of the experiment that is meant: its name may be another one's by now. 0 of the cluster's log.
     """
 
     term: int
+    created: float = 0.0
     until: int = Field(ge=0, le=MAX_SEQ)
     keep: int = Field(1, ge=1, le=1_000_000)
     least: int = Field(1, ge=1, le=1_000_000)

@@ -28,9 +28,17 @@ class SegmentCalls(Transport):
         except NotFoundError:
             return SegmentsAnswer()
 
-    def keep_snapshot(self, experiment: str, seq: int, of_format: str, term: int, content: bytes) -> Snapshot:
-        """Keep the fold of a log up to event `seq`; raises as `cut`."""
-        path = f"{_log(experiment)}/snapshot?seq={seq}&format={quote(of_format)}&term={term}"
+    def keep_snapshot(
+        self, experiment: str, seq: int, of_format: str, term: int, content: bytes, *, created: float = 0.0
+    ) -> Snapshot:
+        """Keep the fold of a log up to event `seq`; raises as `cut`.
+
+        Args:
+            created: of the experiment that is meant, as of `SegmentRequest`.
+        """
+        path = (
+            f"{_log(experiment)}/snapshot?seq={seq}&format={quote(of_format)}&term={term}&created={created!r}"
+        )
         return Snapshot.model_validate_json(self.send("PUT", path, content, 0.0))
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:

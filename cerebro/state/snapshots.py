@@ -15,6 +15,7 @@ import io
 import pickle
 import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
@@ -28,7 +29,7 @@ from cerebro.state.cluster import ClusterState
 from cerebro.state.experiment import ExperimentState
 
 _ROOMS = ("cerebro.contract", "cerebro.search", "cerebro.state")
-"""Whose code decides what a log is folded to."""
+"""Whose classes folds are made of."""
 
 _BUILTINS: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
@@ -57,9 +58,9 @@ class SnapshotStore(Protocol):
 def snapshot_format() -> str:
     """Of snapshots that this program makes and reads: equal for equal code of the fold, and of what pickles it."""
     found = hashlib.sha256(f"{sys.version_info[:2]} {pydantic.VERSION} {pickle.HIGHEST_PROTOCOL}".encode())
-    for room in _ROOMS:
-        for file in sorted(_sources(room), key=lambda file: file.name):
-            found.update(file.name.encode() + b"\0" + file.read_bytes())
+    # All of the package: what folds imports from elsewhere in it.
+    for path, content in sorted(_sources(resources.files("cerebro"), "")):
+        found.update(path.encode() + b"\0" + content + b"\0")
     return found.hexdigest()[:32]
 
 
@@ -113,15 +114,13 @@ def restored_cluster(store: SnapshotStore) -> ClusterState:
         return ClusterState()
 
 
-def _sources(room: str) -> list[Any]:
-    found, left = [], [resources.files(room)]
-    while left:
-        for file in left.pop().iterdir():
-            if file.is_dir() and file.name != "__pycache__":
-                left.append(file)
-            elif file.name.endswith(".py"):
-                found.append(file)
-    return found
+def _sources(folder: Any, path: str) -> Iterator[tuple[str, bytes]]:
+    """Path and content of each module below a folder."""
+    for file in folder.iterdir():
+        if file.is_dir() and file.name != "__pycache__":
+            yield from _sources(file, f"{path}{file.name}/")
+        elif file.name.endswith(".py"):
+            yield f"{path}{file.name}", file.read_bytes()
 
 
 class _Unpickler(pickle.Unpickler):
@@ -130,8 +129,12 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _BUILTINS:
             return _BUILTINS[module, name]
-        found = super().find_class(module, name) if _is_ours(module) or (module, name) in _PLAIN else None
-        if isinstance(found, type) and ((module, name) in _PLAIN or _is_data(found)):
+        is_plain = (module, name) in _PLAIN
+        # A dotted name would be an attribute of something, and what a module has imported is not its own.
+        found = (
+            super().find_class(module, name) if is_plain or (_is_ours(module) and "." not in name) else None
+        )
+        if isinstance(found, type) and (is_plain or (found.__module__ == module and _is_data(found))):
             return found
         raise DamagedSnapshotError(f"it names {module}.{name}, which no fold has")
 

@@ -291,7 +291,8 @@ class Simulation:
                     return False
                 self.writes += 1
                 content, known = packed(core.state), core.state.seq
-                self.store.keep_snapshot(name, known, snapshot_format(), self._term, content)
+                created = core.record.created
+                self.store.keep_snapshot(name, known, snapshot_format(), self._term, content, created=created)
                 if self.dies():
                     return False
             if not self._cut(name, known):
@@ -299,7 +300,13 @@ class Simulation:
         return True
 
     def _cut(self, name: str, known: int) -> bool:
-        request = SegmentRequest(term=self._term, until=known, keep=1, least=self._scenario.keeps_every // 2)
+        request = SegmentRequest(
+            term=self._term,
+            created=self.cores[name].record.created,
+            until=known,
+            keep=1,
+            least=self._scenario.keeps_every // 2,
+        )
         floor = self.store.segments(name).segments
         if known - (floor[-1].last if floor else 0) < request.least:
             return True

@@ -18,7 +18,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
 
     def cut(self, experiment: str, request: SegmentRequest) -> SegmentAnswer:
         """Move the oldest entries of a log into a segment."""
-        self._require(experiment, request.term)
+        self._require(experiment, request.term, request.created)
         known = self._segments[experiment]
         after = known[-1].last if known else 0
         own = [event for event in self._own(experiment) if event.seq > after]
@@ -51,9 +51,11 @@ class VirtualSegmentStore(VirtualHistoryStore):
         snapshots = tuple(snapshot for snapshot, _ in self._snapshots[experiment])
         return SegmentsAnswer(segments=tuple(self._segments[experiment]), snapshots=snapshots)
 
-    def keep_snapshot(self, experiment: str, seq: int, of_format: str, term: int, content: bytes) -> Snapshot:
+    def keep_snapshot(
+        self, experiment: str, seq: int, of_format: str, term: int, content: bytes, *, created: float = 0.0
+    ) -> Snapshot:
         """Keep the fold of a log."""
-        self._require(experiment, term)
+        self._require(experiment, term, created)
         found = Snapshot(
             seq=seq, format=of_format, time=self._now(), size=len(content), sha256="0" * 64, file=f"{seq}"
         )
@@ -65,11 +67,16 @@ class VirtualSegmentStore(VirtualHistoryStore):
         found = (content for each, content in self._snapshots[experiment] if each.format == of_format)
         return next(found, None)
 
-    def _require(self, experiment: str, term: int) -> None:
-        if experiment and experiment not in self._records:
+    def _require(self, experiment: str, term: int, created: float) -> None:
+        if experiment and (experiment not in self._records or self._records[experiment].created != created):
             raise NotFoundError(f"no experiment {experiment!r}")
         if term != self._leader.term:
             raise ConflictError(f"leadership term {term} has ended")
+
+    def _floor(self, experiment: str) -> int:
+        """The last number of a log that was moved out."""
+        moved = self._segments[experiment]
+        return moved[-1].last if moved else 0
 
     def _own(self, experiment: str) -> list[Event]:
         """Events of a log that are its own."""

@@ -259,7 +259,7 @@ class VirtualStore(VirtualSegmentStore):
             return self._dequeue(experiment, step, is_behind=is_behind)
         task = self._tasks[experiment, step.task]
         if isinstance(step, api.Assign):
-            return self._assign(experiment, step, task)
+            return self._assign(experiment, after, step, task)
         if isinstance(step, api.Ask):
             return self._ask(experiment, step, task)
         return self._revoke(experiment, step, task)
@@ -277,6 +277,8 @@ class VirtualStore(VirtualSegmentStore):
         content = step.event.model_copy(update={"seq": 0, "time": 0.0}).model_dump_json()
         if self._notes.get((experiment, content), 0) > after:
             return ALREADY
+        if self._floor(experiment) > after:
+            return refused(f"events up to {self._floor(experiment)} were not seen")
         if isinstance(step.event, RunFinished) and is_behind:
             return refused("there is news")
         self._notes[experiment, content] = self._append(experiment, step.event)
@@ -290,11 +292,14 @@ class VirtualStore(VirtualSegmentStore):
             self._queue = [entry for entry in self._queue if entry != ended]
         return DONE
 
-    def _assign(self, experiment: str, step: api.Assign, task: TaskRow) -> api.StepOutcome:
+    def _assign(self, experiment: str, after: int, step: api.Assign, task: TaskRow) -> api.StepOutcome:
         if (task.state, task.attempt, task.incarnation) == ("assigned", step.attempt, step.incarnation):
             return ALREADY
-        # Of a task that ended long ago nothing is kept but what the log says, which who leads has read.
-        is_forgotten = task.state == "new" and bool(self._segments[experiment])
+        # Of a task that ended long ago nothing is kept but what the log says: for who has read that.
+        floor = self._floor(experiment) if task.state == "new" else 0
+        if floor > after:
+            return refused(f"events up to {floor} were not seen")
+        is_forgotten = floor > 0
         is_next = is_forgotten or step.attempt == task.attempt + 1
         if task.state in ("assigned", "running") or not is_next:
             return refused(str(task))

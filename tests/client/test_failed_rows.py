@@ -97,6 +97,7 @@ def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) 
     wrote(volumes, "train", 0, [1, 2])
     kvs = SimpleNamespace(
         events=lambda name, after, **_: tuple(story.log[after:]),
+        snapshot=lambda name, of_format: None,
         live=lambda name, after: (),
         append=lambda name, event: None,
     )

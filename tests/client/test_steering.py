@@ -237,7 +237,11 @@ def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.Mo
         story.tell(command)  # type: ignore[arg-type]
         return len(story.log)
 
-    kvs = SimpleNamespace(events=lambda name, after: tuple(story.log[after:]), append=append)
+    kvs = SimpleNamespace(
+        events=lambda name, after: tuple(story.log[after:]),
+        snapshot=lambda name, of_format: None,
+        append=append,
+    )
     connection: Any = SimpleNamespace(kvs=kvs)
     experiment = Experiment.__new__(Experiment)
     record = ExperimentRecord(name=story.state.name, locators=Locators(train=Locator(metadata="m.csv")))
@@ -293,7 +297,11 @@ def test_a_mended_procedure_is_stored_if_it_can_take_its_place(story: Story) -> 
     """A run that searches by none keeps the store as it is."""
     story.tell(RunStopRequested(run="fit-1"), STOPPED)
     stored: list[object] = []
-    kvs = SimpleNamespace(events=lambda name, after: tuple(story.log[after:]), put_code=stored.append)
+    kvs = SimpleNamespace(
+        events=lambda name, after: tuple(story.log[after:]),
+        snapshot=lambda name, of_format: None,
+        put_code=stored.append,
+    )
     connection: Any = SimpleNamespace(kvs=kvs)
     experiment = Experiment.__new__(Experiment)
     record = ExperimentRecord(name=story.state.name, locators=Locators(train=Locator(metadata="m.csv")))

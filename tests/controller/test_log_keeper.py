@@ -65,6 +65,7 @@ class Logs:
             make=self.make,
             leadership=lambda: term,
             is_settled=lambda name, seq: settled,
+            show=lambda name: None,
             question=QUESTION,
             rule=RULE,
         )
@@ -85,6 +86,8 @@ def test_a_log_that_grows_is_kept_each_so_many_events() -> None:
         (120, 20, 40),
         (230, 20, 40),
     ]
+    keeper.tend(200.0)
+    assert len(logs.cuts) == 3
 
 
 def test_logs_that_rest_are_found_and_kept_whole() -> None:
@@ -104,6 +107,29 @@ def test_nothing_is_kept_that_tensorboards_files_lack() -> None:
     keeper.tell("one", Progress(seq=500, grows=True))
     keeper.tend(100.0)
     assert (logs.made, logs.cuts) == ([], [])
+
+
+def test_live_points_go_only_with_a_snapshot_that_was_settled() -> None:
+    """What has come since may not be in TensorBoard's files."""
+    logs, settled = Logs(), [True]
+    keeper = logs.keeper()
+    keeper.is_settled = lambda name, seq: settled[0]
+    keeper.tell("one", Progress(seq=120, grows=True, live_before=7.0))
+    keeper.tend(100.0)
+    settled[0] = False
+    keeper.tell("one", Progress(seq=500, grows=False, live_before=999.0))
+    keeper.tend(101.0)
+    assert [(request.until, request.live_before) for _, request in logs.cuts] == [(120, 7.0), (120, 7.0)]
+
+
+def test_a_log_that_grew_under_another_controller_is_shown_first() -> None:
+    """Else it would never be settled here."""
+    logs, shown = Logs(rests={"long": 35}), list[str]()
+    keeper = logs.keeper()
+    keeper.is_settled, keeper.show = lambda name, seq: bool(shown), shown.append
+    keeper.tend(100.0)
+    assert shown == ["long"]
+    assert logs.made == [("long", 35)]
 
 
 def test_who_does_not_lead_or_has_just_begun_keeps_nothing() -> None:
@@ -163,6 +189,7 @@ def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: S
         make=made,
         leadership=lambda: bench.term,
         is_settled=lambda name, seq: True,
+        show=lambda name: None,
         question=QUESTION.model_copy(update={"server": service.address, "token": TOKEN}),
         rule=Rule(every=8, resting=8, keep=1, segment=4),
     )
@@ -202,6 +229,7 @@ def test_a_process_that_fails_says_why(kvs: KvsClient, service: Service) -> None
     with pytest.raises(ConflictError, match="no experiment 'none'"):
         made(asked)
     kvs.append("one", requested("etl-1"))
-    stale = asked.model_copy(update={"experiment": "one", "term": 9})
+    created = kvs.experiment("one").created
+    stale = asked.model_copy(update={"experiment": "one", "created": created, "term": 9})
     with contextlib.closing(kvs), pytest.raises(ConflictError, match="term 9 has ended"):
         made(stale)

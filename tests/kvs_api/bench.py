@@ -111,7 +111,7 @@ class AnyStore(Protocol):
     def cut(self, experiment: str, request: SegmentRequest) -> SegmentAnswer: ...
     def segments(self, experiment: str) -> SegmentsAnswer: ...
     def keep_snapshot(
-        self, experiment: str, seq: int, of_format: str, term: int, content: bytes
+        self, experiment: str, seq: int, of_format: str, term: int, content: bytes, *, created: float = 0.0
     ) -> Snapshot: ...
     def snapshot(self, experiment: str, of_format: str) -> bytes | None: ...
 
@@ -250,7 +250,14 @@ class Bench:
         self, name: str = "one", *, keep: int = 1, least: int = 1, until: int = api.MAX_SEQ
     ) -> Segment | None:
         """Move the oldest entries of a log out of the database; the cluster's has no name."""
-        return self.store.cut(name, SegmentRequest(term=self.term, until=until, keep=keep, least=least)).moved
+        request = SegmentRequest(
+            term=self.term, created=self.created(name), until=until, keep=keep, least=least
+        )
+        return self.store.cut(name, request).moved
+
+    def created(self, name: str = "one") -> float:
+        """When an experiment was made; 0 of the cluster."""
+        return self.store.experiment(name).created if name else 0.0
 
     def types(self) -> list[str]:
         """Kinds of the events of the experiment."""

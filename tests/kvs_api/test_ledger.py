@@ -65,7 +65,8 @@ def cut(kvs: KvsClient, term: int, what: str, keep: int = 1) -> None:
     name = "" if what == "cluster" else what
     # What a process of an older version has written among the cluster's events stays.
     with contextlib.suppress(ConflictError):
-        kvs.cut(name, SegmentRequest(term=term, until=api.MAX_SEQ, keep=keep))
+        created = kvs.experiment(name).created if name else 0.0
+        kvs.cut(name, SegmentRequest(term=term, created=created, until=api.MAX_SEQ, keep=keep))
 
 
 @settings(

@@ -12,12 +12,25 @@ import pytest
 import redis
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, RunFinished
+from cerebro.contract.events import DeletionRequested, Event, RunFinished
+from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.segments import SegmentRequest
 from cerebro.errors import ConflictError, LostEventsError, NotFoundError
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import keys, segment_store
-from tests.kvs_api.bench import JOINED, OTHER, TASK, Bench, live_point, note, requested, started, worker
+from tests.kvs_api.bench import (
+    JOINED,
+    LOCATORS,
+    OTHER,
+    TASK,
+    Bench,
+    body,
+    live_point,
+    note,
+    requested,
+    started,
+    worker,
+)
 from tests.kvs_api.ledger_contract import tell
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_contract import pass_a_moment
@@ -40,10 +53,23 @@ def database(service: Service) -> Iterator[redis.Redis]:
 
 
 def request(
-    bench: Bench, *, keep: int = 1, least: int = 1, until: int = api.MAX_SEQ, live_before: float = 0.0
+    bench: Bench,
+    name: str = "one",
+    *,
+    keep: int = 1,
+    least: int = 1,
+    until: int = api.MAX_SEQ,
+    live_before: float = 0.0,
 ) -> SegmentRequest:
     """To move all but the newest entry, unless something else is said."""
-    return SegmentRequest(term=bench.term, until=until, keep=keep, least=least, live_before=live_before)
+    return SegmentRequest(
+        term=bench.term,
+        created=bench.created(name),
+        until=until,
+        keep=keep,
+        least=least,
+        live_before=live_before,
+    )
 
 
 def whole(kvs: KvsClient, name: str = "one") -> list[Event]:
@@ -154,9 +180,9 @@ def test_the_clusters_log_is_moved_too(bench: Bench, kvs: KvsClient, database: r
         tell(bench, JOINED.model_copy(update={"worker": f"w{number}"}))
         kvs.append("one", requested(f"etl-{number + 2}"))
     before, cluster = whole(kvs), kvs.ledger()
-    assert kvs.cut("", request(bench)).moved is not None
+    assert kvs.cut("", request(bench, "")).moved is not None
     assert database.xlen(keys.LEDGER) == 1
-    assert (whole(kvs), kvs.ledger(), kvs.ledger(2)) == (before, cluster[:3], cluster[2:3])
+    assert (whole(kvs), kvs.ledger(), kvs.ledger(2)) == (before, cluster, cluster[2:])
     kvs.cut("one", request(bench))
     assert whole(kvs) == before
 
@@ -228,7 +254,7 @@ def test_only_who_leads_cuts(bench: Bench, kvs: KvsClient) -> None:
     """And only what there is."""
     units(bench, 1)
     with pytest.raises(ConflictError, match="has ended"):
-        kvs.cut("one", SegmentRequest(term=bench.term + 1, until=api.MAX_SEQ))
+        kvs.cut("one", request(bench).model_copy(update={"term": bench.term + 1}))
     with pytest.raises(NotFoundError):
         kvs.cut("none", request(bench))
 
@@ -239,17 +265,18 @@ def test_a_snapshot_is_kept_by_its_format(bench: Bench, kvs: KvsClient, service:
     units(bench, 1)
     assert kvs.snapshot("one", "a") is None
     for seq in range(1, 4):
-        kvs.keep_snapshot("one", seq, "a", bench.term, b"fold %d" % seq)
+        kvs.keep_snapshot("one", seq, "a", bench.term, b"fold %d" % seq, created=bench.created())
     assert kvs.snapshot("one", "a") == b"fold 3"
     assert kvs.snapshot("one", "b") is None
-    files = sorted((service.database.log_files / "one").glob("*.snapshot"))
+    folder = service.database.log_files / "one"
+    files = [folder / snapshot.file for snapshot in reversed(kvs.segments("one").snapshots)]
     assert [path.read_bytes() for path in files] == [b"fold 2", b"fold 3"]
     files[1].write_bytes(b"fold X")
     assert kvs.snapshot("one", "a") == b"fold 2"
     files[0].unlink()
     assert kvs.snapshot("one", "a") is None
     with pytest.raises(ConflictError):
-        kvs.keep_snapshot("one", 4, "a", bench.term + 1, b"stale")
+        kvs.keep_snapshot("one", 4, "a", bench.term + 1, b"stale", created=bench.created())
 
 
 def test_the_clusters_fold_is_kept_too(bench: Bench, kvs: KvsClient) -> None:
@@ -274,3 +301,37 @@ def test_a_full_volume_moves_nothing(bench: Bench, kvs: KvsClient, monkeypatch: 
     assert kvs.segments("one").segments == ()
     assert whole(kvs) == before
     assert kvs.cut("one", request(bench)).moved is not None
+
+
+def test_what_was_meant_for_an_experiment_before_hits_no_other_of_its_name(
+    bench: Bench, kvs: KvsClient
+) -> None:
+    """A process may fold it while a user deletes it and makes one of the same name."""
+    units(bench, 2)
+    late, created = request(bench), bench.created()
+    bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
+    kvs.append("one", DeletionRequested(by="ann"))
+    kvs.delete_experiment("one", bench.term)
+    pass_a_moment()
+    kvs.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    for number in range(1, 4):
+        kvs.append("one", requested(f"etl-{number}"))
+    with pytest.raises(NotFoundError):
+        kvs.cut("one", late)
+    with pytest.raises(NotFoundError):
+        kvs.keep_snapshot("one", 7, "a", bench.term, b"of before", created=created)
+    assert kvs.snapshot("one", "a") is None
+    assert kvs.segments("one").segments == ()
+
+
+def test_a_call_that_comes_late_does_nothing_twice(bench: Bench, kvs: KvsClient) -> None:
+    """It was sent before what it asked for was done, and cut off: who sent it has not read so far."""
+    bench.decide(note(started()))
+    units(bench, 1)
+    bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
+    before = whole(kvs)
+    kvs.cut("one", request(bench))
+    assert bench.decide(note(started()), after=1) == ["refused"]
+    step = api.Assign(task=TASK, attempt=1, worker="worker-0", incarnation="a", body=body(TASK))
+    assert bench.decide(step, after=1) == ["refused"]
+    assert whole(kvs) == before
