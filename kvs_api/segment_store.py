@@ -190,7 +190,10 @@ class SegmentStore(LedgerStore):
     def segments(self, name: str) -> SegmentsAnswer:
         """What of a log is in files."""
         log = keys.log_of(name)
-        return SegmentsAnswer(segments=self._files.segments(log), snapshots=self._files.snapshots(log))
+        with translated():
+            left: Any = self._redis.xlen(log)
+        segments, snapshots = self._files.segments(log), self._files.snapshots(log)
+        return SegmentsAnswer(segments=segments, snapshots=snapshots, left=int(left))
 
     def _answered(self, name: str, call: dict[str, Any], term: int) -> dict[str, Any]:
         answer = self._run(call)

@@ -91,7 +91,9 @@ class SegmentsAnswer(Contract):
     Attributes:
         segments: oldest first.
         snapshots: newest first.
+        left: entries that are in the database.
     """
 
     segments: tuple[Segment, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
+    left: int = 0

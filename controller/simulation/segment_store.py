@@ -49,7 +49,8 @@ class VirtualSegmentStore(VirtualHistoryStore):
     def segments(self, experiment: str) -> SegmentsAnswer:
         """What of a log is in files."""
         snapshots = tuple(snapshot for snapshot, _ in self._snapshots[experiment])
-        return SegmentsAnswer(segments=tuple(self._segments[experiment]), snapshots=snapshots)
+        left = sum(event.seq > self._floor(experiment) for event in self._own(experiment))
+        return SegmentsAnswer(segments=tuple(self._segments[experiment]), snapshots=snapshots, left=left)
 
     def keep_snapshot(
         self, experiment: str, seq: int, of_format: str, term: int, content: bytes, *, created: float = 0.0

@@ -15,9 +15,27 @@ import pytest
 
 from cerebro import cli
 from cerebro.cli import doctor
-from cerebro.cli.doctor import Case, Finding, Verdict, checkpoints, cluster, installation, machine, settings
+from cerebro.cli.doctor import (
+    Case,
+    Finding,
+    Verdict,
+    checkpoints,
+    cluster,
+    installation,
+    logs,
+    machine,
+    settings,
+)
 from cerebro.contract.health import HealthAnswer, Quarantine, WorkerHealth
-from cerebro.contract.records import WorkerRecord, WorkerStatus
+from cerebro.contract.records import (
+    ExperimentRecord,
+    ExperimentSummary,
+    Locator,
+    Locators,
+    WorkerRecord,
+    WorkerStatus,
+)
+from cerebro.contract.segments import Segment, SegmentsAnswer
 from cerebro.errors import NotFoundError
 from cerebro.local import ports, processes
 from cerebro.local.home import ClusterHome
@@ -374,3 +392,22 @@ def test_a_sandbox_that_the_kernel_refuses_is_told(
     monkeypatch.setattr(landlock, "abi_version", lambda: 1)
     old = machine.sandbox(case(CEREBRO_SANDBOX="on"))
     assert (old.verdict, "renames from folder to folder" in old.message) == (Verdict.OK, True)
+
+
+@pytest.mark.parametrize(("left", "verdict"), [(5_000, Verdict.OK), (150_000, Verdict.WARN)])
+def test_how_long_logs_are_is_told(
+    case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, left: int, verdict: Verdict
+) -> None:
+    """In the database and in files; and which one is not kept short, with where that is explained."""
+    segment = Segment(
+        first=1, last=20_000, began=1.0, ended=2.0, entries=20_000, size=400_000, sha256="0" * 64, file="a"
+    )
+    known = {"": SegmentsAnswer(left=3), "long": SegmentsAnswer(segments=(segment,), left=left)}
+    record = ExperimentRecord(name="long", locators=Locators(train=Locator(metadata="m.csv")))
+    summary = ExperimentSummary(experiment=record, last_seq=1, last_event=1.0, open_runs=())
+    store = SimpleNamespace(experiments=lambda: (summary,), segments=known.__getitem__)
+    monkeypatch.setattr(logs, "remote_client", lambda _: store)
+    found = logs.logs(case())
+    assert found.verdict is verdict
+    assert f"{left + 3:,} events in the database, 20,000 in files of 0.4 MB" in found.message
+    assert ("of long wait to be moved" in found.message) == (verdict is Verdict.WARN)

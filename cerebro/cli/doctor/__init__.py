@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from cerebro.cli.doctor import checkpoints, cluster, installation, machine, settings
+from cerebro.cli.doctor import checkpoints, cluster, installation, logs, machine, settings
 from cerebro.cli.doctor.check import Case, Finding, Verdict, fail
 from cerebro.local.cluster import DEFAULT_WORKERS
 from cerebro.local.home import ClusterHome, find_running
@@ -40,6 +40,7 @@ CHECKS: dict[str, Callable[[Case], Finding]] = {
     "threads": cluster.threads,
     "machines": cluster.machines,
     "checkpoints": checkpoints.final_checkpoints,
+    "logs": logs.logs,
 }
 """By the names that people see, in the order in which one rests on the other."""
 
