@@ -22,11 +22,11 @@ from random import Random
 import redis
 
 from benchmarks.figure import Figure
+from benchmarks.restart import name_newcomer
 from benchmarks.services import ControlPlane, control_plane
 from benchmarks.web_store import Writer
 from cerebro.client.connection import connect
 from cerebro.client.session import Session
-from cerebro.contract import api
 from cerebro.contract.events import (
     EpochCompleted,
     Event,
@@ -141,7 +141,7 @@ def _move(plane: ControlPlane) -> float:
 def _looked(folder: Path, newcomer: str) -> dict[str, float]:
     """What it costs to begin with the log."""
     with control_plane(folder, ("redis", "kvs_api")) as plane:
-        _name(KvsClient(plane.server, plane.token), newcomer)
+        name_newcomer(KvsClient(plane.server, plane.token), _NAME, newcomer)
         with redis.Redis(unix_socket_path=str(plane.database)) as database:
             taken = float(database.info("memory")["used_memory"])
         began = time.monotonic()
@@ -193,16 +193,6 @@ def _rss(pid: int) -> float:
         if line.startswith("VmHWM:"):
             return float(line.split()[1]) * 1024
     return 0.0
-
-
-def _name(kvs: KvsClient, newcomer: str) -> None:
-    """Write into the log that a worker has joined: that it is lost, the controller notes once it knows the log."""
-    (summary,) = kvs.experiments()
-    joined = WorkerJoined(worker=newcomer, incarnation="a", weight=1.0, kinds=("test",))
-    while not (term := kvs.lead("rival", 0.001).term):
-        time.sleep(_LOOK_S)
-    request = api.DecideRequest(term=term, after=summary.last_seq, steps=(api.Note(event=joined),))
-    assert kvs.decide(_NAME, request).outcomes[0].outcome == "done"
 
 
 # --- what happened ------------------------------------------------------------------------------
