@@ -141,7 +141,7 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
 
 
 def name_newcomer(kvs: KvsClient, experiment: str, newcomer: str) -> None:
-    """Write into an experiment's log that a worker has joined, as a controller of a version without the cluster's log would."""
+    """Write into an experiment's log that a worker has joined, as a controller without the cluster's log would."""
     (summary,) = kvs.experiments()
     joined = WorkerJoined(worker=newcomer, incarnation="a", weight=1.0, kinds=("test",))
     while not (term := kvs.lead("rival", _RIVAL_S).term):
