@@ -77,12 +77,14 @@ class Growth:
 
     Attributes:
         most_bytes: that one may be given; 0: all stay as they are.
-        workers: that may have more than they have.
+        workers: that may have more than they have, or may once they are back.
+        is_known: whether the cluster manager is heard; while it is not, any worker may be one that can have more.
         problem: why another one may not; for people.
     """
 
     most_bytes: int = 0
     workers: frozenset[str] = frozenset()
+    is_known: bool = True
     problem: str = ""
 
 

@@ -6,7 +6,8 @@ task is tried there, until the run's attempts are used up.
 
 A task that needs more than any worker has that could do it is given up at once: with the same seed the next attempt
 takes as many bytes. A worker that is away for now counts, because it comes back with the memory that it had. So does
-one whose memory may be raised (`controller.memory_limits`) to what the task needs.
+one whose memory may be raised (`controller.memory_limits`) to what the task needs; while it is not known whether it
+may, nothing is given up that this could help.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def cramped(run: Run, views: Views) -> dict[TaskKey, frozenset[str]]:
 def hopeless(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> Iterator[TaskGivenUp]:
     """Tasks that no worker has the memory for, or may be given it, to be given up."""
     for task, able in _short_everywhere(state, run, snapshot):
-        if not _growing(run, task, able, snapshot.growth):
+        growth = snapshot.growth
+        is_open = not growth.is_known and _is_enough(run, task, growth)
+        if not is_open and not _growing(run, task, able, growth):
             reason = _reason(run, task, able, snapshot)
             yield TaskGivenUp(task=str(task.key), attempt=task.attempt, reason=reason)
 
@@ -69,9 +72,13 @@ def _short_everywhere(
 
 def _growing(run: Run, task: Task, able: Iterable[str], growth: Growth) -> list[str]:
     """Those of the workers that may be given what the task needs."""
+    return [name for name in able if name in growth.workers] if _is_enough(run, task, growth) else []
+
+
+def _is_enough(run: Run, task: Task, growth: Growth) -> bool:
+    """Whether the most that a worker may be given is enough."""
     needs = {lack.place: _need(run, task, lack) for lack in task.lacks}
-    is_enough = needs.keys() == {"host"} and has_room(growth.most_bytes, needs["host"])
-    return [name for name in able if name in growth.workers] if is_enough else []
+    return needs.keys() == {"host"} and has_room(growth.most_bytes, needs["host"])
 
 
 def _judged(run: Run) -> Iterator[Task]:
