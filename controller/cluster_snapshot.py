@@ -97,6 +97,8 @@ class ClusterSnapshot:
     or `left_out`."""
     left_out: Mapping[str, Exit] = field(default_factory=dict)
     """Workers that are registered but given nothing, and why: what they hold counts for nobody."""
+    set_aside: Mapping[str, WorkerView] = field(default_factory=dict)
+    """The same as they registered and reported: a person may release them."""
     suspects: frozenset[str] = frozenset()
     """Those of `workers` that are given nothing new, for their machine is being checked."""
     now: float = 0.0

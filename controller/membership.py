@@ -124,19 +124,20 @@ class Membership:
         self._arrivals.see(self._workers, fleet, time.monotonic(), is_waking=is_waking)
         reachable_s = time.monotonic() - self._reachable_since
         devices, out = trained_on(self._workers), left_out(self._workers, self._health)
+        views = {
+            status.record.worker: worker_view(
+                status,
+                fleet,
+                silent_s=min(status.silent_s, reachable_s),
+                lease_s=self._lease_s,
+                devices=devices,
+            )
+            for status in self._workers
+        }
         return ClusterSnapshot(
             now=now,
-            workers={
-                status.record.worker: worker_view(
-                    status,
-                    fleet,
-                    silent_s=min(status.silent_s, reachable_s),
-                    lease_s=self._lease_s,
-                    devices=devices,
-                )
-                for status in self._workers
-                if status.record.worker not in out
-            },
+            workers={name: view for name, view in views.items() if name not in out},
+            set_aside={name: view for name, view in views.items() if name in out},
             left_out={s.record.worker: out[s.record.worker] for s in self._workers if s.record.worker in out},
             suspects=suspects(self._workers, self._health, now),
             is_filling=self._arrivals.is_filling,

@@ -372,15 +372,16 @@ class Simulation:
         is_waking = fleet is not None and self.rest.is_waking(fleet.size)
         self.arrivals.see(statuses, fleet, self.now, is_waking=is_waking)
         out = left_out(statuses, health)
+        views = {
+            status.record.worker: worker_view(
+                status, fleet, silent_s=status.silent_s, lease_s=self._scenario.lease_s
+            )
+            for status in statuses
+        }
         return ClusterSnapshot(
             now=self.now,
-            workers={
-                status.record.worker: worker_view(
-                    status, fleet, silent_s=status.silent_s, lease_s=self._scenario.lease_s
-                )
-                for status in statuses
-                if status.record.worker not in out
-            },
+            workers={name: view for name, view in views.items() if name not in out},
+            set_aside={name: view for name, view in views.items() if name in out},
             left_out={s.record.worker: out[s.record.worker] for s in statuses if s.record.worker in out},
             suspects=suspects(statuses, health, self.now),
             is_filling=self.arrivals.is_filling,
