@@ -293,6 +293,10 @@ class Task:
             # That it came to nothing is what there was to find out.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
+        if self.key.kind == "audit" and failure.kind is FailureKind.OUT_OF_MEMORY:
+            # Nothing waits for it: no second worker is to die of it.
+            self.failures, self.state = self.failures + 1, TaskState.FAILED
+            return
         if failure.kind is FailureKind.OUT_OF_MEMORY and self.key.kind != "search":
             # Since the first one it is given workers for itself.
             before, is_alone = self.lacks, bool(self.exhausted)
