@@ -3,7 +3,8 @@ remembered; belongs to the loop, not thread-safe.
 
 Nobody uses it: no run is open, but for those that are paused. After a while all but the fewest are given back; their
 volumes stay, so nothing is made anew when they return. A run that is open has as many come back as there were before.
-A number that a person has chosen holds for an hour, as everywhere; where that was none, a run is the newer wish.
+A number that a person has chosen holds for an hour, as everywhere; where that was none, it holds until a run is
+requested or resumed after that: this is the newer wish then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from controller.brain.policy import HOLD_S
+from controller.brain.use import Use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +59,10 @@ class Rest:
         now: float,
         *,
         size: int,
-        is_used: bool,
+        use: Use,
         is_awaited: bool = False,
         chosen_at: float = -math.inf,
+        emptied_at: float = -math.inf,
         bounds: tuple[int, int] | None = None,
         stalled: tuple[int, str] | None = None,
     ) -> Wish | None:
@@ -68,18 +71,21 @@ class Rest:
         Args:
             now: seconds.
             size: workers that are wanted, as the cluster manager has it.
-            is_used: whether a run is open that is not paused.
+            use: what runs want.
             is_awaited: whether some of them are on their way.
             chosen_at: when a person chose the number; minus infinity: nobody did.
+            emptied_at: when a person chose that there are none; minus infinity: nobody did.
             bounds: fewest and most workers that the runs ask for.
             stalled: with how many to be content, and why, where the others find no node.
         """
         self._remember(size, is_awaited=is_awaited)
         if not self._rules.is_on:
             return None
-        if not is_used:
+        if not use.is_used:
             return self._idle(now, size, chosen_at)
         self._idle_since = None
+        if not size and use.wished_at <= emptied_at:
+            return None
         if self.before and not self.is_waking(size):
             return self._wake(size, bounds)
         if stalled is not None and now - chosen_at >= HOLD_S and (content := max(stalled[0], 1)) < size:

@@ -32,6 +32,7 @@ from controller.arbiter import RunRef
 from controller.arrivals import Arrivals
 from controller.brain.brain import Brain, Seen
 from controller.brain.rest import Rest
+from controller.brain.use import use_of
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
@@ -251,10 +252,9 @@ class Simulation:
     def _rest_or_wake(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
         """As the loop has it; whether the number of workers has changed."""
         open_runs = [run for core in cores.values() for run in core.open_runs()]
-        used = [run for run in open_runs if run.state is not RunState.PAUSED]
-        is_used = bool(used) or len(self.store.queue()) > len(open_runs)
+        use = use_of((core.state for core in cores.values()), open_runs, len(self.store.queue()))
         size = self._workers.fleet().size
-        wish = self.rest.look(self.now, size=size, is_used=is_used, is_awaited=snapshot.is_awaited)
+        wish = self.rest.look(self.now, size=size, use=use, is_awaited=snapshot.is_awaited)
         self.store.set_troubles(Troubles(before_rest=self.rest.before))
         if wish is None:
             return False

@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import RunFinished, RunRequested, TaskAssigned, TaskStarted
+from cerebro.contract.events import (
+    RunFinished,
+    RunPaused,
+    RunRequested,
+    RunResumed,
+    TaskAssigned,
+    TaskStarted,
+)
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord, WorkerStatus
+from cerebro.contract.runs import FitRequest
 from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import RunState, TaskKey
@@ -19,6 +27,7 @@ from cerebro.state.experiment import fold
 from controller.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
 from controller.brain.policy import HOLD_S
 from controller.brain.rest import Rest, RestRules, Wish
+from controller.brain.use import Use, use_of
 from controller.core import Core
 from controller.membership import Membership
 from controller.orchestrator import Fleet, Pod
@@ -28,6 +37,7 @@ from controller.simulation.scenario import EXPERIMENT, Neighbour, Scenario
 from controller.simulation.store import VirtualStore
 from tests.controller.test_core import own_partition, plan, request
 from tests.controller.test_membership import Manager
+from tests.state.stories import Story
 
 IDLE_S = 60.0
 
@@ -115,9 +125,16 @@ def rest(*, least: int = 0, most: int = 0, before: int = 0) -> Rest:
 
 
 def look(
-    it: Rest, now: float, size: int, *, is_used: bool, chosen_at: float = -math.inf, **known: object
+    it: Rest,
+    now: float,
+    size: int,
+    *,
+    is_used: bool,
+    wished_at: float = math.inf,
+    chosen_at: float = -math.inf,
+    **known: object,
 ) -> Wish | None:
-    return it.look(now, size=size, is_used=is_used, chosen_at=chosen_at, **known)  # type: ignore[arg-type]
+    return it.look(now, size=size, use=Use(is_used, wished_at), chosen_at=chosen_at, **known)  # type: ignore[arg-type]
 
 
 def test_workers_are_given_back_after_a_while_without_a_run() -> None:
@@ -152,6 +169,40 @@ def test_a_person_who_wakes_it_is_not_overruled() -> None:
     assert look(by_hand, 0.0, 3, is_used=True) is None
     assert look(by_hand, 1.0, 0, is_used=False, chosen_at=1.0) is None
     assert look(by_hand, 2.0, 0, is_used=True, chosen_at=1.0) == Wish(3, "a run is requested")
+
+
+def test_a_person_s_none_holds_until_a_newer_run() -> None:
+    """Of those that there were before, none wakes the cluster: its owner has just put it to rest."""
+    it = rest()
+    assert look(it, 0.0, 4, is_used=True) is None
+    for now in (10.0, 2 * HOLD_S):
+        assert look(it, now, 0, is_used=True, chosen_at=10.0, emptied_at=10.0, wished_at=5.0) is None
+    found = look(it, 3 * HOLD_S, 0, is_used=True, chosen_at=10.0, emptied_at=10.0, wished_at=11.0)
+    assert found == Wish(4, "a run is requested")
+
+
+def test_a_run_behind_a_paused_one_uses_nothing() -> None:
+    """Nor one behind that. Once the first goes on, or has ended, they do; the newest of them counts."""
+    story = Story()
+    story.etl()
+    story.fit()
+    behind = FitRequest.model_validate(story.run.request.model_dump())
+    for name in ("fit-2", "fit-3"):
+        story.tell(RunRequested(run=name, request=behind))
+
+    def use(queued: int = 3) -> Use:
+        return use_of([story.state], story.state.going_on(), queued)
+
+    assert use().is_used
+    story.tell(RunPaused(run="fit-1", reason="no workers are wanted"))
+    assert use() == Use(is_used=False, wished_at=-math.inf)
+    assert use(queued=4).is_used  # a run of another experiment, of which nothing is known yet
+    story.tell(RunResumed(run="fit-1"))
+    assert (use().is_used, use().wished_at) == (True, story.time)
+    story.tell(RunRequested(run="fit-4", request=behind))
+    assert use(4).wished_at == story.time
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    assert (use(3).is_used, [run.id for run in use(3).runs]) == (True, ["fit-2"])
 
 
 def test_it_is_content_with_those_that_find_a_node() -> None:
@@ -267,7 +318,7 @@ def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
     """As the loop does."""
     watcher.tend()
     watcher.snapshot(now)
-    watcher.rest(is_used=is_used)
+    watcher.rest(Use(is_used=is_used))
     watcher.tend()
 
 
@@ -316,11 +367,11 @@ def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
     watcher = watched(store, manager, least=0)
     for now in (0.0, HOLD_S):
         watcher.snapshot(now)
-        watcher.rest(is_used=False)
+        watcher.rest(Use(is_used=False))
     assert store.size_request() == SizeRequest(
         workers=0, by="brain", reason=f"no run for {HOLD_S / 60:.0f} min"
     )
-    watcher.rest(is_used=True)
+    watcher.rest(Use(is_used=True))
     watcher.tend()
     assert (store.size_request(), manager.sizes) == (None, [])
 
@@ -342,9 +393,46 @@ def test_a_wish_is_not_repeated_at_every_turn(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(watcher, "ask_for", noted)
     for tenth in range(400):
         watcher.snapshot(tenth / 10)
-        watcher.rest(is_used=True)
+        watcher.rest(Use(is_used=True))
     assert asked == [2, 2]
     assert store.size_request() == SizeRequest(workers=5, by="ann")
+
+
+@pytest.mark.parametrize(("requested", "wakes"), [(15.0, False), (40.0, True)])
+def test_who_has_all_workers_go_is_not_overruled_by_older_runs(requested: float, wakes: bool) -> None:
+    """From the moment at which that was asked for, though pods go later."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
+    watcher = watched(store, manager, least=0)
+    used = Use(is_used=True, wished_at=requested)
+    for now in (0.0, 10.0):
+        watcher.snapshot(now)
+        watcher.rest(used)
+    watcher.snapshot(20.0)
+    store.request_size(SizeRequest(workers=0, by="ann", pause=True))
+    watcher.tend(is_running=True)
+    watcher.snapshot(30.0)
+    watcher.tend()
+    manager.pods = fleet(size=0)
+    for now in (50.0, 60.0):
+        watcher.snapshot(now)
+        watcher.rest(used)
+        watcher.tend()
+    assert manager.sizes == ([0, 2] if wakes else [0])
+
+
+def test_a_person_is_one_also_after_the_cluster_has_rested() -> None:
+    """The number that the brain had asked for once is not its own for ever."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
+    watcher = watched(store, manager, least=0)
+    for now in (0.0, HOLD_S + 1):
+        turn(watcher, now, is_used=False)
+    assert manager.sizes == [0]
+    for now, size in ((HOLD_S + 2, 0), (HOLD_S + 3, 2), (HOLD_S + 4, 0)):
+        manager.pods = fleet(*range(size), size=size)
+        watcher.snapshot(now)
+        watcher.rest(Use(is_used=now > HOLD_S + 2, wished_at=HOLD_S + 2.5))
+    assert watcher.seen().chosen_at == HOLD_S + 4
+    assert store.size_request() is None
 
 
 def test_runs_are_paused_before_their_workers_go() -> None:
@@ -368,7 +456,7 @@ def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.M
     for now in (0.0, STALLED_S, 2 * HOLD_S):
         clock[0] = now
         watcher.snapshot(now)
-        watcher.rest(is_used=True)
+        watcher.rest(Use(is_used=True))
     found = store.size_request()
     assert found is not None
     assert (found.workers, found.reason) == (1, "w-1 had not found a node after 15 min: no node fits: 0/3")

@@ -1,0 +1,57 @@
+"""Whether anybody uses the cluster: runs that are open and could go on if they had workers. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from cerebro.state import ExperimentState, Run, RunState
+
+
+class Use(NamedTuple):
+    """What runs want of the cluster.
+
+    Attributes:
+        is_used: whether one could go on that is not paused.
+        wished_at: when one of these was requested, or last went on, in seconds; infinity: that is not known.
+        runs: those that could go on, as far as they are known.
+    """
+
+    is_used: bool
+    wished_at: float = math.inf
+    runs: tuple[Run, ...] = ()
+
+
+def use_of(
+    states: Iterable[ExperimentState], open_runs: Collection[Run], queued: int, *, is_known: bool = True
+) -> Use:
+    """What is wanted now. A run that waits for another one of its experiment wants nothing beside that: behind one that
+    is paused it would not go on.
+
+    Args:
+        states: of the experiments that are worked on.
+        open_runs: runs of these that wait for no other one.
+        queued: open runs of all experiments.
+        is_known: whether the states are those of now.
+    """
+    runs = tuple(run for run in open_runs if run.state is not RunState.PAUSED)
+    used, waiting, times = {id(run) for run in runs}, 0, [_wished(run) for run in runs]
+    for state in states:
+        going_on = {run.id for run in state.going_on()}
+        behind = [run for run in state.open_runs() if run.id not in going_on]
+        waiting += len(behind)
+        if any(id(state.runs[name]) in used for name in going_on):
+            times += [_wished(run) for run in behind]
+    is_more = not is_known or queued - waiting > len(open_runs)
+    return Use(
+        is_used=bool(runs) or is_more,
+        wished_at=math.inf if is_more else max(times, default=-math.inf),
+        runs=runs,
+    )
+
+
+def _wished(run: Run) -> float:
+    """When somebody wanted it to go on, the last time."""
+    ends = [spans[-1][1] for spans in (run.pauses, run.breaks) if spans]
+    return max([run.requested, *(end for end in ends if end < math.inf)])
