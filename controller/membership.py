@@ -230,7 +230,7 @@ class Membership:
             bounds=bounds,
             stalled=stalled,
         )
-        self._is_used = use.is_used
+        self._is_used = use.is_used or use.is_full
         if wish is None or (wish == self._wished[0] and self._now - self._wished[1] < _AGAIN_S):
             return
         self._wished = wish, self._now

@@ -14,6 +14,7 @@ class Use(NamedTuple):
 
     Attributes:
         is_used: whether one could go on that is not paused.
+        is_full: whether one is paused until there is free space: workers tell how much there is, so one is to stay.
         wished_at: when one of these was requested, or last went on, in seconds; infinity: that is not known.
         runs: those that could go on, as far as they are known.
     """
@@ -21,6 +22,7 @@ class Use(NamedTuple):
     is_used: bool
     wished_at: float = math.inf
     runs: tuple[Run, ...] = ()
+    is_full: bool = False
 
 
 def use_of(
@@ -36,7 +38,8 @@ def use_of(
         is_known: whether the states are those of now.
     """
     runs = tuple(run for run in open_runs if run.state is not RunState.PAUSED)
-    used, waiting, times = {id(run) for run in runs}, 0, [_wished(run) for run in runs]
+    full = [run for run in open_runs if run.state is RunState.PAUSED and run.needs_bytes]
+    used, waiting, times = {id(run) for run in runs}, 0, [_wished(run) for run in (*runs, *full)]
     for state in states:
         going_on = {run.id for run in state.going_on()}
         behind = [run for run in state.open_runs() if run.id not in going_on]
@@ -48,10 +51,11 @@ def use_of(
         is_used=bool(runs) or is_more,
         wished_at=math.inf if is_more else max(times, default=-math.inf),
         runs=runs,
+        is_full=bool(full),
     )
 
 
 def _wished(run: Run) -> float:
-    """When somebody wanted it to go on, the last time."""
-    ends = [spans[-1][1] for spans in (run.pauses, run.breaks) if spans]
-    return max([run.requested, *(end for end in ends if end < math.inf)])
+    """When somebody wanted it to go on, the last time; of one that is paused, since when it waits for that."""
+    times = [time for spans in (run.pauses, run.breaks) for span in spans[-1:] for time in span]
+    return max([run.requested, *(time for time in times if time < math.inf)])

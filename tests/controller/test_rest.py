@@ -205,6 +205,55 @@ def test_a_run_behind_a_paused_one_uses_nothing() -> None:
     assert (use(3).is_used, [run.id for run in use(3).runs]) == (True, ["fit-2"])
 
 
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
+    """Who else would tell that there is space? Once the run goes on, all of them come back."""
+    it = rest(least=least)
+    full = Use(is_used=False, is_full=True)
+    for now in (0.0, 2 * IDLE_S, 2 * IDLE_S + 1):
+        found = it.look(now, size=4, use=full)
+    assert found == Wish(1, "no run for 2 min")
+    for now in (200.0, 1e6):
+        assert it.look(now, size=1, use=full) is None
+    assert it.told(1) == "the cluster rests with 1 of 4 workers; a run wakes it"
+    assert look(it, 1e6, 1, is_used=True) == Wish(4, "a run is requested")
+    assert look(it, 1e6 + 1, 4, is_used=True) is None
+    assert (it.before, it.told(4)) == (0, "")
+
+
+def test_a_run_that_waits_for_space_has_one_worker_come_back() -> None:
+    """Of a cluster that rests; not where a person wanted none since."""
+    it = rest(before=4)
+    full = Use(is_used=False, is_full=True, wished_at=5.0)
+    assert it.look(0.0, size=0, use=full, emptied_at=6.0) is None
+    assert it.look(0.0, size=0, use=full) == Wish(1, "a run waits for free space")
+    assert it.look(1.0, size=1, use=full) is None
+    assert look(it, 2.0, 1, is_used=True) == Wish(4, "a run is requested")
+
+
+def test_those_that_are_not_given_back_yet_are_remembered() -> None:
+    """A cluster manager takes its time; and somebody may choose another number meanwhile."""
+    for sizes, before in (((4, 4, 1), 4), ((4, 3), 0)):
+        it = rest(least=1)
+        look(it, 0.0, 4, is_used=False)
+        assert look(it, IDLE_S, 4, is_used=False) == Wish(1, "no run for 1 min")
+        for size in sizes:
+            look(it, IDLE_S + 1, size, is_used=True)
+        assert it.before == before
+
+
+def test_what_a_run_that_is_paused_for_space_wants() -> None:
+    """It uses nothing, and one worker is to be there since it waits."""
+    story = Story()
+    story.fit()
+    story.tell(RunPaused(run="fit-1", reason="the disk is full", needs_bytes=1000))
+    assert use_of([story.state], story.state.going_on(), 1) == Use(
+        is_used=False, is_full=True, wished_at=story.time
+    )
+    story.tell(RunResumed(run="fit-1"))
+    assert not use_of([story.state], story.state.going_on(), 1).is_full
+
+
 def test_it_is_content_with_those_that_find_a_node() -> None:
     """One stays in any case; what a person has chosen holds."""
     it = rest()
