@@ -93,7 +93,7 @@ class Rest:
                 return Wish(1, "a run waits for free space")
             return self._idle(now, size, chosen_at, least=max(self._rules.least, int(use.is_full)))
         self._idle_since = None
-        if is_shut:
+        if is_shut or not use.is_sure:
             return None
         if self.before and not self.is_waking(size):
             return self._wake(size, bounds)

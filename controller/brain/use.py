@@ -15,6 +15,7 @@ class Use(NamedTuple):
     Attributes:
         is_used: whether one could go on that is not paused.
         is_full: whether one is paused until there is free space: workers tell how much there is, so one is to stay.
+        is_sure: whether that is so; else it may turn out that nobody does.
         wished_at: when one of these was requested, or last went on, in seconds; infinity: that is not known.
         runs: those that could go on, as far as they are known.
     """
@@ -23,6 +24,7 @@ class Use(NamedTuple):
     wished_at: float = math.inf
     runs: tuple[Run, ...] = ()
     is_full: bool = False
+    is_sure: bool = True
 
 
 def use_of(
@@ -52,6 +54,7 @@ def use_of(
         wished_at=math.inf if is_more else max(times, default=-math.inf),
         runs=runs,
         is_full=bool(full),
+        is_sure=bool(runs) or is_known,
     )
 
 

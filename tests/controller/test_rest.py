@@ -254,6 +254,21 @@ def test_what_a_run_that_is_paused_for_space_wants() -> None:
     assert not use_of([story.state], story.state.going_on(), 1).is_full
 
 
+def test_while_logs_are_read_nothing_is_woken_and_nothing_rests() -> None:
+    """A controller that has just taken over does not know yet that all runs are paused."""
+    story = Story()
+    story.fit()
+    story.tell(RunPaused(run="fit-1", reason="no workers are wanted"))
+    unknown = use_of([], [], 1, is_known=False)
+    assert rest(before=4).look(0.0, size=0, use=unknown) is None
+    it = rest()
+    for now in (0.0, 2 * IDLE_S):
+        assert it.look(now, size=4, use=unknown) is None
+    story.tell(RunResumed(run="fit-1"))
+    known = use_of([story.state], story.state.going_on(), 2, is_known=False)
+    assert rest(before=4).look(0.0, size=0, use=known) == Wish(4, "a run is requested")
+
+
 def test_it_is_content_with_those_that_find_a_node() -> None:
     """One stays in any case; what a person has chosen holds."""
     it = rest()
