@@ -37,6 +37,7 @@ class AssignmentDraft:
     Attributes:
         alive: workers that can be given tasks.
         places: what they have, and are given now.
+        views: workers as they are now, by name.
         fitted: what `ETLSpec.fit` returned for the run's data set, if anything.
         barred: names of those that are given nothing more: they have a task that must be alone, or are kept free for
             one.
@@ -51,6 +52,7 @@ class AssignmentDraft:
         snapshot: ClusterSnapshot,
     ) -> None:
         self._record, self._state, self.run = record, state, run
+        self.views = snapshot.workers
         self.alive = [w for w in state.workers.values() if w.is_alive]
         self.places = Places(self.alive)
         self.barred = memory_retries.barred(state, run, fit, self.places, snapshot)

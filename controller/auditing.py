@@ -4,6 +4,8 @@ A redo takes a device that nobody else wants now. One that has waited for long g
 that is never idle would find out at the end what a worker has done since the beginning. As redos are a small share of
 the units, they cost no more than that share. No unit is queued behind one.
 
+No worker is given one that has less memory than the unit was seen to take: nothing else is to suffer from an audit.
+
 The end of a run waits for redos that are under way, and for a third opinion while those who can give it check their
 machines. What nobody has the time for then is not done.
 """
@@ -16,8 +18,11 @@ from typing import Protocol
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState, Run, RunState, TaskKey, Worker
 from cerebro.state.audits import Audit, AuditState, is_exact, may_redo
+from cerebro.state.memory import has_room
 from controller import tasks
 from controller.assignment_draft import AssignmentDraft
+from controller.cluster_snapshot import WorkerView
+from controller.memory_needs import Views, limit_of
 
 
 class Give(Protocol):
@@ -76,10 +81,10 @@ def is_pointless(run: Run, key: TaskKey) -> bool:
     return key.kind == "audit" and (run.audits.of(key) is None or run.audits.is_hopeless)
 
 
-def is_awaited(state: ExperimentState, run: Run, suspects: Collection[str]) -> bool:
+def is_awaited(state: ExperimentState, run: Run, suspects: Collection[str], views: Views) -> bool:
     """Whether a third opinion waits for a worker that checks its machine, which takes a minute at most."""
     return any(
-        _may(state.workers[name], run, audit)
+        _may(state.workers[name], run, audit, views)
         for audit in run.audits.due()
         if audit.state is AuditState.DIFFERS
         for name in suspects
@@ -100,7 +105,7 @@ def _worker_for(
     able = [
         worker
         for worker in draft.alive
-        if _may(worker, run, audit)
+        if _may(worker, run, audit, draft.views)
         and worker.name not in draft.barred
         and (among is None or worker.name in among)
         and not _is_auditing(worker, draft)
@@ -109,14 +114,26 @@ def _worker_for(
     return min(able, key=lambda w: (w.name in shunned, not is_exact(audit, w), w.name), default=None)
 
 
-def _may(worker: Worker, run: Run, audit: Audit) -> bool:
+def _may(worker: Worker, run: Run, audit: Audit, views: Views) -> bool:
     """Whether a worker can give the next opinion, now or later."""
     assert run.plan is not None
     return (
         may_redo(worker, run.plan.dataset, audit.visit.partition)
         and worker.name not in audit.seen_by
         and (is_exact(audit, worker) or not (audit.redos and audit.redos[0].is_exact))
+        and _has_room(audit, views.get(worker.name))
     )
+
+
+def _has_room(audit: Audit, view: WorkerView | None) -> bool:
+    """Whether a worker has the memory that the unit was seen to take, as far as both are known."""
+    if view is None:
+        return True
+    limits = (
+        (limit_of(view, "host"), audit.visit.peak_bytes),
+        (limit_of(view, "device"), audit.visit.peak_gpu_bytes),
+    )
+    return all(limit is None or has_room(limit, peak) for limit, peak in limits)
 
 
 def _is_auditing(worker: Worker, draft: AssignmentDraft) -> bool:

@@ -77,12 +77,14 @@ class Growth:
 
     Attributes:
         most_bytes: that one may be given; 0: all stay as they are.
-        workers: that may have more than they have.
+        workers: that may have more than they have, or may once they are back.
+        is_known: whether the cluster manager is heard; while it is not, any worker may be one that can have more.
         problem: why another one may not; for people.
     """
 
     most_bytes: int = 0
     workers: frozenset[str] = frozenset()
+    is_known: bool = True
     problem: str = ""
 
 
@@ -95,6 +97,8 @@ class ClusterSnapshot:
     or `left_out`."""
     left_out: Mapping[str, Exit] = field(default_factory=dict)
     """Workers that are registered but given nothing, and why: what they hold counts for nobody."""
+    set_aside: Mapping[str, WorkerView] = field(default_factory=dict)
+    """The same as they registered and reported: a person may release them."""
     suspects: frozenset[str] = frozenset()
     """Those of `workers` that are given nothing new, for their machine is being checked."""
     now: float = 0.0

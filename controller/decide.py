@@ -126,7 +126,7 @@ def _go_on(
     """The steps of a run that is neither to be stopped nor to fail."""
     if run.is_complete():
         redos = _redos(record, state, run, snapshot, fit)
-        is_awaited = not redos and auditing.is_awaited(state, run, snapshot.suspects)
+        is_awaited = not redos and auditing.is_awaited(state, run, snapshot.suspects, snapshot.workers)
         return redos or ([] if is_awaited else [_finished(run)])
     if search is not None and run.state is RunState.RUNNING and (decided := search.steps(run)):
         return [_note(event) for event in decided]

@@ -221,7 +221,7 @@ def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]
 
     Args:
         retried: model -> when the controller has retried it last. What had attempts by then and is given up once more
-            is no fault of these workers alone: a task is retried once.
+            is no fault of these workers alone: a task is retried once. One that a failure rule gave up is not.
     """
     if not run.models or ModelState.FAILED not in {model.state for model in run.models.values()}:
         return []
@@ -236,7 +236,8 @@ def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]
         ):
             continue
         first, last = task.attempts[0], task.attempts[-1]
-        is_again = first.assigned <= retried.get(model.id, -1.0)
+        is_ruled_out = task.failure is not None and task.failure.is_final
+        is_again = is_ruled_out or first.assigned <= retried.get(model.id, -1.0)
         if last.has_failed and last.worker in workers and not is_again and model.id not in found:
             found.append(model.id)
     return found

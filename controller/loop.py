@@ -30,6 +30,7 @@ from controller.advisor import Advisor, Helper, without_plan
 from controller.arbiter import RunRef
 from controller.brain.brain import Brain
 from controller.brain.rest import RestRules
+from controller.brain.use import use_of
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 from controller.decide import Step
@@ -324,12 +325,14 @@ class Controller:
                 pause = api.Note(event=RunPaused(run=run.id, reason=_NO_WORKERS))
                 self._isolation.attempt(core.state.name, partial(self._perform, core, [pause]), False)
             return
-        open_runs = [*self._experiments.open_runs()]
-        used = [run for _, run in open_runs if run.state is not RunState.PAUSED]
-        is_used = bool(used) or not is_known or (self._queued or 0) > len(open_runs)
-        bounds = [found for run in used if run.kind == "fit" and (found := goal_of(run).workers) is not None]
+        states = [core.state for core in self._experiments.ready().values()]
+        open_runs = [run for _, run in self._experiments.open_runs()]
+        use = use_of(states, open_runs, self._queued or 0, is_known=is_known)
+        bounds = [
+            found for run in use.runs if run.kind == "fit" and (found := goal_of(run).workers) is not None
+        ]
         least, most = max((b[0] for b in bounds), default=1), max((b[1] for b in bounds), default=1000)
-        self._membership.rest(is_used=is_used, bounds=(least, max(least, most)))
+        self._membership.rest(use, bounds=(least, max(least, most)))
 
     def _tend_machines(self, overviews: Iterable[Overview]) -> bool:
         """Do what is to be done about broken machines; whether anything was."""

@@ -18,6 +18,7 @@ from cerebro.runtime.kvs import KvsClient
 from controller.arrivals import Arrivals
 from controller.brain.brain import Seen
 from controller.brain.rest import Rest, RestRules, Wish
+from controller.brain.use import Use
 from controller.cluster_snapshot import ClusterSnapshot, are_coming, trained_on, worker_view
 from controller.health import left_out, suspects
 from controller.memory_limits import MemoryLimits
@@ -83,7 +84,10 @@ class Membership:
         self._chosen_at, self._changed_at = -math.inf, -math.inf
         """When a person, and when the brain, changed that."""
         self._own: int | None = None
-        """What the brain asked for last."""
+        """What the brain asked for last, unless somebody else has changed it since."""
+        self._emptying_since: float | None = None
+        self._emptied_at = -math.inf
+        """Since when a person wants none, as asked for, and when that is so."""
 
     def take_over(self) -> None:
         """The leadership is new: somebody else may have told other things meanwhile, and a person chosen a size."""
@@ -124,19 +128,20 @@ class Membership:
         self._arrivals.see(self._workers, fleet, time.monotonic(), is_waking=is_waking)
         reachable_s = time.monotonic() - self._reachable_since
         devices, out = trained_on(self._workers), left_out(self._workers, self._health)
+        views = {
+            status.record.worker: worker_view(
+                status,
+                fleet,
+                silent_s=min(status.silent_s, reachable_s),
+                lease_s=self._lease_s,
+                devices=devices,
+            )
+            for status in self._workers
+        }
         return ClusterSnapshot(
             now=now,
-            workers={
-                status.record.worker: worker_view(
-                    status,
-                    fleet,
-                    silent_s=min(status.silent_s, reachable_s),
-                    lease_s=self._lease_s,
-                    devices=devices,
-                )
-                for status in self._workers
-                if status.record.worker not in out
-            },
+            workers={name: view for name, view in views.items() if name not in out},
+            set_aside={name: view for name, view in views.items() if name in out},
             left_out={s.record.worker: out[s.record.worker] for s in self._workers if s.record.worker in out},
             suspects=suspects(self._workers, self._health, now),
             is_filling=self._arrivals.is_filling,
@@ -159,8 +164,14 @@ class Membership:
         over, who chose the present one: it cannot know."""
         if fleet is None or fleet.size == self._size:
             return
+        self._emptied_at = -math.inf
         if fleet.size != self._own:
             self._chosen_at = self._now
+            is_known = self._size is not None and self._size > 0
+            if not fleet.size and is_known:
+                self._emptied_at = self._now if self._emptying_since is None else self._emptying_since
+            self._own = None
+        self._emptying_since = None
         if self._fell is not None and self._fell[0] == self._size:
             self._fell = None
         self._size = fleet.size
@@ -194,12 +205,12 @@ class Membership:
             for record in here
         )
 
-    def rest(self, *, is_used: bool, bounds: tuple[int, int] | None = None) -> None:
+    def rest(self, use: Use, *, bounds: tuple[int, int] | None = None) -> None:
         """Give workers back while nobody uses the cluster, have them come again when somebody does, and be content with
         those that find a node.
 
         Args:
-            is_used: whether a run is open that is not paused.
+            use: what runs want of it.
             bounds: fewest and most workers that the runs ask for.
 
         Raises:
@@ -212,13 +223,14 @@ class Membership:
         wish = self._rest.look(
             self._now,
             size=fleet.size,
-            is_used=is_used,
+            use=use,
             is_awaited=self._arrivals.is_awaited,
             chosen_at=self._chosen_at,
+            emptied_at=self._emptied_at,
             bounds=bounds,
             stalled=stalled,
         )
-        self._is_used = is_used
+        self._is_used = use.is_used or use.is_full
         if wish is None or (wish == self._wished[0] and self._now - self._wished[1] < _AGAIN_S):
             return
         self._wished = wish, self._now
@@ -285,6 +297,10 @@ class Membership:
         self._is_pausing = False
         if request is None or request.problem:
             return
+        if request.workers or request.by == BRAIN:
+            self._emptying_since = None
+        elif self._emptying_since is None:
+            self._emptying_since = self._now
         if (
             request.by == BRAIN
             and request.workers < (self._size or 0)
@@ -320,6 +336,7 @@ class Membership:
         except PermanentError as error:
             log.warning("%s workers cannot be had: %s", request.workers, error)
             return str(error)
+        self._own = request.workers if request.by == BRAIN else None
         if request.by != BRAIN:
             self._chosen_at = self._now
         why = f" ({request.reason})" if request.reason else ""

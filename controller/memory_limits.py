@@ -5,14 +5,15 @@ A pod is given twice what it has, up to a bound that whoever runs the cluster ha
 same factor, so that the memory is its own on its node, and its quality of service stays. The worker's next report tells
 that it has it (`controller.cluster_snapshot`). A pod that is refused, or has not got it in time, is not asked for
 again; the unit is given up then as if there were nothing to ask (`controller.memory_needs`). A pod that is made anew
-has what the chart says.
+has what the chart says. Of a worker that is away, or whose pod is being replaced, the next pod may have more: nothing
+is given up for that. Nor is it while the cluster manager is not heard, as when a controller has just begun.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from cerebro.contract.records import PodRef, WorkerStatus
@@ -71,7 +72,7 @@ class MemoryLimits:
         """Pod's uid -> why it gets no more."""
         self._not_before = float("-inf")
 
-    def look(self, statuses: Iterable[WorkerStatus], fleet: Fleet | None) -> Growth:
+    def look(self, statuses: Collection[WorkerStatus], fleet: Fleet | None) -> Growth:
         """Which workers may have more memory than they have.
 
         Args:
@@ -83,16 +84,21 @@ class MemoryLimits:
             self._containers = {s.record.worker: each for s in statuses if (each := _container(s, fleet))}
             for each in self._containers.values():
                 self._see(each, fleet)
-        uids = {each.pod.uid for each in self._containers.values()}
+        uids = {status.record.pod.uid for status in statuses if status.record.pod is not None}
         self._asked = {uid: each for uid, each in self._asked.items() if uid in uids}
         self._refused = {uid: why for uid, why in self._refused.items() if uid in uids}
-        workers = (
-            name
-            for name, each in self._containers.items()
-            if each.has_bytes < self._most and each.pod.uid not in self._refused
-        )
+        workers = frozenset(status.record.worker for status in statuses if self._may_grow(status, fleet))
         problem = next(iter(self._refused.values()), "")
-        return Growth(most_bytes=self._most, workers=frozenset(workers), problem=problem)
+        return Growth(most_bytes=self._most, workers=workers, is_known=fleet is not None, problem=problem)
+
+    def _may_grow(self, status: WorkerStatus, fleet: Fleet | None) -> bool:
+        """Whether a worker may have more memory, now or in the pod that it comes back in."""
+        ref, has_bytes = status.record.pod, memory_of(status)
+        if ref is None or ref.uid in self._refused or "train" not in status.record.kinds:
+            return False
+        pod = fleet.pods.get(ref.name) if fleet is not None else None
+        is_bounded = pod is None or ref.container in pod.memory
+        return is_bounded and has_bytes is not None and has_bytes < self._most
 
     def _see(self, each: _Container, fleet: Fleet) -> None:
         """What has come of what was asked for a pod."""

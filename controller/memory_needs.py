@@ -6,7 +6,9 @@ task is tried there, until the run's attempts are used up.
 
 A task that needs more than any worker has that could do it is given up at once: with the same seed the next attempt
 takes as many bytes. A worker that is away for now counts, because it comes back with the memory that it had. So does
-one whose memory may be raised (`controller.memory_limits`) to what the task needs.
+one whose memory may be raised (`controller.memory_limits`) to what the task needs; while it is not known whether it
+may, nothing is given up that this could help. One that is quarantined counts, too: it is known what it holds and has,
+and a person may release it. So does one that is to hold the partition soon, because it is being made on its volume.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from cerebro.contract.events import TaskGivenUp
+from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.ways import SINGLE, MemoryPlace
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.memory import USABLE, Lack, has_room
@@ -35,7 +38,9 @@ def cramped(run: Run, views: Views) -> dict[TaskKey, frozenset[str]]:
 def hopeless(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> Iterator[TaskGivenUp]:
     """Tasks that no worker has the memory for, or may be given it, to be given up."""
     for task, able in _short_everywhere(state, run, snapshot):
-        if not _growing(run, task, able, snapshot.growth):
+        growth = snapshot.growth
+        is_open = not growth.is_known and _is_enough(run, task, growth)
+        if not (is_open or _growing(run, task, able, growth) or _is_set_aside(run, task, snapshot)):
             reason = _reason(run, task, able, snapshot)
             yield TaskGivenUp(task=str(task.key), attempt=task.attempt, reason=reason)
 
@@ -50,6 +55,23 @@ def to_grow(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> set[
         if here:
             found.add(max(here, key=lambda name: (limit_of(snapshot.workers[name], "host") or 0, name)))
     return found
+
+
+def _is_set_aside(run: Run, task: Task, snapshot: ClusterSnapshot) -> bool:
+    """Whether a worker that is given nothing now could do it once it is released."""
+    views = {name: view for name, view in snapshot.set_aside.items() if _holds(run, view, task.key)}
+    return not _short(run, task, views).issuperset(views)
+
+
+def _holds(run: Run, view: WorkerView, key: TaskKey) -> bool:
+    """Whether a worker of which no log tells any more has what the task reads."""
+    if key.kind not in view.kinds or run.plan is None:
+        return False
+    is_local = key.kind == "train" or (
+        isinstance(run.request, EvaluateRequest) and run.request.split == "train"
+    )
+    held = {(each.dataset, each.partition) for each in view.holdings} if is_local else ()
+    return not is_local or (run.plan.dataset, key.partition) in held
 
 
 def _short_everywhere(
@@ -69,9 +91,13 @@ def _short_everywhere(
 
 def _growing(run: Run, task: Task, able: Iterable[str], growth: Growth) -> list[str]:
     """Those of the workers that may be given what the task needs."""
+    return [name for name in able if name in growth.workers] if _is_enough(run, task, growth) else []
+
+
+def _is_enough(run: Run, task: Task, growth: Growth) -> bool:
+    """Whether the most that a worker may be given is enough."""
     needs = {lack.place: _need(run, task, lack) for lack in task.lacks}
-    is_enough = needs.keys() == {"host"} and has_room(growth.most_bytes, needs["host"])
-    return [name for name in able if name in growth.workers] if is_enough else []
+    return needs.keys() == {"host"} and has_room(growth.most_bytes, needs["host"])
 
 
 def _judged(run: Run) -> Iterator[Task]:
@@ -114,7 +140,21 @@ def _can(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool
         return False
     if key.kind != "train":
         return may_run(state, run, worker, key)
-    return worker.trains and run.plan is not None and (run.plan.dataset, key.partition) in worker.holdings
+    if not worker.trains or run.plan is None:
+        return False
+    return (run.plan.dataset, key.partition) in worker.holdings or worker.volume in _coming(state, run, key)
+
+
+def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
+    """Volumes on which the partition of a unit is being made."""
+    assert run.plan is not None
+    return {
+        state.workers[task.attempts[-1].worker].volume
+        for each in state.open_runs()
+        if each.plan is not None and each.plan.dataset == run.plan.dataset
+        for task in each.open.values()
+        if (task.key.kind, task.key.split, task.key.partition) == ("etl", "train", key.partition)
+    }
 
 
 def _has_other_way(run: Run, task: Task) -> bool:

@@ -269,7 +269,7 @@ def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str
     elif task.key.kind == "train" and model is not None and run.fit_request.audit and run.plan is not None:
         audits.see_commit(
             run.audits,
-            task.key,
+            task,
             model,
             seed=run.fit_request.seed,
             share=run.fit_request.audit,

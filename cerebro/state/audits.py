@@ -19,6 +19,7 @@ from cerebro.contract.records import COMPUTES, Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model
+from cerebro.state.tasks import Task
 from cerebro.state.visits import Visit
 from cerebro.state.workers import Ended, Worker
 
@@ -183,7 +184,7 @@ def is_drawn(seed: int, unit: TaskKey, share: float) -> bool:
 
 def see_commit(
     audits: Audits,
-    unit: TaskKey,
+    task: Task,
     model: Model,
     *,
     seed: int,
@@ -197,10 +198,12 @@ def see_commit(
     Args:
         committed: units of the run, this one among them.
     """
+    unit = task.key
     if not share or str(unit) in audits.known or audits.is_hopeless or not is_drawn(seed, unit, share):
         return
     visit, number = model.visits[-1], len(model.visits) - 1
-    if why := _unfit(audits, model, visit, dataset, workers):
+    why = "ran out of memory before it was trained" if task.exhausted else ""
+    if why := why or _unfit(audits, model, visit, dataset, workers):
         audits.unaudited[why] = audits.unaudited.get(why, 0) + 1
         return
     audits.draw(

@@ -285,12 +285,23 @@ class Task:
             self.failure = failure.model_copy(update={"message": message})
 
     def _fail(self, failure: Failure, max_attempts: int, *, is_worth_another: bool = False) -> None:
+        self._count(failure, max_attempts, is_worth_another=is_worth_another)
+        if failure.is_final and failure.kind not in UNCOUNTED:
+            self.state = TaskState.FAILED  # of whatever kind, and wherever there is more memory
+
+    def _count(self, failure: Failure, max_attempts: int, *, is_worth_another: bool) -> None:
+        """What was learned by an attempt that failed, and whether another one is worth it but for failure rules that
+        want none."""
         self.failure = failure
         if failure.kind is FailureKind.DEVICE:
             self._fail_of_device(failure)
             return
         if self.key.kind in MEASURING and failure.kind not in UNCOUNTED:
             # That it came to nothing is what there was to find out.
+            self.failures, self.state = self.failures + 1, TaskState.FAILED
+            return
+        if self.key.kind == "audit" and failure.kind is FailureKind.OUT_OF_MEMORY:
+            # Nothing waits for it: no second worker is to die of it.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
         if failure.kind is FailureKind.OUT_OF_MEMORY and self.key.kind != "search":
@@ -316,7 +327,7 @@ class Task:
         self.hangs += failure.is_idle
         is_first_hang = failure.is_idle and self.hangs == 1
         is_retryable = failure.kind in RETRYABLE or is_worth_another or is_first_hang or is_for_elsewhere
-        another = is_retryable and not failure.is_final and self.failures < max_attempts
+        another = is_retryable and self.failures < max_attempts
         self.state = TaskState.PENDING if another else TaskState.FAILED
 
     def give_up(self, failure: Failure) -> None:

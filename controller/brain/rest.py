@@ -2,8 +2,10 @@
 remembered; belongs to the loop, not thread-safe.
 
 Nobody uses it: no run is open, but for those that are paused. After a while all but the fewest are given back; their
-volumes stay, so nothing is made anew when they return. A run that is open has as many come back as there were before.
-A number that a person has chosen holds for an hour, as everywhere; where that was none, a run is the newer wish.
+volumes stay, so nothing is made anew when they return. While a run is paused for a full disk one worker stays, or comes
+back, to tell when there is space again. A run that is open has as many come back as there were before.
+A number that a person has chosen holds for an hour, as everywhere; where that was none, it holds until a run is
+requested or resumed after that: this is the newer wish then.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from controller.brain.policy import HOLD_S
+from controller.brain.use import Use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +54,20 @@ class Rest:
         self._idle_since: float | None = None
         self._last = 0
         """The newest number of workers that was wanted, other than none."""
+        self._kept = 0
+        """Workers that stayed, or came back, for a run that is paused for a full disk, while the cluster rests."""
+        self._is_down = True
+        """Whether those that were given back are wanted no more by the cluster manager either."""
 
     def look(
         self,
         now: float,
         *,
         size: int,
-        is_used: bool,
+        use: Use,
         is_awaited: bool = False,
         chosen_at: float = -math.inf,
+        emptied_at: float = -math.inf,
         bounds: tuple[int, int] | None = None,
         stalled: tuple[int, str] | None = None,
     ) -> Wish | None:
@@ -68,18 +76,25 @@ class Rest:
         Args:
             now: seconds.
             size: workers that are wanted, as the cluster manager has it.
-            is_used: whether a run is open that is not paused.
+            use: what runs want.
             is_awaited: whether some of them are on their way.
             chosen_at: when a person chose the number; minus infinity: nobody did.
+            emptied_at: when a person chose that there are none; minus infinity: nobody did.
             bounds: fewest and most workers that the runs ask for.
             stalled: with how many to be content, and why, where the others find no node.
         """
+        self._kept = 1 if use.is_full else self._kept
         self._remember(size, is_awaited=is_awaited)
         if not self._rules.is_on:
             return None
-        if not is_used:
-            return self._idle(now, size, chosen_at)
+        is_shut = not size and use.wished_at <= emptied_at
+        if not use.is_used:
+            if use.is_full and not size and not is_shut:
+                return Wish(1, "a run waits for free space")
+            return self._idle(now, size, chosen_at, least=max(self._rules.least, int(use.is_full)))
         self._idle_since = None
+        if is_shut or not use.is_sure:
+            return None
         if self.before and not self.is_waking(size):
             return self._wake(size, bounds)
         if stalled is not None and now - chosen_at >= HOLD_S and (content := max(stalled[0], 1)) < size:
@@ -88,24 +103,29 @@ class Rest:
 
     def is_waking(self, size: int) -> bool:
         """Whether workers that were given back are wanted again, and are not all there."""
-        return self.before > 0 and size not in (0, self._rules.least)
+        return self.before > 0 and self._is_down and not self._is_resting(size)
+
+    def _is_resting(self, size: int) -> bool:
+        return size == 0 or (size < self.before and size in (self._rules.least, self._kept))
 
     def _remember(self, size: int, *, is_awaited: bool) -> None:
         """What came of it, by whomever."""
-        if self.is_waking(size) and not is_awaited:
-            self.before = 0
+        is_another = not self._is_down and size != self.before  # somebody chose it meanwhile
+        self._is_down |= self._is_resting(size)
+        if (self.is_waking(size) or (is_another and not self._is_down)) and not is_awaited:
+            self.before, self._kept, self._is_down = 0, 0, True
         if not size and not self.before:
             self.before = self._last  # by whomever: a run wakes it
         self._last = size or self._last
 
-    def _idle(self, now: float, size: int, chosen_at: float) -> Wish | None:
+    def _idle(self, now: float, size: int, chosen_at: float, *, least: int) -> Wish | None:
         if self._idle_since is None:
             self._idle_since = now
         idle_s = now - self._idle_since
-        if size <= self._rules.least or idle_s < self._rules.idle_s or now - chosen_at < HOLD_S:
+        if size <= least or idle_s < self._rules.idle_s or now - chosen_at < HOLD_S:
             return None
-        self.before = size
-        return Wish(self._rules.least, f"no run for {idle_s / 60:.0f} min")
+        self.before, self._is_down = size, False
+        return Wish(least, f"no run for {idle_s / 60:.0f} min")
 
     def _wake(self, size: int, bounds: tuple[int, int] | None) -> Wish | None:
         wanted = self.before

@@ -32,6 +32,7 @@ from controller.arbiter import RunRef
 from controller.arrivals import Arrivals
 from controller.brain.brain import Brain, Seen
 from controller.brain.rest import Rest
+from controller.brain.use import use_of
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
@@ -251,10 +252,9 @@ class Simulation:
     def _rest_or_wake(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
         """As the loop has it; whether the number of workers has changed."""
         open_runs = [run for core in cores.values() for run in core.open_runs()]
-        used = [run for run in open_runs if run.state is not RunState.PAUSED]
-        is_used = bool(used) or len(self.store.queue()) > len(open_runs)
+        use = use_of((core.state for core in cores.values()), open_runs, len(self.store.queue()))
         size = self._workers.fleet().size
-        wish = self.rest.look(self.now, size=size, is_used=is_used, is_awaited=snapshot.is_awaited)
+        wish = self.rest.look(self.now, size=size, use=use, is_awaited=snapshot.is_awaited)
         self.store.set_troubles(Troubles(before_rest=self.rest.before))
         if wish is None:
             return False
@@ -379,15 +379,16 @@ class Simulation:
         is_waking = fleet is not None and self.rest.is_waking(fleet.size)
         self.arrivals.see(statuses, fleet, self.now, is_waking=is_waking)
         out = left_out(statuses, health)
+        views = {
+            status.record.worker: worker_view(
+                status, fleet, silent_s=status.silent_s, lease_s=self._scenario.lease_s
+            )
+            for status in statuses
+        }
         return ClusterSnapshot(
             now=self.now,
-            workers={
-                status.record.worker: worker_view(
-                    status, fleet, silent_s=status.silent_s, lease_s=self._scenario.lease_s
-                )
-                for status in statuses
-                if status.record.worker not in out
-            },
+            workers={name: view for name, view in views.items() if name not in out},
+            set_aside={name: view for name, view in views.items() if name in out},
             left_out={s.record.worker: out[s.record.worker] for s in statuses if s.record.worker in out},
             suspects=suspects(statuses, health, self.now),
             is_filling=self.arrivals.is_filling,

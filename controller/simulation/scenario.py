@@ -91,6 +91,8 @@ class Scenario:
     """(task, attempt, worker) -> what training leaves: texts that are equal where the states are, to the bit."""
     metrics: Callable[[TaskBody], Mapping[str, float]] = lambda body: {"loss": 1.0}
     """What the function of a unit or a validation returns."""
+    peak_bytes: Callable[[TaskBody], int] = lambda body: 0
+    """The most memory that a task was seen to take; 0: not known."""
     outages: Sequence[WorkerOutage] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     removals: Mapping[str, float] = field(default_factory=dict)

@@ -488,6 +488,7 @@ class VirtualWorkers:
             timings=timings,
             curve=curve,
             cores=1 if isinstance(body, TrainTask) else 0,
+            peak_bytes=self._scenario.peak_bytes(body),
             audit=self._audited(body, item.attempt, worker) if isinstance(body, AuditTask) else None,
         )
 

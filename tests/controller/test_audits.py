@@ -3,6 +3,7 @@ wrongly, and disturb nothing."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from cerebro.state.experiment import fold
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
+
+GIB = 1 << 30
 
 
 def everywhere(workers: int, partitions: int = 3) -> dict[str, list[int]]:
@@ -181,6 +184,43 @@ def test_a_redo_that_fails_harms_nobody() -> None:
         assert run.state is RunState.FINISHED
         assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
         assert {told(audit) for audit in run.audits.known.values()} == {"could not be done again: injected"}
+
+
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_measured: bool) -> None:
+    """Two of four workers are too small for m00. Where it is known what its units take, or that one ran out of memory
+    before, no redo ends so; where nothing is known of a unit, at most one does."""
+    memory = {"worker-0": 4.0, "worker-1": 16.0, "worker-2": 4.0, "worker-3": 16.0}
+
+    def needs(body: TaskBody) -> float:
+        return 9.0 if getattr(body, "model", "") == "m00" else 1.0
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        limit = memory[worker]
+        if not isinstance(body, TrainTask | AuditTask) or needs(body) <= limit:
+            return None
+        return Failure(
+            kind=FailureKind.OUT_OF_MEMORY, message="killed", place="host", limit_bytes=int(limit * GIB)
+        )
+
+    simulation = simulate(
+        Scenario(
+            holdings=everywhere(4, 2),
+            outcome=outcome,
+            memory={name: int(each * GIB) for name, each in memory.items()},
+            peak_bytes=lambda body: int(needs(body) * GIB) if is_measured else 0,
+        ),
+        partitions=2,
+        epochs=3,
+    )
+    killed = [e.task for e in simulation.log if isinstance(e, TaskFailed)]
+    redone = [TaskKey.parse(task)._replace(kind="train", redo=None) for task in killed if "/audit/" in task]
+    assert len({*redone}) == len(redone)
+    assert not is_measured or not redone
+    assert not {str(key) for key in redone} & {*killed}
+    assert fitted(simulation).state is RunState.FINISHED
+    assert {e.worker for e in redos(simulation) if "/m00/" in e.task} <= {"worker-1", "worker-3"}
+    assert any("/m00/" in e.task for e in redos(simulation)) or not is_measured
 
 
 def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:

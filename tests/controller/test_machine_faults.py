@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cerebro.contract.failure_rules import MatchedRule
 from cerebro.contract.health import (
     CheckRequest,
     CheckResult,
@@ -148,3 +149,12 @@ def test_the_controller_retries_a_task_once() -> None:
     assert given_up_at({"worker-0"}, run_of(task), {}) == ["m0"]
     assert given_up_at({"worker-0"}, run_of(task), {"m0": 7.0}) == []
     assert given_up_at({"worker-1"}, run_of(task), {}) == []
+
+
+def test_the_controller_retries_nothing_that_a_rule_gave_up() -> None:
+    """The rule wants no other attempt, whoever is quarantined since."""
+    task = attempts(*[("worker-0", "ecc")] * 5)
+    assert task.failure is not None
+    rule = MatchedRule(name="a rule", action="no_retry")
+    task.failure = task.failure.model_copy(update={"rule": rule})
+    assert given_up_at({"worker-0"}, run_of(task), {}) == []

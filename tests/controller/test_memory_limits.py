@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +14,15 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.errors import ClusterError, RetryableError
 from cerebro.state import ModelState
 from cerebro.state.experiment import fold
+from controller.cluster_snapshot import ClusterSnapshot, Growth, WorkerView
 from controller.memory_limits import WAIT_S, MemoryLimits
-from controller.orchestrator import Fleet, Memory, Pod
+from controller.memory_needs import hopeless
+from controller.orchestrator import Exit, Fleet, Memory, Pod
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, plan, request
 from tests.controller.test_memory_needs import everywhere, failures, of_memory
+from tests.state.test_memory import story_of
 
 GIB = 1 << 30
 
@@ -194,12 +198,58 @@ def _unbounded(pod: Pod) -> dict[str, Pod]:
     return {"w-0": Pod(uid=pod.uid)}
 
 
-@pytest.mark.parametrize("pods", [_gone, _anew, _unbounded])
-def test_only_a_pod_that_is_there_and_has_a_limit_may_have_more(
-    limits: MemoryLimits, manager: Manager, pods: Callable[[Pod], dict[str, Pod]]
+def _leaving(pod: Pod) -> dict[str, Pod]:
+    return {"w-0": replace(pod, leaving=Exit(reason="its node is drained", kind=FailureKind.PREEMPTED))}
+
+
+def _dead(pod: Pod) -> dict[str, Pod]:
+    return {"w-0": replace(pod, dead=Exit(reason="evicted", kind=FailureKind.PREEMPTED))}
+
+
+@pytest.mark.parametrize(
+    ("pods", "may_grow"), [(_gone, True), (_anew, True), (_leaving, True), (_dead, True), (_unbounded, False)]
+)
+def test_only_a_pod_that_is_there_and_has_a_limit_is_asked_for(
+    limits: MemoryLimits, manager: Manager, pods: Callable[[Pod], dict[str, Pod]], may_grow: bool
 ) -> None:
-    """What was registered may be about another one."""
+    """What was registered may be about another one. A worker that is on its way back counts nevertheless: it may have
+    more then."""
     statuses, fleet = looks()
     growth = limits.look(statuses, Fleet(pods=pods(fleet.pods["w-0"]), size=1))
     limits.grow({"w-0"})
-    assert (growth.workers, manager.asked) == (frozenset(), [])
+    assert (growth.workers, manager.asked) == (frozenset({"w-0"} if may_grow else ()), [])
+
+
+def test_a_refusal_holds_while_its_pod_goes(
+    limits: MemoryLimits, manager: Manager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was refused is not hoped for again before a new pod has registered."""
+    manager.error = ClusterError("no such thing")
+    limits.look(*looks())
+    limits.grow({"w-0"})
+    statuses, fleet = looks()
+    assert limits.look(statuses, Fleet(pods={}, size=1)).workers == frozenset()
+    assert limits.look(statuses, None).workers == frozenset()
+    assert limits.look(statuses, fleet).workers == frozenset()
+    assert limits.look(*looks(uid="2")).workers == {"w-0"}
+
+
+def hopeless_on(growth: Growth) -> list[str]:
+    """Reasons for which a unit is given up that found 8 GiB too little on the two workers that there are."""
+    story = story_of(8 * GIB, 8 * GIB)
+    named: Any = {"weight": 1.0, "kinds": ("train",), "holdings": ()}
+    views = {f"worker-{n}": WorkerView(incarnation="a", memory_bytes=8 * GIB, **named) for n in (0, 1)}
+    snapshot = ClusterSnapshot(workers=views, now=story.time, named={*views}, growth=growth)
+    return [event.reason for event in hopeless(story.state, story.run, snapshot)]
+
+
+@pytest.mark.parametrize("most", [64, 10])
+def test_while_the_cluster_manager_is_not_heard_nothing_is_given_up_that_it_could_help(
+    manager: Manager, most: int
+) -> None:
+    """A controller that has just begun does not know yet who may have more. What the bound is too little for is given
+    up all the same."""
+    unheard = MemoryLimits(manager, most * GIB).look((), None)
+    assert bool(hopeless_on(unheard)) == (most == 10)
+    heard = MemoryLimits(manager, most * GIB).look((), Fleet(pods={}, size=0))
+    assert hopeless_on(heard)

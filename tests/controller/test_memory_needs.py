@@ -14,6 +14,7 @@ from cerebro.contract import api
 from cerebro.contract.events import TaskAssigned, TaskFailed, TaskGivenUp, WorkerRemoved
 from cerebro.contract.records import (
     ExperimentRecord,
+    Holding,
     Locator,
     Locators,
     PodRef,
@@ -23,15 +24,16 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
-from cerebro.state import ModelState, RunState
+from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView, worker_view
 from controller.core import Core
+from controller.memory_needs import hopeless
 from controller.orchestrator import Exit
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
-from tests.state.stories import Story, unit
+from tests.state.stories import DATASET, Story, unit
 
 GIB = 1 << 30
 
@@ -298,3 +300,58 @@ def test_what_a_worker_has_for_itself_is_the_limit_of_its_container_as_it_is_now
         WorkerStatus(record=record, silent_s=0.0, usage=told), None, silent_s=0.0, lease_s=10.0
     )
     assert view.memory_bytes == expected
+
+
+def reasons(
+    limits: Mapping[str, int], aside: Mapping[str, int | None], *, holds: bool = True, making: bool = False
+) -> list[str]:
+    """Why a unit is given up that found 8 GiB too little: workers that are there, and quarantined ones, of so many GiB.
+    `making`: the partition is being made on worker-2."""
+    story = Story(workers=3)
+    story.etl()
+    story.fit(models=1)
+    key = unit(1, 0)
+    for worker in story.state.workers.values():
+        worker.holdings = {(DATASET, 0)} if worker.name == "worker-0" else set()
+    for attempt in (1, 2):
+        story.start(key, 0)
+        failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8 * GIB)
+        story.tell(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
+    if making:
+        story.state.workers["worker-2"].kinds |= {"etl"}
+        story.start(TaskKey(run="fit-1", kind="etl", split="train", partition=0), 2)
+    held = (Holding(dataset=DATASET, partition=0),) if holds else ()
+    named: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",)}
+    snapshot = ClusterSnapshot(
+        workers={
+            name: WorkerView(memory_bytes=each * GIB, holdings=(), **named) for name, each in limits.items()
+        },
+        set_aside={
+            name: WorkerView(memory_bytes=each and each * GIB, holdings=held, **named)
+            for name, each in aside.items()
+        },
+        now=story.time,
+    )
+    return [event.reason for event in hopeless(story.state, story.run, snapshot)]
+
+
+@pytest.mark.parametrize(
+    ("memory", "holds", "is_given_up"),
+    [(64, True, False), (None, True, False), (8, True, True), (64, False, True)],
+)
+def test_nothing_is_given_up_that_a_quarantined_worker_has_room_for(
+    memory: int | None, holds: bool, is_given_up: bool
+) -> None:
+    """It may be released. One that is as small, or does not hold the partition, would not help then."""
+    assert bool(reasons({"worker-0": 8}, {"worker-1": memory}, holds=holds)) == is_given_up
+
+
+@pytest.mark.parametrize("making", [True, False])
+@pytest.mark.parametrize("memory", [64, 8])
+def test_nothing_is_given_up_that_has_room_where_its_partition_is_being_made(
+    making: bool, memory: int
+) -> None:
+    """Its next holder may have more memory than those that there are."""
+    assert bool(reasons({"worker-0": 8, "worker-2": memory}, {}, making=making)) == (
+        not making or memory == 8
+    )

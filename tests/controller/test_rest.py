@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import RunFinished, RunRequested, TaskAssigned, TaskStarted
+from cerebro.contract.events import (
+    RunFinished,
+    RunPaused,
+    RunRequested,
+    RunResumed,
+    TaskAssigned,
+    TaskStarted,
+)
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord, WorkerStatus
+from cerebro.contract.runs import FitRequest
 from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import RunState, TaskKey
@@ -19,6 +27,7 @@ from cerebro.state.experiment import fold
 from controller.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
 from controller.brain.policy import HOLD_S
 from controller.brain.rest import Rest, RestRules, Wish
+from controller.brain.use import Use, use_of
 from controller.core import Core
 from controller.membership import Membership
 from controller.orchestrator import Fleet, Pod
@@ -28,6 +37,7 @@ from controller.simulation.scenario import EXPERIMENT, Neighbour, Scenario
 from controller.simulation.store import VirtualStore
 from tests.controller.test_core import own_partition, plan, request
 from tests.controller.test_membership import Manager
+from tests.state.stories import Story
 
 IDLE_S = 60.0
 
@@ -115,9 +125,16 @@ def rest(*, least: int = 0, most: int = 0, before: int = 0) -> Rest:
 
 
 def look(
-    it: Rest, now: float, size: int, *, is_used: bool, chosen_at: float = -math.inf, **known: object
+    it: Rest,
+    now: float,
+    size: int,
+    *,
+    is_used: bool,
+    wished_at: float = math.inf,
+    chosen_at: float = -math.inf,
+    **known: object,
 ) -> Wish | None:
-    return it.look(now, size=size, is_used=is_used, chosen_at=chosen_at, **known)  # type: ignore[arg-type]
+    return it.look(now, size=size, use=Use(is_used, wished_at), chosen_at=chosen_at, **known)  # type: ignore[arg-type]
 
 
 def test_workers_are_given_back_after_a_while_without_a_run() -> None:
@@ -152,6 +169,104 @@ def test_a_person_who_wakes_it_is_not_overruled() -> None:
     assert look(by_hand, 0.0, 3, is_used=True) is None
     assert look(by_hand, 1.0, 0, is_used=False, chosen_at=1.0) is None
     assert look(by_hand, 2.0, 0, is_used=True, chosen_at=1.0) == Wish(3, "a run is requested")
+
+
+def test_a_person_s_none_holds_until_a_newer_run() -> None:
+    """Of those that there were before, none wakes the cluster: its owner has just put it to rest."""
+    it = rest()
+    assert look(it, 0.0, 4, is_used=True) is None
+    for now in (10.0, 2 * HOLD_S):
+        assert look(it, now, 0, is_used=True, chosen_at=10.0, emptied_at=10.0, wished_at=5.0) is None
+    found = look(it, 3 * HOLD_S, 0, is_used=True, chosen_at=10.0, emptied_at=10.0, wished_at=11.0)
+    assert found == Wish(4, "a run is requested")
+
+
+def test_a_run_behind_a_paused_one_uses_nothing() -> None:
+    """Nor one behind that. Once the first goes on, or has ended, they do; the newest of them counts."""
+    story = Story()
+    story.etl()
+    story.fit()
+    behind = FitRequest.model_validate(story.run.request.model_dump())
+    for name in ("fit-2", "fit-3"):
+        story.tell(RunRequested(run=name, request=behind))
+
+    def use(queued: int = 3) -> Use:
+        return use_of([story.state], story.state.going_on(), queued)
+
+    assert use().is_used
+    story.tell(RunPaused(run="fit-1", reason="no workers are wanted"))
+    assert use() == Use(is_used=False, wished_at=-math.inf)
+    assert use(queued=4).is_used  # a run of another experiment, of which nothing is known yet
+    story.tell(RunResumed(run="fit-1"))
+    assert (use().is_used, use().wished_at) == (True, story.time)
+    story.tell(RunRequested(run="fit-4", request=behind))
+    assert use(4).wished_at == story.time
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    assert (use(3).is_used, [run.id for run in use(3).runs]) == (True, ["fit-2"])
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
+    """Who else would tell that there is space? Once the run goes on, all of them come back."""
+    it = rest(least=least)
+    full = Use(is_used=False, is_full=True)
+    for now in (0.0, 2 * IDLE_S, 2 * IDLE_S + 1):
+        found = it.look(now, size=4, use=full)
+    assert found == Wish(1, "no run for 2 min")
+    for now in (200.0, 1e6):
+        assert it.look(now, size=1, use=full) is None
+    assert it.told(1) == "the cluster rests with 1 of 4 workers; a run wakes it"
+    assert look(it, 1e6, 1, is_used=True) == Wish(4, "a run is requested")
+    assert look(it, 1e6 + 1, 4, is_used=True) is None
+    assert (it.before, it.told(4)) == (0, "")
+
+
+def test_a_run_that_waits_for_space_has_one_worker_come_back() -> None:
+    """Of a cluster that rests; not where a person wanted none since."""
+    it = rest(before=4)
+    full = Use(is_used=False, is_full=True, wished_at=5.0)
+    assert it.look(0.0, size=0, use=full, emptied_at=6.0) is None
+    assert it.look(0.0, size=0, use=full) == Wish(1, "a run waits for free space")
+    assert it.look(1.0, size=1, use=full) is None
+    assert look(it, 2.0, 1, is_used=True) == Wish(4, "a run is requested")
+
+
+def test_those_that_are_not_given_back_yet_are_remembered() -> None:
+    """A cluster manager takes its time; and somebody may choose another number meanwhile."""
+    for sizes, before in (((4, 4, 1), 4), ((4, 3), 0)):
+        it = rest(least=1)
+        look(it, 0.0, 4, is_used=False)
+        assert look(it, IDLE_S, 4, is_used=False) == Wish(1, "no run for 1 min")
+        for size in sizes:
+            look(it, IDLE_S + 1, size, is_used=True)
+        assert it.before == before
+
+
+def test_what_a_run_that_is_paused_for_space_wants() -> None:
+    """It uses nothing, and one worker is to be there since it waits."""
+    story = Story()
+    story.fit()
+    story.tell(RunPaused(run="fit-1", reason="the disk is full", needs_bytes=1000))
+    assert use_of([story.state], story.state.going_on(), 1) == Use(
+        is_used=False, is_full=True, wished_at=story.time
+    )
+    story.tell(RunResumed(run="fit-1"))
+    assert not use_of([story.state], story.state.going_on(), 1).is_full
+
+
+def test_while_logs_are_read_nothing_is_woken_and_nothing_rests() -> None:
+    """A controller that has just taken over does not know yet that all runs are paused."""
+    story = Story()
+    story.fit()
+    story.tell(RunPaused(run="fit-1", reason="no workers are wanted"))
+    unknown = use_of([], [], 1, is_known=False)
+    assert rest(before=4).look(0.0, size=0, use=unknown) is None
+    it = rest()
+    for now in (0.0, 2 * IDLE_S):
+        assert it.look(now, size=4, use=unknown) is None
+    story.tell(RunResumed(run="fit-1"))
+    known = use_of([story.state], story.state.going_on(), 2, is_known=False)
+    assert rest(before=4).look(0.0, size=0, use=known) == Wish(4, "a run is requested")
 
 
 def test_it_is_content_with_those_that_find_a_node() -> None:
@@ -267,7 +382,7 @@ def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
     """As the loop does."""
     watcher.tend()
     watcher.snapshot(now)
-    watcher.rest(is_used=is_used)
+    watcher.rest(Use(is_used=is_used))
     watcher.tend()
 
 
@@ -316,11 +431,11 @@ def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
     watcher = watched(store, manager, least=0)
     for now in (0.0, HOLD_S):
         watcher.snapshot(now)
-        watcher.rest(is_used=False)
+        watcher.rest(Use(is_used=False))
     assert store.size_request() == SizeRequest(
         workers=0, by="brain", reason=f"no run for {HOLD_S / 60:.0f} min"
     )
-    watcher.rest(is_used=True)
+    watcher.rest(Use(is_used=True))
     watcher.tend()
     assert (store.size_request(), manager.sizes) == (None, [])
 
@@ -342,9 +457,46 @@ def test_a_wish_is_not_repeated_at_every_turn(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(watcher, "ask_for", noted)
     for tenth in range(400):
         watcher.snapshot(tenth / 10)
-        watcher.rest(is_used=True)
+        watcher.rest(Use(is_used=True))
     assert asked == [2, 2]
     assert store.size_request() == SizeRequest(workers=5, by="ann")
+
+
+@pytest.mark.parametrize(("requested", "wakes"), [(15.0, False), (40.0, True)])
+def test_who_has_all_workers_go_is_not_overruled_by_older_runs(requested: float, wakes: bool) -> None:
+    """From the moment at which that was asked for, though pods go later."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
+    watcher = watched(store, manager, least=0)
+    used = Use(is_used=True, wished_at=requested)
+    for now in (0.0, 10.0):
+        watcher.snapshot(now)
+        watcher.rest(used)
+    watcher.snapshot(20.0)
+    store.request_size(SizeRequest(workers=0, by="ann", pause=True))
+    watcher.tend(is_running=True)
+    watcher.snapshot(30.0)
+    watcher.tend()
+    manager.pods = fleet(size=0)
+    for now in (50.0, 60.0):
+        watcher.snapshot(now)
+        watcher.rest(used)
+        watcher.tend()
+    assert manager.sizes == ([0, 2] if wakes else [0])
+
+
+def test_a_person_is_one_also_after_the_cluster_has_rested() -> None:
+    """The number that the brain had asked for once is not its own for ever."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
+    watcher = watched(store, manager, least=0)
+    for now in (0.0, HOLD_S + 1):
+        turn(watcher, now, is_used=False)
+    assert manager.sizes == [0]
+    for now, size in ((HOLD_S + 2, 0), (HOLD_S + 3, 2), (HOLD_S + 4, 0)):
+        manager.pods = fleet(*range(size), size=size)
+        watcher.snapshot(now)
+        watcher.rest(Use(is_used=now > HOLD_S + 2, wished_at=HOLD_S + 2.5))
+    assert watcher.seen().chosen_at == HOLD_S + 4
+    assert store.size_request() is None
 
 
 def test_runs_are_paused_before_their_workers_go() -> None:
@@ -368,7 +520,7 @@ def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.M
     for now in (0.0, STALLED_S, 2 * HOLD_S):
         clock[0] = now
         watcher.snapshot(now)
-        watcher.rest(is_used=True)
+        watcher.rest(Use(is_used=True))
     found = store.size_request()
     assert found is not None
     assert (found.workers, found.reason) == (1, "w-1 had not found a node after 15 min: no node fits: 0/3")

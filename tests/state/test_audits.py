@@ -15,13 +15,14 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
+    TaskRevoked,
     TaskStarted,
 )
 from cerebro.contract.records import COMPUTES
 from cerebro.contract.tasks import AuditOutcome, CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import TaskKey
+from cerebro.state import ModelState, TaskKey, TaskState
 from cerebro.state.audit_wording import lines, told
 from cerebro.state.audits import Audit, Audits, AuditState, Redo, is_drawn, is_exact, judged
 from cerebro.state.visits import Visit
@@ -195,6 +196,23 @@ def test_a_redo_is_nothing_to_its_model() -> None:
     story.redo(unit(1, 0), 1, differs=True)
     assert (story.model().visits, story.model().busy) == (visits, kept)
     assert story.run.progress()[0] == 1
+
+
+@pytest.mark.parametrize("limit", [8 << 30, 0])
+def test_an_audit_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None:
+    """A container that is killed for memory, as the controller finds: its limit is known or not."""
+    story = Audited()
+    story.trains(unit(1, 0), 0)
+    key = story.audit(unit(1, 0)).next_key
+    named: dict[str, Any] = {"task": str(key), "attempt": 1, "worker": "worker-1"}
+    killed = TaskRevoked(
+        **named, reason="worker-1: OOMKilled", loss=FailureKind.OUT_OF_MEMORY, limit_bytes=limit
+    )
+    story.tell(TaskAssigned(**named), TaskStarted(**named), killed)
+    assert told(story.audit(unit(1, 0))) == "could not be done again: worker-1: OOMKilled"
+    assert story.run.task(key).state is TaskState.FAILED
+    assert not [*story.run.audits.due()]
+    assert story.model().state is ModelState.ACTIVE
 
 
 @pytest.mark.parametrize(

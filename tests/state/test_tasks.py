@@ -16,12 +16,14 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
+from cerebro.contract.failure_rules import ACTIONS, Action, MatchedRule
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, Task, TaskKey, TaskState
-from cerebro.state.tasks import MAX_DEVICE_FAILURES
+from cerebro.state.tasks import MAX_DEVICE_FAILURES, UNCOUNTED
 from cerebro.state.tasks import TRANSITIONS as TASK_TRANSITIONS
 from cerebro.state.workers import LAST
+from cerebro.worker.agent.failure_rules import MATCHED
 from tests.state.stories import Story, joined, lost, unit
 
 TASK_EVENTS = ["TaskAssigned", "TaskStarted", "TaskCommitted", "TaskFailed", "TaskRevoked"]
@@ -175,6 +177,55 @@ def test_what_may_be_the_machines_fault_is_confirmed_once_in_a_run() -> None:
     assert fail_with(story, doubtful, model="m01").state is TaskState.FAILED
     assert fail_with(story, doubtful).state is TaskState.FAILED
     assert not any(each.is_device for each in story.state.workers["worker-0"].ended)
+
+
+RETRIED = {FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY, FailureKind.DEVICE}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("kind", sorted(MATCHED))
+def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action) -> None:
+    """No other attempt is none, also where a machine is to blame; elsewhere is elsewhere; the rest changes nothing of
+    the task."""
+    story, key = task_in(TaskState.RUNNING), unit(1, 0)
+    rule = MatchedRule(name="a rule", action=action, line="as it was told")
+    story.tell(
+        TaskFailed(
+            task=str(key),
+            attempt=1,
+            worker="worker-0",
+            failure=Failure(kind=kind, message="so", rule=rule, place="host", limit_bytes=8),
+        )
+    )
+    task, goes_on = story.run.task(key), kind in RETRIED or action == "retry_elsewhere"
+    is_over = action == "no_retry" or not goes_on
+    assert task.state is (TaskState.FAILED if is_over else TaskState.PENDING)
+    assert story.model().state is (ModelState.FAILED if is_over else ModelState.ACTIVE)
+    if action == "retry_elsewhere":
+        assert task.shunned == {"worker-0"}
+
+
+def test_a_rule_that_wants_no_other_attempt_holds_where_more_memory_would_help() -> None:
+    """Also of an attempt that had its worker to itself, and showed that so much is too little."""
+    story, key = task_in(TaskState.RUNNING), unit(1, 0)
+    for attempt, action in ((1, "label"), (2, "no_retry")):
+        rule = MatchedRule.model_validate({"name": "a rule", "action": action})
+        failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8, rule=rule)
+        if attempt > 1:
+            story.start(key, 0)
+        story.tell(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
+    assert story.run.task(key).lacks
+    assert (story.run.task(key).state, story.model().state) == (TaskState.FAILED, ModelState.FAILED)
+
+
+@pytest.mark.parametrize("kind", sorted(UNCOUNTED))
+def test_no_rule_counts_what_is_not_the_task_s_own(kind: FailureKind) -> None:
+    """Workers ask no rule then; whoever does is not obeyed."""
+    story, key = task_in(TaskState.RUNNING), unit(1, 0)
+    rule = MatchedRule(name="a rule", action="no_retry")
+    failure = Failure(kind=kind, message="", rule=rule)
+    story.tell(TaskFailed(task=str(key), attempt=1, worker="worker-0", failure=failure))
+    assert story.run.task(key).state is TaskState.PENDING
 
 
 def test_what_another_worker_does_was_the_machines_fault() -> None:
