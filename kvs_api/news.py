@@ -3,11 +3,13 @@
 The script publishes the key of each stream that it appends to, and so wakes who waits for it, in any process. Whoever
 waits reads again: what is published says only that there may be news. So nothing is lost if a message is: after a
 pause of the connection all are woken, and every few seconds one read looks at all streams that are waited for. That
-also finds what a process of an older version appends during an upgrade, which publishes nothing.
+also finds what a process of an older version appends during an upgrade, which publishes nothing. Where Redis refuses
+its user the channel, that look is all there is.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -21,6 +23,10 @@ from kvs_api import keys
 _SWEEP_S = 5.0
 _PAUSE_S = 0.2
 """Between two tries to reach Redis."""
+_REFUSED_S = 60.0
+"""Between two tries to listen where that is refused."""
+
+log = logging.getLogger(__name__)
 
 
 class News:
@@ -37,6 +43,7 @@ class News:
         self._cursors: dict[LongPoll, Mapping[str, int]] = {}
         self._by_key: dict[str, set[LongPoll]] = {}
         self._thread: threading.Thread | None = None
+        self._is_refused = False
 
     @property
     def waiting(self) -> int:
@@ -74,7 +81,9 @@ class News:
             messages: redis.client.PubSub = self._listener.pubsub()  # type: ignore[no-untyped-call]
             try:
                 messages.subscribe(keys.NEWS)
-                self._follow(messages)
+                refusal = self._follow(messages)
+                self._note_refusal(refusal)
+                self._sweep_for(_REFUSED_S)
             except redis.RedisError:
                 # They are told that it is away.
                 self._wake(list(self._by_key))
@@ -82,7 +91,26 @@ class News:
             finally:
                 messages.close()
 
-    def _follow(self, messages: redis.client.PubSub) -> None:
+    def _note_refusal(self, refusal: redis.ResponseError) -> None:
+        if not self._is_refused:
+            self._is_refused = True
+            log.warning(
+                "Redis refuses to tell of news (%s): who waits for them gets them up to %.0f s late. Give the user of "
+                "CEREBRO_REDIS_URL the right to the channel: ACL SETUSER name &%s",
+                refusal,
+                _SWEEP_S,
+                keys.NEWS,
+            )
+
+    def _sweep_for(self, duration_s: float) -> None:
+        """Without messages."""
+        until = time.monotonic() + duration_s
+        while time.monotonic() < until:
+            time.sleep(_SWEEP_S)
+            self._sweep()
+
+    def _follow(self, messages: redis.client.PubSub) -> redis.ResponseError:
+        """Wake whom messages tell of; returns once Redis refuses to send any."""
         swept = time.monotonic()
         while True:
             left_s = swept + _SWEEP_S - time.monotonic()
@@ -90,10 +118,14 @@ class News:
                 swept = time.monotonic()
                 self._sweep()
                 continue
-            message = messages.get_message(timeout=left_s)
+            try:
+                message = messages.get_message(timeout=left_s)
+            except redis.ResponseError as refusal:
+                return refusal
             if message is None:
                 continue
             if message["type"] == "subscribe":
+                self._is_refused = False
                 # Whoever came before that may have missed something.
                 self._wake(list(self._by_key))
             elif message["type"] == "message":
