@@ -3,11 +3,13 @@
 The script publishes the key of each stream that it appends to, and so wakes who waits for it, in any process. Whoever
 waits reads again: what is published says only that there may be news. So nothing is lost if a message is: after a
 pause of the connection all are woken, and every few seconds one read looks at all streams that are waited for. That
-also finds what a process of an older version appends during an upgrade, which publishes nothing.
+also finds what a process of an older version appends during an upgrade, which publishes nothing. Where Redis refuses
+its user the channel, that look is all there is. A connection that has fallen silent is replaced.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -21,6 +23,15 @@ from kvs_api import keys
 _SWEEP_S = 5.0
 _PAUSE_S = 0.2
 """Between two tries to reach Redis."""
+_REFUSED_S = 60.0
+"""Between two tries to listen where that is refused."""
+
+_SILENT_S = 12.0
+"""A connection by which nothing came for so long, not even answers to the question at each look, is lost."""
+_MOST_UNTOLD = 2
+"""Looks that found something, with no message meanwhile: then messages go to another connection than this one."""
+
+log = logging.getLogger(__name__)
 
 
 class News:
@@ -37,6 +48,8 @@ class News:
         self._cursors: dict[LongPoll, Mapping[str, int]] = {}
         self._by_key: dict[str, set[LongPoll]] = {}
         self._thread: threading.Thread | None = None
+        self._is_refused = self._is_silent = False
+        """Whether a line of the log has told of it."""
 
     @property
     def waiting(self) -> int:
@@ -71,33 +84,89 @@ class News:
 
     def _listen(self) -> None:
         while True:
-            messages: redis.client.PubSub = self._listener.pubsub()  # type: ignore[no-untyped-call]
             try:
-                messages.subscribe(keys.NEWS)
-                self._follow(messages)
-            except redis.RedisError:
-                # They are told that it is away.
-                self._wake(list(self._by_key))
+                self._attend()
+            except Exception:
+                # Whatever it is: without this thread nobody would be told of news any more.
+                log.exception("listening for news failed, and begins anew")
                 time.sleep(_PAUSE_S)
-            finally:
-                messages.close()
 
-    def _follow(self, messages: redis.client.PubSub) -> None:
-        swept = time.monotonic()
+    def _attend(self) -> None:
+        """Listen by one connection, as long as it is good for that."""
+        messages: redis.client.PubSub = self._listener.pubsub()  # type: ignore[no-untyped-call]
+        try:
+            messages.subscribe(keys.NEWS)
+            refusal = self._follow(messages)
+            if refusal is not None:
+                self._note_refusal(refusal)
+                self._sweep_for(_REFUSED_S)
+        except redis.RedisError:
+            # They are told that it is away.
+            self._wake(list(self._by_key))
+            time.sleep(_PAUSE_S)
+        finally:
+            messages.close()
+
+    def _note_refusal(self, refusal: redis.ResponseError) -> None:
+        if not self._is_refused:
+            self._is_refused = True
+            log.warning(
+                "Redis refuses to tell of news (%s): who waits for them gets them up to %.0f s late. Give the user of "
+                "CEREBRO_REDIS_URL the right to the channel: ACL SETUSER name &%s",
+                refusal,
+                _SWEEP_S,
+                keys.NEWS,
+            )
+
+    def _sweep_for(self, duration_s: float) -> None:
+        """Without messages."""
+        until = time.monotonic() + duration_s
+        while time.monotonic() < until:
+            time.sleep(_SWEEP_S)
+            self._sweep()
+
+    def _follow(self, messages: redis.client.PubSub) -> redis.ResponseError | None:
+        """Wake whom messages tell of; returns once Redis refuses to send any, or none come by this connection."""
+        swept = heard = time.monotonic()
+        untold = 0
         while True:
             left_s = swept + _SWEEP_S - time.monotonic()
             if left_s <= 0:
                 swept = time.monotonic()
-                self._sweep()
+                untold += self._sweep()
+                if swept - heard > _SILENT_S or untold == _MOST_UNTOLD:
+                    self._note_silence(untold)
+                    return None
+                # Nobody says so when a network has forgotten a connection that was idle.
+                messages.ping("?")
                 continue
-            message = messages.get_message(timeout=left_s)
+            try:
+                message = messages.get_message(timeout=left_s)
+            except redis.ResponseError as refusal:
+                return refusal
             if message is None:
                 continue
+            heard = time.monotonic()
             if message["type"] == "subscribe":
+                self._is_refused = False
                 # Whoever came before that may have missed something.
                 self._wake(list(self._by_key))
             elif message["type"] == "message":
+                self._is_silent, untold = False, 0
                 self._wake([message["data"].decode()])
+
+    def _note_silence(self, untold: int) -> None:
+        if not self._is_silent:
+            self._is_silent = True
+            why = "was told of nothing that there was" if untold == _MOST_UNTOLD else "is silent"
+            log.warning(
+                "the connection to Redis by which news come %s: there will be another one. If that goes on, who waits "
+                "gets them up to %.0f s late: look whether the user of CEREBRO_REDIS_URL has the right to the channel "
+                "(ACL SETUSER name &%s), and whether a kvs_api of an earlier version runs",
+                why,
+                _SWEEP_S,
+                keys.NEWS,
+            )
 
     def _wake(self, streams: Iterable[str]) -> None:
         with self._lock:
@@ -107,7 +176,8 @@ class News:
         for poll in found:
             poll.wake()
 
-    def _sweep(self) -> None:
+    def _sweep(self) -> bool:
+        """Look at all streams that are waited for; whether there was something."""
         now = time.monotonic()
         with self._lock:
             # Of one whose reader has left nobody asks any more.
@@ -117,8 +187,11 @@ class News:
             oldest = {
                 key: min(self._cursors[poll][key] for poll in polls) for key, polls in self._by_key.items()
             }
-        if oldest:
-            streams = {key: f"{after}-0" for key, after in oldest.items()}
-            answer: Any = self._reader.xread(streams, count=1)  # type: ignore[arg-type]
-            pairs = answer.items() if isinstance(answer, dict) else answer
-            self._wake([key.decode() for key, _ in pairs or ()])
+        if not oldest:
+            return False
+        streams = {key: f"{after}-0" for key, after in oldest.items()}
+        answer: Any = self._reader.xread(streams, count=1)  # type: ignore[arg-type]
+        pairs = answer.items() if isinstance(answer, dict) else answer
+        found = [key.decode() for key, _ in pairs or ()]
+        self._wake(found)
+        return bool(found)

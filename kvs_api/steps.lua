@@ -55,12 +55,13 @@ if request.at and request.at > now then
   redis.call('SET', request.clock, string.format('%d', now))
 end
 
--- Wake who waits for a stream that was appended to: once, they read after this call. See kvs_api/news.py.
+-- Wake who waits for a stream that was appended to: once, they read after this call. See kvs_api/news.py. What was
+-- written stays written if the user may not publish: an error here would leave half of a step.
 local published = {}
 local function wake(stream)
   if published[stream] then return end
   published[stream] = true
-  redis.call('PUBLISH', request.news, stream)
+  redis.pcall('PUBLISH', request.news, stream)
 end
 
 -- When something of an experiment happened, for people. It never goes back, neither in a log nor from one to another: the

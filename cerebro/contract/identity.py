@@ -282,4 +282,4 @@ def owns(principal: Principal, record: TokenRecord) -> bool:
 
 ACTS_FOR = "Cerebro-Acts-For"
 """Header by which the dispatcher says for whom it asks: a `Principal` as JSON, ``token ID`` for who has signed in with
-a token, or ``operator`` for who has with the cluster's own. The store believes it of nobody else."""
+a token, or `operator_word` for who has with the cluster's own. The store believes it of nobody else."""

@@ -12,11 +12,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+log = logging.getLogger(__name__)
+
+_WARN_EVERY_S = 60.0
 
 
 class Parked(BaseException):
@@ -108,24 +113,53 @@ def answering(poll: LongPoll) -> Iterator[None]:
 
 
 class ParkedRequests:
-    """The requests of one server that wait, and when each is to be answered. Safe for several threads."""
+    """The requests of one server that wait, and when each is to be answered. Safe for several threads.
 
-    def __init__(self) -> None:
+    Args:
+        most: so many may wait. For each one more, the one that has waited longest is answered with what there is.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lock = threading.Lock()
+        self._present: dict[LongPoll, None] = {}
+        """Those that have waited and are not answered yet, in the order in which they came."""
         self._order = itertools.count()
         self._until: list[tuple[float, int, LongPoll]] = []
         """A heap. One that was answered before its time stays in it until then, and nothing comes of it."""
         self._has_ended = False
+        self._warned = float("-inf")
 
     def add(self, poll: LongPoll) -> bool:
         """One more waits; whether its time is over before that of all others."""
+        is_first, over = False, poll
         with self._lock:
             if not self._has_ended:
                 until = poll.until or 0.0
                 heapq.heappush(self._until, (until, next(self._order), poll))
-                return self._until[0][2] is poll
-        poll.end()
-        return False
+                is_first = self._until[0][2] is poll
+                self._present[poll] = None
+                if len(self._present) <= self._most:
+                    return is_first
+                over = next(iter(self._present))
+                del self._present[over]
+                self._warn()
+        over.end()
+        return is_first
+
+    def _warn(self) -> None:
+        if (now := time.monotonic()) > self._warned + _WARN_EVERY_S:
+            self._warned = now
+            log.warning(
+                "more than %s requests wait for news: those that wait longest are answered early, and will ask again. "
+                "Allow more open files, or run more processes",
+                self._most,
+            )
+
+    def forget(self, poll: LongPoll) -> None:
+        """It is answered. One that is not known is none the worse for it."""
+        with self._lock:
+            self._present.pop(poll, None)
 
     def wake_due(self) -> float | None:
         """Have those answered whose time is over; seconds until that of the next one is."""
@@ -144,5 +178,6 @@ class ParkedRequests:
         with self._lock:
             self._has_ended = True
             waiting, self._until = self._until, []
+            self._present.clear()
         for _, _, poll in waiting:
             poll.end()

@@ -7,7 +7,8 @@ is never cut off here, however long its answer takes: blocking reads take half a
 takes some of it now and then.
 
 A request that waits for news holds a connection, and no thread (`cerebro.runtime.long_polls`). An idle connection costs
-no time (`cerebro.runtime.event_loop`). So thousands of either disturb nobody.
+no time (`cerebro.runtime.event_loop`). So thousands of either disturb nobody. A quarter of the connections is kept for
+others than those that wait.
 
 The only importer of waitress. It extends four classes of it, `TcpWSGIServer`, `HTTPChannel`, `WSGITask` and
 `ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at all happens,
@@ -56,6 +57,8 @@ _LEAST = 16
 _ACCEPTED_AT_ONCE = 32
 _WARN_EVERY_S = 60.0
 _BODY_IN_MEMORY = 64 * 1024
+_JUST_S = 0.5
+"""For so long after it was accepted, a connection whose request has not come is closed for nobody else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,11 @@ class ConnectionLimits:
     body_bytes_per_s: int = 8 * 1024
     idle_s: float = 120.0
     stalled_s: float = 60.0
+
+    @property
+    def parked(self) -> int:
+        """How many may wait for news. Without the rest, readers alone would keep all others out."""
+        return self.connections * 3 // 4
 
     @classmethod
     def of_this_process(cls, threads: int) -> ConnectionLimits:
@@ -155,7 +163,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     _thread: _Thread
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._since = time.monotonic()
+        self._accepted = self._since = time.monotonic()
         """Since when it has waited for the request that is to come."""
         self._headed: float | None = None
         """When the headers of the request that is arriving were complete."""
@@ -201,6 +209,12 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         """Whether nobody works on a request of it, and nothing of an answer is left to send."""
         return not (self.requests or self._is_answering or self.will_close or self.total_outbufs_len)
 
+    def is_spare(self, now: float) -> bool:
+        """Whether it may be closed for another caller, when all connections are taken. `now` as `time.monotonic`."""
+        # Without the second, thousands of answers that nobody takes would keep all others out.
+        is_new = self._since == self._accepted and now - self._accepted < _JUST_S
+        return (self.is_waiting and not is_new) or self.is_stalled(now, self.limits.head_s)
+
     def received(self, data: bytes) -> bool:
         """Note when a request began, and when its headers were complete."""
         if self._is_rested:
@@ -226,9 +240,11 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
             self._park(poll)
         except BaseException:
             self._rest()
+            self.server.parked.forget(poll)
             raise
         else:
             self._rest()
+            self.server.parked.forget(poll)
             # What waits next on this connection is another request.
             self._poll = None
 
@@ -360,8 +376,7 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
 
     def _closed_one(self) -> bool:
         channels, now = list(self.active_channels.values()), time.monotonic()
-        # Without the second, thousands of answers that nobody takes would keep all others out.
-        spare = [each for each in channels if each.is_waiting or each.is_stalled(now, self.limits.head_s)]
+        spare = [each for each in channels if each.is_spare(now)]
         if not spare:
             return False
         min(spare, key=lambda channel: channel.since).give_up()
@@ -427,7 +442,7 @@ def create_server(
     dispatcher.set_thread_count(threads)
     thread = _Thread()
     channel = type("Channel", (_Channel,), {"limits": limits, "_thread": thread})
-    shared = {"loop": EventLoop(sockets, _handle), "parked": ParkedRequests(), "_thread": thread}
+    shared = {"loop": EventLoop(sockets, _handle), "parked": ParkedRequests(limits.parked), "_thread": thread}
     kind = type("Server", (WebServer,), {"limits": limits, "channel_class": channel, **shared})
     if listener is not None:
         own = (listener.family, listener.type, listener.proto, listener.getsockname())

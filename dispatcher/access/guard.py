@@ -230,7 +230,8 @@ class Guard:
             return
         try:
             self._be(self.identities.of_session(str(session.get("acts_for", ""))), "session")
-        except (UnauthorizedError, ForbiddenError):
+        except (UnauthorizedError, ForbiddenError) as error:
+            _log.warning("session ended address=%s why=%s", request.remote_addr, error)
             session.clear()
 
     def _is_own(self, host: str) -> bool:

@@ -9,7 +9,7 @@ from flask import Flask, abort, g, redirect, render_template, request, session, 
 from flask.typing import ResponseReturnValue
 
 from cerebro.contract.identity import Scope
-from cerebro.errors import UnauthorizedError
+from cerebro.errors import ForbiddenError, UnauthorizedError
 from cerebro.runtime import tickets
 from dispatcher.access.guard import Guard, begin_session, local_path, person
 from dispatcher.access.identities import Known
@@ -27,6 +27,14 @@ def _proved(guard: Guard, given: str) -> tuple[Known | None, str]:
         known = guard.identities.of_token(given)
     except UnauthorizedError as error:
         return None, f"{str(error)[:1].upper()}{str(error)[1:]}."
+    try:
+        guard.identities.of_session(known.acts_for)
+    except (UnauthorizedError, ForbiddenError):
+        # The token is right, so it is the word for it that the store does not know.
+        return None, (
+            "The token is right, but kvs_api is of another version than this page: upgrade both to the same one, "
+            "then sign in again."
+        )
     if known.principal.kind == "service" or not known.principal.may(Scope.READ):
         return None, "This token is not for people: it is a service's, or does not read."
     return known, ""

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -22,12 +23,17 @@ class Waiting:
     """An app with one thread: each request waits for so many seconds, or until it is woken, and is then answered with
     its own body and how often it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.parked: list[LongPoll] = []
         self._asked: dict[LongPoll, int] = {}
         self._sockets: dict[int, Any] = {}
         self.server = create_server(
-            self._app, host="127.0.0.1", port=0, threads=1, sockets=self._sockets, limits=ConnectionLimits()
+            self._app,
+            host="127.0.0.1",
+            port=0,
+            threads=1,
+            sockets=self._sockets,
+            limits=limits or ConnectionLimits(),
         )
         self._loop = threading.Thread(target=self.server.run, daemon=True)
         self._loop.start()
@@ -36,6 +42,9 @@ class Waiting:
         poll = current()
         assert poll is not None
         body = environ["wsgi.input"].read()
+        if environ["PATH_INFO"] == "/now":
+            start("200 OK", [("Content-Length", "3")])
+            return [b"now"]
         self._asked[poll] = self._asked.get(poll, 0) + 1
         if self._asked[poll] == 1 or not (poll.is_over or environ["PATH_INFO"] == "/woken"):
             self.parked.append(poll)
@@ -112,3 +121,37 @@ def test_whoever_waits_at_the_end_is_answered_and_nobody_waits_after_it(waiting:
         assert answered(before) == b"body 2"
         with waiting.ask(b"long") as after:
             assert answered(after) == b"body 2"
+
+
+@pytest.mark.parametrize("readers", [15, 16, 19, 20, 30])
+def test_readers_that_wait_leave_connections_for_others(readers: int) -> None:
+    """However many ask, of 20 connections at most 15 wait. Beyond that those that came first are answered with what
+    there is, and every new caller is served, one that sends its request some time after it has connected, too."""
+    made = Waiting(ConnectionLimits(connections=20))
+    with ExitStack() as stack:
+        stack.callback(made.close)
+        waiting = [stack.enter_context(made.ask(b"long")) for _ in range(readers)]
+        for delay_s in (0.0, 0.1) * 5:
+            address = ("127.0.0.1", int(made.server.effective_port))
+            with socket.create_connection(address, timeout=LIMIT_S) as caller:
+                threading.Event().wait(delay_s)
+                caller.sendall(ASKED % b"now")
+                assert answered(caller) == b"now"
+        assert [poll.is_over for poll in made.parked[:readers]] == [n < readers - 15 for n in range(readers)]
+        if readers > 15:
+            assert answered(waiting[0]) == b"body 2"
+
+
+def test_callers_that_have_just_come_are_not_closed_for_others() -> None:
+    """All other connections are taken by requests that wait or are being answered."""
+    made = Waiting(ConnectionLimits(connections=4))
+    with ExitStack() as stack:
+        stack.callback(made.close)
+        for _ in range(3):
+            stack.enter_context(made.ask(b"long"))
+        address = ("127.0.0.1", int(made.server.effective_port))
+        caller = stack.enter_context(socket.create_connection(address, timeout=LIMIT_S))
+        until(lambda: len(made.server.active_channels) == 4)
+        threading.Event().wait(0.1)
+        caller.sendall(ASKED % b"now")
+        assert answered(caller) == b"now"

@@ -13,6 +13,7 @@ from cerebro.contract.quotas import Quota
 from cerebro.errors import UnauthorizedError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
+from dispatcher.access import identities
 from tests.dispatcher.fakes import Browser
 from tests.dispatcher.users.signed import Signed, signed
 from tests.kvs_api.real import Service
@@ -239,8 +240,9 @@ def test_a_session_of_the_clusters_token_ends_when_it_changes(
     ) as changed:
         store = KvsClient(changed.address, SERVICES[Role.DISPATCHER], retry_for_s=1.0)
         assert store.whoami(acts_for=operator_word("another-" * 5)).name == "admin"
-        for old in (word, "operator", "operator "):
-            with pytest.raises(UnauthorizedError, match="sign in again"):
+        other = "of another version"
+        for old, why in ((word, "the cluster's any more"), ("operator", other), ("operator ", other)):
+            with pytest.raises(UnauthorizedError, match=f"{why}.* sign in again"):
                 store.whoami(acts_for=old)
         store.close()
         place.store.address = changed.address
@@ -249,6 +251,26 @@ def test_a_session_of_the_clusters_token_ends_when_it_changes(
         assert ada.get("/fragments/experiments").status_code == 200
     place.store.address = users_service.address
     assert any(what.startswith("signed in by operator from ") for _, what in place.audited())
+
+
+def test_an_operator_beside_a_store_of_another_version_is_told_so(
+    place: Signed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not sent back to the form without a word: whether it signs in, or has a session of before the upgrade."""
+    before = place.browser(OPERATOR)
+    for word in ("operator", "operator of tomorrow", "another word"):
+        place.monotonic.now += 2.0
+        with monkeypatch.context() as other:
+            other.setattr(identities, "operator_word", lambda _, said=word: said)
+            answer = Browser(place.app).post("/sign-in", {"token": OPERATOR})
+        assert answer.status_code == 401
+        assert "of another version" in answer.text
+    place.monotonic.now += 2.0
+    with before.client.session_transaction(base_url="http://127.0.0.1:7080") as session:
+        session["acts_for"] = "operator"
+    assert before.get("/fragments/experiments").status_code == 303
+    assert "of another version" in caplog.text
+    assert Browser(place.app).post("/sign-in", {"token": OPERATOR}).status_code == 303
 
 
 def test_what_a_project_has_on_volumes_is_on_its_account_page(
