@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from cerebro.contract.base import Contract, Name, Sha256
+from cerebro.contract.base import Contract, LateContract, Name, Sha256
 from cerebro.contract.events import ClusterEvent, Event, LivePoint
 from cerebro.contract.identity import TokenRecord
 from cerebro.contract.priority import NORMAL, Priority
@@ -78,7 +78,7 @@ class Problem(Contract):
     message: str
 
 
-class DecideRequest(Contract):
+class DecideRequest(LateContract):
     """The controller's steps for one experiment; `term` is its leadership (a fencing token), `after` its log cursor."""
 
     term: int
@@ -86,7 +86,7 @@ class DecideRequest(Contract):
     steps: tuple[Decision, ...]
 
 
-class DecideAnswer(Contract):
+class DecideAnswer(LateContract):
     """Outcomes in order, and the log after the cursor, so that the controller sees what it just wrote."""
 
     outcomes: tuple[StepOutcome, ...]
@@ -94,7 +94,7 @@ class DecideAnswer(Contract):
     ledger: bool = False
 
 
-class LedgerRequest(Contract):
+class LedgerRequest(LateContract):
     """The controller's events of the cluster: written if `term` leads and nothing follows `after` yet."""
 
     term: int
@@ -102,7 +102,7 @@ class LedgerRequest(Contract):
     events: tuple[ClusterEvent, ...]
 
 
-class LedgerAnswer(Contract):
+class LedgerAnswer(LateContract):
     """The cluster's log after a cursor, oldest first."""
 
     is_written: bool = False
@@ -156,7 +156,7 @@ class LiveAnswer(Contract):
     points: tuple[LivePoint, ...]
 
 
-class InboxAnswer(Contract):
+class InboxAnswer(LateContract):
     """Inbox entries after a cursor, oldest first."""
 
     items: tuple[InboxItem, ...]
@@ -213,7 +213,7 @@ class WatchRequest(Contract):
     wait_s: float = Field(ge=0, le=MAX_WAIT_S)
 
 
-class WatchAnswer(Contract):
+class WatchAnswer(LateContract):
     """Events per experiment (only those with news) and the cluster's version."""
 
     events: dict[str, tuple[Event, ...]]
@@ -357,7 +357,7 @@ class TrialsRequest(Contract):
     keys: tuple[Sha256, ...] = Field(max_length=10_000)
 
 
-class TrialsAnswer(Contract):
+class TrialsAnswer(LateContract):
     """Those that are there and can be read."""
 
     records: tuple[TrialRecord, ...]

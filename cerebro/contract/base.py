@@ -36,6 +36,13 @@ class Contract(BaseModel):
     )
 
 
+class LateContract(Contract):
+    """A contract of tasks and of those who hand them on: what checks it is made when it is used first. Services that
+    see none, such as the page, do without these, the largest of all."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
 def dropped(*names: str) -> Any:
     """A validator for a class body: earlier versions wrote fields of these names, which are read and left out."""
 

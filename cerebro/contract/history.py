@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, StringConstraints
 
 from cerebro.contract import SCHEMA_VERSION
-from cerebro.contract.base import Contract, Name
+from cerebro.contract.base import Contract, LateContract, Name
 from cerebro.contract.trials import DeviceKind
 
 MOST_ROWS = 10_000
@@ -118,7 +118,7 @@ class UnitHistory(Contract):
         return cls(units=1, log_rate=rate, fixed_s=max(0.0, fixed_s), peak_bytes=peak_bytes)
 
 
-class History(Contract):
+class History(LateContract):
     """All rows that can be read."""
 
     units: dict[Key, UnitHistory] = Field(default_factory=dict)
@@ -126,7 +126,7 @@ class History(Contract):
     """Rows that are damaged, or that a newer version wrote: they are left out."""
 
 
-class HistoryRequest(Contract):
+class HistoryRequest(LateContract):
     """The controller's: what events of a log have shown, to be counted once.
 
     Attributes:
@@ -144,7 +144,7 @@ class HistoryRequest(Contract):
     units: dict[Key, UnitHistory] = Field(default_factory=dict, max_length=1000)
 
 
-class HistoryAnswer(Contract):
+class HistoryAnswer(LateContract):
     """What came of it.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cerebro.contract.base import Contract
+from cerebro.contract.base import Contract, LateContract
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import SamplerChoice, SearchRequest, Space
 
@@ -77,7 +77,7 @@ class KnownModel(Contract):
     is_running: bool
 
 
-class DrawQuestion(Contract):
+class DrawQuestion(LateContract):
     """Which values the next models have: the arguments of `cerebro.search.samplers.draw`."""
 
     ask: Literal["draw"] = "draw"
@@ -88,7 +88,7 @@ class DrawQuestion(Contract):
     seed: int
 
 
-class OrdersQuestion(Contract):
+class OrdersQuestion(LateContract):
     """What a user's own procedure orders, from the first thing that is not answered on.
 
     Attributes:

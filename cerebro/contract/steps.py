@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cerebro.contract.base import Contract, Devices, Name
+from cerebro.contract.base import Contract, Devices, LateContract, Name
 from cerebro.contract.events import ControllerEvent
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskBody, TaskResult
@@ -27,7 +27,7 @@ class AssignedMember(Contract):
     devices: Devices = (0,)
 
 
-class Assign(Contract):
+class Assign(LateContract):
     """Controller: put `attempt` of a task into the inbox of a worker's present incarnation. Refused if one of the
     devices does not exist or has `depth` open attempts already."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from cerebro.contract.base import Contract, Devices, Name, Sha256, Split, dropped
+from cerebro.contract.base import Contract, Devices, LateContract, Name, Sha256, Split, dropped
 from cerebro.contract.failure_rules import FailureRule, MatchedRule
 from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.records import Hyperparameters, Locators
@@ -321,7 +321,7 @@ class TaskResult(Contract):
         return Part(self.metrics, self.ratios, self.rows)
 
 
-class EtlTask(Contract):
+class EtlTask(LateContract):
     """Turn one partition of one split into shards on the worker's own or on the shared volume."""
 
     kind: Literal["etl"] = "etl"
@@ -346,7 +346,7 @@ class EtlTask(Contract):
     not know it."""
 
 
-class FittingTask(Contract):
+class FittingTask(LateContract):
     """Call `ETLSpec.fit` with all rows of the training split, before any of them is preprocessed. Takes no device."""
 
     kind: Literal["fitting"] = "fitting"
@@ -360,7 +360,7 @@ class FittingTask(Contract):
     locators: Locators
 
 
-class ModelTask(Contract):
+class ModelTask(LateContract):
     """What every task on a model carries."""
 
     key: str
@@ -498,7 +498,7 @@ class PredictTask(ModelTask):
     """File to write, relative to the shared volume."""
 
 
-class InspectTask(Contract):
+class InspectTask(LateContract):
     """Make all models of a fit without memory for their weights, group those that are alike, and say which ways each
     group has."""
 
@@ -540,7 +540,7 @@ class TrialTask(ModelTask):
     """Of the training data, held by the worker."""
 
 
-class SearchTask(Contract):
+class SearchTask(LateContract):
     """Answer a question of a search: what its procedure orders, or which values its sampler draws. Takes no device.
 
     `hang_timeout_s` is for the answer as a whole: it tells of no progress.
@@ -577,7 +577,7 @@ MEASURING = frozenset({"inspect", "trial"})
 """Kinds of tasks that only tell something: what becomes of them ends neither a model nor a run."""
 
 
-class InboxItem(Contract):
+class InboxItem(LateContract):
     """One entry of a worker's inbox: a task to run, an attempt to drop (`cancel`) or to give back (`ask`), a question
     about one (`stacks`), or that the worker is to check its machine (`check`)."""
 

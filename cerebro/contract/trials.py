@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from cerebro.contract.base import Contract, Sha256, dropped
+from cerebro.contract.base import Contract, LateContract, Sha256, dropped
 from cerebro.contract.records import MAX_DEVICES, WorkerRecord
 from cerebro.contract.texts import cleaned
 from cerebro.contract.ways import Way
@@ -200,7 +200,7 @@ class TrialOutcome(Contract):
         return not self.reason and self.batch_s > 0
 
 
-class TrialRecord(Contract):
+class TrialRecord(LateContract):
     """The outcome of a trial, kept for other runs under all that it depends on (`KnownWay.cache_key`)."""
 
     key: Sha256

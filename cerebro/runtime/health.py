@@ -16,8 +16,6 @@ import socket
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -145,6 +143,10 @@ def _verdict(problem: str) -> tuple[int, str]:
 
 def ask(url: str) -> str:
     """What is wrong with the process behind `url`; empty if it answers that it is well."""
+    # Services that only answer probes do without: half a megabyte each.
+    import urllib.error
+    import urllib.request
+
     try:
         # Not through a proxy: the process is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

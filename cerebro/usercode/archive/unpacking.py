@@ -16,10 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cerebro.errors import ArchiveError, StorageFullError
-from cerebro.usercode.archive.formats import Kind, Member, kind_of, members
 from cerebro.usercode.archive.rules import DEFAULT_LIMITS, ArchiveLimits, UnpackMeter
+
+if TYPE_CHECKING:
+    # Imported where archives are opened: services that only show sizes do without the libraries.
+    from cerebro.usercode.archive.formats import Kind, Member
 
 _ABANDONED_S = 3600.0
 
@@ -64,6 +68,8 @@ def inspect(
     Raises:
         ArchiveError: unknown kind, damaged, empty, too large, or with a member that is not harmless.
     """
+    from cerebro.usercode.archive.formats import kind_of, members
+
     meter = UnpackMeter(archive=name, packed_bytes=len(content), limits=limits)
     found = [
         ArchiveMember(name=member.path.as_posix(), size=sum(map(len, member.chunks)))
@@ -95,6 +101,8 @@ def extract(
     """
     if destination.is_dir():
         return
+    from cerebro.usercode.archive.formats import members
+
     with _storage_errors(name, destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
         _sweep(destination)
