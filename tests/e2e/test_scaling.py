@@ -15,7 +15,7 @@ from tests.e2e.specs import TinyTraining
 
 def scale(lab: Lab, workers: int) -> None:
     """``cerebro scale``."""
-    options = argparse.Namespace(home=str(lab.home.path), workers=workers, timeout=DEADLINE_S)
+    options = argparse.Namespace(home=str(lab.home.path), workers=workers, timeout=DEADLINE_S, pause=False)
     assert cli_scale.run_scale(options) == 0
 
 
