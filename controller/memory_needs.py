@@ -129,9 +129,8 @@ def limit_of(view: WorkerView, place: MemoryPlace) -> int | None:
 
 def _need(run: Run, task: Task, lack: Lack) -> int:
     model = run.models.get(task.key.model or "") if task.key.kind == "train" else None
-    visits = model.visits if model is not None else ()
-    peaks = (each.peak_bytes if lack.place == "host" else each.peak_gpu_bytes for each in visits)
-    return lack.need_bytes(max(peaks, default=0))
+    peak_bytes, peak_gpu_bytes = model.peaks if model is not None else (0, 0)
+    return lack.need_bytes(peak_bytes if lack.place == "host" else peak_gpu_bytes)
 
 
 def _can(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:

@@ -7,6 +7,7 @@ none, a training metric that it returned.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,14 +17,15 @@ from cerebro.contract.tasks import CurvePoint
 from cerebro.scheduling.convergence import UNSEEN, Progress, Quantum, Rule, Sample
 from cerebro.scheduling.policies import ByMerit, Policy
 from cerebro.state import ExperimentState, Model, Run, Visit
+from cerebro.state.archived import EpochSummary
 
 _LOSS = "loss"
 """What is looked at where nothing was reported, and `train` does not return the run's metric."""
 _LARGEST = 1e100
 """Beyond it all values are equally bad: squares of them are still numbers."""
 
-_Given = tuple[int, Visit | None, int]
-"""What is learned from of a model: its number of visits, the last one, its epochs."""
+_Given = tuple[int, Visit | None, int, int]
+"""What is learned from of a model: its number of visits, the last one, its epochs, and how many are archived."""
 
 
 @dataclass(kw_only=True)
@@ -76,7 +78,9 @@ class Merits:
     def _learn(self, run: Run, rows: int) -> bool:
         """Look at the models whose visits have changed; whether there were any. `rows`: of all partitions."""
         models = list(run.models.values())
-        given = [(len(m.visits), m.visits[-1] if m.visits else None, m.epochs) for m in models]
+        given = [
+            (len(m.visits), m.visits[-1] if m.visits else None, m.epochs, m.archived_epochs) for m in models
+        ]
         if given == self._given:
             return False
         before, self._given = self._given, given
@@ -101,9 +105,13 @@ class Merits:
             self._progress.append(UNSEEN)
         known, count = self._known[number], self._given[number][0]
         reported = known.reported
-        is_one_more = count == known.given[0] + 1 and (count < 2 or model.visits[-2] is known.given[1])
+        is_one_more = (
+            count == known.given[0] + 1
+            and (count < 2 or model.visits[-2] is known.given[1])
+            and self._given[number][3] == known.given[3]
+        )
         if not is_one_more or not reported:
-            reported = next((visit.reported for visit in model.visits if visit.reported), "")
+            reported = next((each.reported for each in _all_shown(model) if each.reported), "")
         if not is_one_more:
             known.shown = _Shown()
         if reported != known.reported:
@@ -143,10 +151,10 @@ class _Shown:
     def further(self, run: Run, model: Model, measure: str, whole: int) -> _Shown:
         """With all visits of the model. Where they are compared by something else, it is made anew."""
         if (self.measure, self.whole) != (measure, whole):
-            return _Shown(measure=measure, whole=whole)._with(run, model.visits)
-        return self._with(run, model.visits[self.visits :])
+            return _Shown(measure=measure, whole=whole)._with(run, _all_shown(model), len(model.visits))
+        return self._with(run, _all_shown(model, self.visits), len(model.visits))
 
-    def _with(self, run: Run, visits: Sequence[Visit]) -> _Shown:
+    def _with(self, run: Run, visits: Sequence[Visit], count: int) -> _Shown:
         done, trained, seconds, since = self.done, self.trained, self.seconds, self.since
         has_diverged, quanta = self.has_diverged, list(self.quanta)
         for visit in visits:
@@ -164,7 +172,7 @@ class _Shown:
             seconds += took
         return replace(
             self,
-            visits=self.visits + len(visits),
+            visits=count,
             done=done,
             trained=trained,
             seconds=seconds,
@@ -186,7 +194,39 @@ class _Shown:
         )
 
 
-_NOTHING: _Given = (-1, None, 0)
+_NOTHING: _Given = (-1, None, 0, 0)
+
+
+def _all_shown(model: Model, since: int = 0) -> list[Visit]:
+    """Its visits, but for so many of the first; an archived epoch is one."""
+    if since >= model.visits.archived:
+        return model.visits[since:]
+    return [*(_together(epoch, known) for epoch, known in model.summaries.items()), *model.visits.kept]
+
+
+def _together(epoch: int, known: EpochSummary) -> Visit:
+    """The visits of an archived epoch as if they were one."""
+    return Visit(
+        epoch=epoch,
+        partition=0,
+        attempt=0,
+        worker="",
+        rows=known.totals.rows,
+        names=tuple(known.means),
+        values=tuple(known.means.values()),
+        file="",
+        checksum="",
+        size=0,
+        started=0.0,
+        ended=known.shown_at,
+        load_s=0.0,
+        compute_s=known.took_s,
+        save_s=0.0,
+        resumed_rows=known.totals.rows - known.trained_rows,
+        reported=known.reported,
+        course=array("d", known.point or ()).tobytes(),
+        has_diverged=known.has_diverged,
+    )
 
 
 def _samples(

@@ -127,7 +127,7 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
             return
         model = state.runs[key.run].models[key.model]
         if isinstance(event, TaskCommitted):
-            if len(model.own_visits) == 1:
+            if model.own_units == 1:
                 yield _start(state, key.run, model)
             yield _commit(state, event, key, model, ended)
         yield ended
@@ -143,10 +143,10 @@ def keys_of(state: ExperimentState) -> set[str]:
     for run in state.runs.values():
         found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.epochs}
         for model in run.models.values():
-            found |= {str(visit.key(run.id, model.id)) for visit in model.own_visits}
+            found |= {str(visit.key(run.id, model.id)) for visit in model.kept_visits}
             found |= {str(_unit(run, model, epoch, of)) for epoch, of in model.taken_back}
             found |= {str(run.validation(model, epoch).key) for epoch in model.validations}
-            if model.own_visits:
+            if model.own_units:
                 found.add(f"{run.id}/{model.id}/start")
             # Of one that was extended since, there may be a second end: TensorBoard keeps the first.
             if _is_at_end(run, model):
@@ -185,7 +185,7 @@ def _commit(
         event.time,
         values_of_commit(event, key, model),
         # Curves of a model go on where those of its parent were left.
-        rows_before=sum(v.rows for v in model.visits[: model.inherited]) + model.rows - model.visits[-1].rows,
+        rows_before=model.inherited_rows + model.rows - model.visits[-1].rows,
         live_values=live_share(unit, epochs * len(model.partitions)),
         ended=ended,
     )

@@ -57,7 +57,7 @@ class Leftovers:
     @classmethod
     def of(cls, volumes: Volumes, experiment: str, run: Run, model: Model) -> Leftovers:
         """As the log has it now. Of a model that is trained again, its next commit removes what is to go."""
-        own = {visit.file for visit in model.own_visits}
+        own = {visit.file for visit in model.known_visits}
         kept = run.kept_checkpoints(model) & own
         is_trained_on = model.state is ModelState.ACTIVE or model.busy is not None
         named = _names(set() if is_trained_on else own - kept)

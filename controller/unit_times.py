@@ -86,7 +86,7 @@ class UnitTimes:
         """What the visits of a run tell that stand."""
         made = cls(run, priors)
         visits = (
-            (visit.ended, model.id, visit) for model in run.models.values() for visit in model.own_visits
+            (visit.ended, model.id, visit) for model in run.models.values() for visit in model.kept_visits
         )
         made._noted.extend((name, visit) for _, name, visit in sorted(visits))
         made.see_trials(run)

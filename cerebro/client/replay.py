@@ -148,7 +148,7 @@ def chosen(state: ExperimentState, run: str | None, model: str | None) -> tuple[
     finished = [r.id for r in state.runs.values() if r.kind == "fit" and r.state is RunState.FINISHED]
     fit = chosen_fit(state, run or (finished[-1] if finished else None))
     models = list(fit.models.values()) if model is None else [find_model(fit, model)]
-    trained = [known for known in models if known.own_visits]
+    trained = [known for known in models if known.own_units]
     if not trained:
         raise ConflictError(
             f"nothing to replay: no unit of {model or 'any model'} is committed in {fit.id} of experiment "
@@ -186,6 +186,10 @@ def replay(
     record = connection.kvs.experiment(experiment)
     state = Session(connection, record).state()
     fit, models = chosen(state, run, model)
+    if fit.archived_until:
+        tell(f"reading the whole log of {experiment}, because older units of {fit.id} are archived")
+        state = Session(connection, record, is_whole=True).state()
+        fit, models = chosen(state, run, model)
     request = fit.request
     assert isinstance(request, FitRequest)
     assert isinstance(fit.plan, FitPlan)

@@ -55,6 +55,7 @@ from cerebro.state import (
     whole,
     wording,
 )
+from cerebro.state.archive import ARCHIVE_AFTER
 from cerebro.state.goals import forecast_lines
 from cerebro.state.snapshots import restored
 from cerebro.state.throughput import ThroughputMeter, TimeLeft
@@ -75,15 +76,22 @@ class Session:
 
     Args:
         clock: seconds since the epoch.
+        is_whole: whether the fold keeps all units of long runs, too: it reads the whole log, and takes memory for all.
     """
 
     def __init__(
-        self, connection: Connection, record: ExperimentRecord, *, clock: Callable[[], float] = time.time
+        self,
+        connection: Connection,
+        record: ExperimentRecord,
+        *,
+        clock: Callable[[], float] = time.time,
+        is_whole: bool = False,
     ) -> None:
         self.connection, self.record = connection, record
         self._clock = clock
         self._kvs = connection.kvs
-        self._state = ExperimentState(name=record.name)
+        self._is_whole = is_whole
+        self._state = ExperimentState(name=record.name, archive_after=None if is_whole else ARCHIVE_AFTER)
         self._meter = ThroughputMeter()
         self._queue: tuple[float, QueueAnswer] = (-math.inf, QueueAnswer(runs=()))
 
@@ -99,7 +107,7 @@ class Session:
             UnreadableError: the log cannot be read to its end.
         """
         self._mend()  # where the last call was interrupted
-        if not self._state.seq:
+        if not self._state.seq and not self._is_whole:
             self._state = restored(self._kvs, self.name)
             self._meter.recall(self._state)
         try:

@@ -126,11 +126,18 @@ def _place(run: Run, model: Model, epoch: int, axis: Axis) -> float:
     """Where an epoch ends on the axis; for one under way, where its newest unit did."""
     if axis == "epoch":
         return float(epoch)
-    visits = model.visits[: model.visits_until(epoch)]
+    units = model.visits_until(epoch)
     if axis == "time":
-        return visits[-1].ended - run.origin if visits else 0.0
+        return model.visits[units - 1].ended - run.origin if units else 0.0
     rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
-    return float(sum(v.rows or sum(rows.get(p, 0) for p in v.partitions) for v in visits))
+    archived = min(epoch, model.archived_epochs)
+    return float(
+        sum(model.epoch_totals(known).rows for known in range(1, archived + 1))
+        + sum(
+            v.rows or sum(rows.get(p, 0) for p in v.partitions)
+            for v in model.visits[model.visits_until(archived) : units]
+        )
+    )
 
 
 # --- its drawing --------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def epochs_refusal(run: Run, new: NewModel) -> str:
         return ""
     parent = run.models[new.origin.model]
     unit = units_at(run, parent, new.origin)
-    begun = sum(len(visit.partitions) for visit in parent.visits[:unit])
+    begun = parent.partitions_until(unit)
     if begun >= new.epochs * len(parent.partitions):
         epochs = begun // len(parent.partitions)
         return (

@@ -30,9 +30,25 @@ def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
     return _with_units(run, running(run, now), devices, models, run.trained_s)
 
 
-def lower_bound_of(run: Run, units: Iterable[TrainedUnit], devices: Mapping[str, int]) -> float:
-    """Of the makespan of these units alone, in seconds; `devices` as in `lower_bound`."""
-    return _with_units(run, units, devices, {}, {})
+def lower_bound_until(run: Run, end: float, devices: Mapping[str, int]) -> float:
+    """The same of all that had run by a time that is past, since when nothing was archived."""
+    models = {model.id: model.trained_s for model in run.models.values()}
+    work = dict(run.trained_s)
+    for unit in _ended_after(run, end):
+        after = unit.ended - max(end, unit.started)
+        models[unit.model] -= after
+        for worker, held in unit.places:
+            work[worker] -= after * len(held)
+    begun = (unit._replace(ended=min(unit.ended, end)) for unit in running(run, end) if unit.started < end)
+    return _with_units(run, begun, devices, models, work)
+
+
+def _ended_after(run: Run, end: float) -> Iterator[TrainedUnit]:
+    for model in run.models.values():
+        for visit in reversed(model.kept_visits):
+            if visit.ended <= end:
+                break
+            yield TrainedUnit.of(model.id, visit)
 
 
 def _with_units(

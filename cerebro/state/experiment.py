@@ -75,6 +75,7 @@ from cerebro.state import (
     ways,
     workers,
 )
+from cerebro.state.archive import ARCHIVE_AFTER
 from cerebro.state.commands import CommandRecord, Reopening, RunCommand
 from cerebro.state.keys import TaskKey
 from cerebro.state.runs import Dataset, Run, RunState
@@ -104,6 +105,8 @@ class ExperimentState:
     is_archived: bool = False
     deletion: DeletionRequested | None = None
     """Set once a user wants the experiment gone; nothing is begun from then on."""
+    archive_after: int | None = ARCHIVE_AFTER
+    """As `Run.archive_after`, of its runs."""
     torn: str = ""
     """Why the event after `seq` was perhaps applied in part; empty for a state that can be relied on."""
 
@@ -305,6 +308,7 @@ class ExperimentState:
             priority=event.priority,
             project=event.project,
             requested=event.time,
+            archive_after=self.archive_after,
         )
 
     def _delete(self, event: DeletionRequested) -> None:

@@ -106,8 +106,22 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
         model.give_up(failure)
         return
     there = run.kept_checkpoints(model)
-    run.take_back(model)
+    _take_back(failure, run, model)
     if model.is_pruned:
         # No unit can begin with what was removed: the newest one that is there is further back.
         while len(model.visits) > model.inherited and model.visits[-1].file not in there:
-            run.take_back(model)
+            if not _take_back(failure, run, model):
+                return
+
+
+def _take_back(failure: Failure, run: Run, model: Model) -> bool:
+    """Have the newest unit done again; whether that can be: nobody knows which ones are archived."""
+    if model.may_take_back:
+        run.take_back(model)
+        return True
+    gone = (
+        f"none of the checkpoints of {model.id} since epoch {model.archived_epochs} can be read, and which units were "
+        "before is in the log alone: clone it at its best epoch, or train it anew. "
+    )
+    model.give_up(failure.model_copy(update={"message": gone + failure.message}))
+    return False

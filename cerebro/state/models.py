@@ -11,13 +11,14 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
+from cerebro.state.archived import EpochSummary, EpochTotals, Visits, totals_of
 from cerebro.state.visits import Visit, mean
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ class Model:
     begun: list[tuple[int, int]] = field(default_factory=list)
     """(unit, which of `terms` it and those after it were trained with), ascending; of units that are committed."""
     state: ModelState = ModelState.ACTIVE
-    visits: list[Visit] = field(default_factory=list)
+    visits: Visits = field(default_factory=Visits)
+    summaries: dict[int, EpochSummary] = field(default_factory=dict)
+    """Epoch -> what is remembered of it, of those whose visits are archived: the first ones."""
     busy: str | None = None
     """Key of its open training unit: at most one, which is the isolation invariant."""
     validations: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -147,6 +150,10 @@ class Model:
     """Partitions that its present epoch has visited."""
     _ends: list[int] = field(default_factory=list, repr=False, compare=False)
     """Of each complete epoch: how many visits there were at its end."""
+    _inherited: int = field(default=0, repr=False, compare=False)
+    """Partitions that its inherited visits were to."""
+    inherited_rows: int = field(default=0, repr=False, compare=False)
+    """Rows of its inherited visits."""
     _means: dict[int, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
     """Epoch -> `training_metrics`, of complete epochs that somebody asked for."""
     _best: dict[tuple[str, str, bool], int | None] = field(default_factory=dict, repr=False, compare=False)
@@ -189,10 +196,17 @@ class Model:
 
     def inherit(self, parent: Model, units: int) -> None:
         """Begin where another model was after so many units; to be called before anything else happens to it."""
-        for visit in parent.visits[:units]:
-            self.add(visit)
+        self.visits = parent.visits.until(units)
+        self._ends = [end for end in parent._ends if end <= units]
+        self.summaries = {e: known for e, known in parent.summaries.items() if e <= len(self._ends)}
+        begun = self.visits[self._ends[-1] if self._ends else 0 :]
+        self._visited = {partition for visit in begun for partition in visit.partitions}
+        self.visited = self._inherited = len(self._ends) * len(self.partitions) + len(self._visited)
+        epochs = range(1, len(self._ends) + 1)
+        self.inherited_rows = sum(self.epoch_totals(epoch).rows for epoch in epochs) + sum(
+            v.rows for v in begun
+        )
         self.inherited = units
-        self.trained_s, self.compute_s, self.rows = 0.0, 0.0, 0
         self.terms = [*parent.terms, *self.terms]
         self.begun = [each for each in parent.begun if each[0] < units]
         self.given = len(self.terms) - 1
@@ -224,22 +238,35 @@ class Model:
             self.terms.append(found)
 
     def take_back(self) -> Visit:
-        """The newest unit is to be done again."""
+        """The newest unit is to be done again; see `may_take_back`."""
         self.saved = None
         lost = self.visits.pop()
         self.taken_back.add((lost.epoch, lost.partitions))
         self.begun = [each for each in self.begun if each[0] < len(self.visits)]
+        if not self._visited:
+            self._visited.update(self.partitions)
+        self._visited.difference_update(lost.partitions)
         self.visited -= len(lost.partitions)
         del self._ends[self.completed_epochs :]
-        begun = self.visits[self._ends[-1] if self._ends else 0 :]
-        self._visited = {partition for visit in begun for partition in visit.partitions}
         self.unreadable.discard(lost.epoch)
-        self.trained_s = sum(visit.seconds for visit in self.own_visits)
-        self.compute_s = sum(visit.compute_s for visit in self.own_visits)
+        has_own = len(self.visits) > self.inherited
+        self.trained_s = self.trained_s - lost.seconds if has_own else 0.0
+        self.compute_s = self.compute_s - lost.compute_s if has_own else 0.0
         self.rows -= lost.rows
         self._means.pop(lost.epoch, None)
         self._best.clear()
         return lost
+
+    def archive(self, summaries: Mapping[int, EpochSummary]) -> list[Visit]:
+        """Keep the visits of these epochs no longer, the first ones that it still has, but for the last one of each and
+        where it began; those of them that are its own."""
+        self.summaries.update(summaries)
+        first, until = self.visits.archived, self._ends[max(summaries) - 1]
+        pins = {0, self.inherited - 1, self.inherited, *(self._ends[epoch - 1] - 1 for epoch in summaries)}
+        gone = self.visits.archive(until, pins)
+        for epoch in summaries:
+            self._means.pop(epoch, None)
+        return gone[max(0, self.inherited - first) :]
 
     def validate(self, epoch: int, metrics: dict[str, float]) -> None:
         """The validation of an epoch was committed."""
@@ -257,14 +284,44 @@ class Model:
     # --- where it stands -------------------------------------------------------------------------
 
     @property
-    def own_visits(self) -> list[Visit]:
-        """Those of `visits` that are no other model's."""
-        return self.visits[self.inherited :] if self.inherited else self.visits
+    def kept_visits(self) -> list[Visit]:
+        """Those of `visits` that are no other model's, and are not archived: of whole epochs, and the present one."""
+        since = self.inherited - self.visits.archived
+        return self.visits.kept[since:] if since > 0 else self.visits.kept
+
+    @property
+    def known_visits(self) -> Iterator[Visit]:
+        """`kept_visits`, after those that are pinned (`Visits`): all whose checkpoints there may be."""
+        pinned = self.visits.pinned
+        yield from (pinned[unit] for unit in sorted(pinned) if unit >= self.inherited)
+        yield from self.kept_visits
+
+    @property
+    def peaks(self) -> tuple[int, int]:
+        """The most memory that a unit of it had, of its process and on GPUs, bytes; 0 where that is not known."""
+        known = [(s.peak_bytes, s.peak_gpu_bytes) for s in self.summaries.values()]
+        known += [(visit.peak_bytes, visit.peak_gpu_bytes) for visit in self.visits.kept]
+        return max((host for host, _ in known), default=0), max((gpu for _, gpu in known), default=0)
+
+    @property
+    def own_units(self) -> int:
+        """How many of `visits` are no other model's."""
+        return len(self.visits) - self.inherited
 
     @property
     def own_visited(self) -> int:
         """Partitions that its own visits were to, added up over all epochs."""
-        return self.visited - sum(len(visit.partitions) for visit in self.visits[: self.inherited])
+        return self.visited - self._inherited
+
+    @property
+    def archived_epochs(self) -> int:
+        """Epochs whose visits are archived, the first ones."""
+        return bisect_right(self._ends, self.visits.archived) if self.visits.archived else 0
+
+    @property
+    def may_take_back(self) -> bool:
+        """Whether its newest unit can be done again: not where it is archived, because what was before is not known."""
+        return bool(self.visits.kept)
 
     @property
     def inherited_epochs(self) -> int:
@@ -382,13 +439,19 @@ class Model:
         return self.epochs * len(self.partitions) - self.visited
 
     def visit(self, epoch: int, partition: int) -> Visit | None:
-        """The visit of a partition in an epoch, if there is one: alone, or in a set."""
+        """The visit of a partition in an epoch, alone or in a set; `None` if there is none, or it is archived."""
         if epoch > self.completed_epochs and partition not in self._visited:
+            return None
+        if epoch in self.summaries:
             return None
         for visit in self.epoch_visits(epoch):
             if partition in visit.partitions:
                 return visit
         return None
+
+    def has_visited(self, epoch: int, partition: int) -> bool:
+        """Whether it has visited a partition in an epoch."""
+        return epoch <= self.completed_epochs or (epoch == self.epoch and partition in self._visited)
 
     def needs(self, epoch: int, partitions: Collection[int]) -> bool:
         """Whether a unit on this set may be its next: it has visited none of them in this epoch."""
@@ -404,15 +467,33 @@ class Model:
         return bisect_right(self._ends, unit)
 
     def epoch_visits(self, epoch: int) -> list[Visit]:
-        """The visits of one epoch, in order."""
+        """The visits of one epoch, in order.
+
+        Raises:
+            ArchivedError: they are archived; see `summaries`.
+        """
         return self.visits[self.visits_until(epoch - 1) : self.visits_until(epoch)]
 
     def returned_in(self, epoch: int) -> dict[str, bool]:
         """Metrics of an epoch's visits so far, name -> whether it is a ratio: the first that has it says."""
+        if epoch in self.summaries:
+            return dict(self.summaries[epoch].returned)
         found: dict[str, bool] = {}
         for names, ratios in dict.fromkeys((visit.names, visit.ratios) for visit in self.epoch_visits(epoch)):
             found = {name: name in ratios for name in names} | found
         return found
+
+    def partitions_until(self, unit: int) -> int:
+        """Partitions that its first units, so many, were to; the units end an epoch, or are all."""
+        epochs = self.epochs_before(unit)
+        begun = self.visits[self._ends[epochs - 1] if epochs else 0 : unit]
+        return epochs * len(self.partitions) + sum(len(visit.partitions) for visit in begun)
+
+    def epoch_totals(self, epoch: int) -> EpochTotals:
+        """Of all visits of an epoch, another model's among them."""
+        return (
+            self.summaries[epoch].totals if epoch in self.summaries else totals_of(self.epoch_visits(epoch))
+        )
 
     def epoch_checkpoint(self, epoch: int) -> CheckpointRef | None:
         """The state at the end of an epoch, or `None` while it is not reached."""
@@ -429,6 +510,8 @@ class Model:
         return dict(self._mean(epoch))
 
     def _mean(self, epoch: int) -> dict[str, float]:
+        if epoch in self.summaries:
+            return self.summaries[epoch].means
         means = self._means.get(epoch)
         if means is None:
             means = mean(self.epoch_visits(epoch))

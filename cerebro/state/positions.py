@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Position
 from cerebro.state.models import Model, Terms
+from cerebro.state.visits import Visit
 
 
 def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms | None = None) -> Position:
@@ -35,9 +36,11 @@ def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms |
     sizes = {size, *(_size(model.terms[number].hyperparams) for number in had)}
     if len(model.visits) != model.visited or len(sizes) > 1:
         # Partitions that are read together have one last batch.
-        step = sum(
-            -(-sum(rows[partition] for partition in visit.partitions) // _size(model.hyperparams_of(number)))
-            for number, visit in enumerate(model.visits[:unit])
+        archived = min(before, model.archived_epochs)
+        first = model.visits_until(archived)
+        step = sum(model.summaries[epoch].steps for epoch in range(1, archived + 1)) + sum(
+            steps_of(model, number, visit, rows)
+            for number, visit in enumerate(model.visits[first:unit], start=first)
         )
     # What is left takes batches of the present size.
     past = step if len(sizes) > 1 else expected
@@ -47,6 +50,11 @@ def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms |
         step=step,
         total_steps=past + now.epochs * per_epoch - expected,
     )
+
+
+def steps_of(model: Model, unit: int, visit: Visit, rows: Mapping[int, int]) -> int:
+    """Optimizer steps of a unit of that number."""
+    return -(-sum(rows[partition] for partition in visit.partitions) // _size(model.hyperparams_of(unit)))
 
 
 def _size(hyperparams: Hyperparameters) -> int:

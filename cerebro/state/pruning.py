@@ -118,7 +118,7 @@ def _in_use(runs: Mapping[str, Run], run: Run, model: Model) -> set[str]:
     """Names of checkpoints that something reads which is open, or will be without anybody deciding it."""
     # Only of its own: a clone that goes no further gives its origin up, whoever else began there. The origin's owner
     # loses the file when the last of them has.
-    used = {_origin(young) for young in run.young.values()} & {visit.file for visit in model.own_visits}
+    used = {_origin(young) for young in run.young.values() if run.owner_of_origin(young) is model}
     if model.state is ModelState.ACTIVE or model.busy:
         request = run.fit_request
         used |= model.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)

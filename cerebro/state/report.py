@@ -13,17 +13,17 @@ and not in the bound, so it shows as gap. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.events import EpochCompleted
 from cerebro.contract.runs import FitPlan
 from cerebro.state import breaks, taken, ways, wording
-from cerebro.state.bound import lower_bound, lower_bound_of
+from cerebro.state.bound import lower_bound, lower_bound_until
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
-from cerebro.state.timeline import TrainedUnit, busy, busy_without_visits, committed, lost, running, starts
+from cerebro.state.timeline import busy, busy_without_visits, lost, running, starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,16 +78,14 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
         epoch: from 1.
     """
     # Of all epochs up to this one: a unit of a model that goes no further may have ended last.
-    end = max((unit.ended for unit in committed(run, epoch)), default=0.0)
+    end = max((ended for known, ended in run.ends.items() if known <= epoch), default=0.0)
     zero = run.zero if end else end
     begin = moment(run, zero, run.epochs[epoch - 2].makespan_s) if epoch > 1 else zero
     return EpochCompleted(
         run=run.id,
         epoch=epoch,
         makespan_s=taken.open_s(run, zero, end),
-        lower_bound_s=lower_bound_of(
-            run, _until(end, [*committed(run), *running(run, end)]), _devices(state, run)
-        ),
+        lower_bound_s=lower_bound_until(run, end, _devices(state, run)),
         idle_s=_idle(state, run, begin, end),
         start_s=max(0.0, _start_s(run) - sum(report.start_s for report in run.epochs)),
     )
@@ -207,13 +205,6 @@ def _start_s(run: Run) -> float:
     return sum(start.ended - start.started for start in starts(run))
 
 
-def _until(end: float, units: Iterable[TrainedUnit]) -> Iterator[TrainedUnit]:
-    """The part of each unit before `end`."""
-    for unit in units:
-        if unit.started < end:
-            yield unit._replace(ended=min(unit.ended, end))
-
-
 def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[str, float]:
     """Device-seconds without a task of any run between two times, of each worker that trains and holds a partition of
     the run.
@@ -238,4 +229,7 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
         if name in there:
             since, until = there[name]
             idle[name] -= len(devices) * taken.open_s(run, max(started, since), min(ended, until))
+    if begin <= run.zero:  # Of epochs that are reported, what is archived ended before.
+        for name in there:
+            idle[name] -= run.archived_s.get(name, 0.0)
     return {name: max(0.0, seconds) for name, seconds in idle.items()}

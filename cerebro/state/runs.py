@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import itemgetter
@@ -23,6 +23,7 @@ from cerebro.contract.runs import (
 )
 from cerebro.contract.tasks import Failure, FittedRef
 from cerebro.contract.trials import Inspection, TrialOutcome
+from cerebro.state.archive import ARCHIVE_AFTER, archive
 from cerebro.state.audits import Audit, Audits
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
@@ -32,6 +33,7 @@ from cerebro.state.tasks import ENDED, Task, TaskState
 from cerebro.state.visits import Visit
 
 DEFAULT_MAX_ATTEMPTS = 3
+_ROUNDING_S = 1e-6
 
 
 class RunState(StrEnum):
@@ -191,6 +193,14 @@ class Run:
     to nothing it is not known how long its process took, so it counts from its start."""
     trained_s: dict[str, float] = field(default_factory=dict)
     """Worker -> device-seconds of visits there."""
+    ends: dict[int, float] = field(default_factory=dict)
+    """Epoch -> when the newest of its units ended."""
+    archive_after: int | None = ARCHIVE_AFTER
+    """With more units than that, older ones are archived (`cerebro.state.archive`); `None`: none ever are."""
+    archived_until: float = 0.0
+    """All units that ended later are in the fold; 0: all are."""
+    archived_s: dict[str, float] = field(default_factory=dict)
+    """Worker -> device-seconds of archived visits, with the start of their processes."""
     starts: list[tuple[str, float, float]] = field(default_factory=list)
     """(worker, from, to): when visits waited for their process to start, for each device that they had."""
     newest_commit: float = 0.0
@@ -361,8 +371,22 @@ class Run:
         """A unit was committed."""
         model.add(visit)
         self._count(visit)
-        if model.id in self.young and len(model.own_visits) > 1:
+        if model.id in self.young and model.own_units > 1:
             self.release_origin(model)
+        is_large = self.archive_after is not None and self.counts.units > self.archive_after
+        if is_large and not model.visited % len(model.partitions):
+            self._archive(model)
+
+    def _archive(self, model: Model) -> None:
+        epochs = model.completed_epochs - 1
+        if self.has_known_models or self.epochs:
+            # Idle time is counted from the end of the newest epoch that is reported (`cerebro.state.report`).
+            epochs = min(epochs, len(self.epochs))
+        for visit in archive(model, epochs, self.fit_rows):
+            self.archived_until = max(self.archived_until, visit.ended)
+            for worker, devices in visit.places:
+                spent = (visit.ended - visit.started) * len(devices)
+                self.archived_s[worker] = self.archived_s.get(worker, 0.0) + spent
 
     def release_origin(self, young: Model) -> None:
         """It reads the checkpoint that it began with no more."""
@@ -381,11 +405,34 @@ class Run:
     def _count(self, visit: Visit) -> None:
         self.counts.units += 1
         self.newest_commit = max(self.newest_commit, visit.ended)
+        self.ends[visit.epoch] = max(self.ends.get(visit.epoch, 0.0), visit.ended)
         for worker, devices in visit.places:
             self.counts.unit_devices += len(devices)
             self.trained_s[worker] = self.trained_s.get(worker, 0.0) + visit.seconds * len(devices)
             if visit.start_s:
                 self.starts += [(worker, visit.started, visit.begun)] * len(devices)
+
+    def _discount(self, lost: Visit) -> None:
+        """The other way round; its model has it no more."""
+        self.counts.units -= 1
+        self.newest_commit = max(
+            (model.visits[-1].ended for model in self.models.values() if model.own_units), default=0.0
+        )
+        self.ends[lost.epoch] = max(self._newest_of(lost.epoch), default=0.0)
+        for worker, devices in lost.places:
+            self.counts.unit_devices -= len(devices)
+            left = self.trained_s.pop(worker, 0.0) - lost.seconds * len(devices)
+            if left > _ROUNDING_S:
+                self.trained_s[worker] = left
+            for _ in devices if lost.start_s else ():
+                self.starts.remove((worker, lost.started, lost.begun))
+
+    def _newest_of(self, epoch: int) -> Iterator[float]:
+        """When the newest unit of an epoch ended, of each model with one of its own."""
+        for model in self.models.values():
+            until = model.visits_until(epoch)
+            if until > max(model.visits_until(epoch - 1), model.inherited):
+                yield model.visits[until - 1].ended
 
     def take_back(self, model: Model) -> None:
         """The newest unit of a model is to be done again, because its checkpoint is lost."""
@@ -396,11 +443,7 @@ class Run:
         )
         task.reopen()
         self.audits.drop(key, "its checkpoint was lost, and the unit is done again")
-        self.trained_s.clear()
-        self.starts.clear()
-        self.newest_commit, self.counts.units, self.counts.unit_devices = 0.0, 0, 0
-        for visit in (visit for each in self.models.values() for visit in each.own_visits):
-            self._count(visit)
+        self._discount(lost)
 
     def settle(self, model: Model) -> None:
         """Mark a model finished once it is trained and each of its epochs is validated, or cannot be."""

@@ -127,7 +127,7 @@ class ThroughputMeter:
             (visit.ended, run, visit)
             for run in state.open_runs()
             for model in run.models.values()
-            for visit in model.own_visits[-_COMMITS:]
+            for visit in model.kept_visits[-_COMMITS:]
         ]
         for _, run, visit in sorted(visits, key=lambda found: found[0])[-_COMMITS:]:
             self._commits.append(

@@ -38,6 +38,20 @@ class TrainedUnit(NamedTuple):
     others: tuple[Member, ...] = ()
     """Of a unit on a set of partitions: the workers beside `worker`, which reads `partition`."""
 
+    @classmethod
+    def of(cls, model: str, visit: Visit) -> TrainedUnit:
+        """A committed one."""
+        return cls(
+            model,
+            visit.epoch,
+            visit.partition,
+            visit.worker,
+            visit.begun,
+            visit.ended,
+            devices=visit.devices,
+            others=visit.others,
+        )
+
     @property
     def seconds(self) -> float:
         """How long it took, or runs."""
@@ -68,7 +82,8 @@ class Try(NamedTuple):
 
 
 def tries(run: Run, model: str = "") -> Iterator[Try]:
-    """Every attempt at every task of `run`, or of one of its models; in no order, but for those at one task.
+    """Every attempt at every task of `run`, or of one of its models; in no order, but for those at one task. Not of
+    archived units.
 
     A committed unit's attempt comes with its visit. When it was assigned is known only if it was not the first.
     """
@@ -78,26 +93,17 @@ def tries(run: Run, model: str = "") -> Iterator[Try]:
             for attempt in task.attempts[:-1] if is_unit_done else task.attempts:
                 yield Try(task.key, attempt, None)
     for name in (model,) if model else run.models:
-        for visit in run.models[name].own_visits if name in run.models else ():
+        for visit in run.models[name].kept_visits if name in run.models else ():
             key = visit.key(run.id, name)
             known = run.tasks.get(str(key))
             yield Try(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
 
 
-def committed(run: Run, epoch: int | None = None) -> Iterator[TrainedUnit]:
-    """Committed units, model by model in the order of training; only those up to `epoch` if one is given."""
+def committed(run: Run) -> Iterator[TrainedUnit]:
+    """Committed units, model by model in the order of training, but for archived ones."""
     for model in run.models.values():
-        for visit in model.visits[model.inherited : model.visits_until(epoch or model.epochs)]:
-            yield TrainedUnit(
-                model.id,
-                visit.epoch,
-                visit.partition,
-                visit.worker,
-                visit.begun,
-                visit.ended,
-                devices=visit.devices,
-                others=visit.others,
-            )
+        for visit in model.kept_visits:
+            yield TrainedUnit.of(model.id, visit)
 
 
 def running(run: Run, now: float) -> Iterator[TrainedUnit]:
@@ -128,7 +134,7 @@ def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
     `since`."""
     yield from busy_without_visits(run, end)
     for model in run.models.values():
-        for visit in reversed(model.own_visits):
+        for visit in reversed(model.kept_visits):
             if visit.ended <= since:
                 break
             for worker, devices in visit.places:
@@ -195,6 +201,11 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
             "no schedule of one problem: `visits()` has them all, `cerebro status` makespan, bound and idle time"
         )
     index = {model.id: position for position, model in enumerate(models)}
+    if run.archived_until:
+        raise InstanceError(
+            f"older units of {run.id} are archived, so the fold has no schedule of all of them: `visits()` reads them "
+            "from the log, `cerebro status` tells makespan, bound and idle time"
+        )
     visits = [unit for unit in committed(run) if unit.model in index]
     if not visits:
         raise InstanceError(

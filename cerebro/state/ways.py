@@ -26,6 +26,7 @@ from cerebro.contract.tasks import RETRYABLE, Failure, FailureKind
 from cerebro.contract.trials import Cause, TrialOutcome
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.errors import IllegalEventError
+from cerebro.state.archived import WayUsed
 from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import Run
 from cerebro.state.tasks import MAX_LOSSES, Task
@@ -148,25 +149,26 @@ class WayTold:
 
 def told(run: Run, model: Model) -> list[WayTold]:
     """All ways of a model, those first that are tried first."""
-    seconds: dict[str, list[float]] = {}
+    seconds: dict[str, tuple[int, float]] = {}
     known = {way.label: way for way in ways_of(run)}
-    for visit in model.own_visits:
-        way = visit.way or SINGLE
+    for used in _used(model):
+        way = used.way or SINGLE
         known.setdefault(way.label, way)
-        seconds.setdefault(way.label, []).append(visit.seconds)
+        units, taken = seconds.get(way.label, (0, 0.0))
+        seconds[way.label] = units + used.units, taken + used.seconds
     tried = _tried(run, model)
     for label, (way, _) in tried.items():
         known.setdefault(label, way)
     upcoming = _upcoming(run, model)
     found = []
     for label, way in known.items():
-        struck, taken = model.struck.get(label), seconds.get(label, [])
+        struck, (units, taken) = model.struck.get(label), seconds.get(label, (0, 0.0))
         outcome = tried[label][1] if label in tried else None
         found.append(
             WayTold(
                 way=way,
-                units=len(taken),
-                seconds=sum(taken) / len(taken) if taken else None,
+                units=units,
+                seconds=taken / units if units else None,
                 struck_off=_words(struck) if struck else outcome.reason if outcome else "",
                 is_next=label == upcoming,
                 batch_s=outcome.batch_s if outcome else 0.0,
@@ -174,6 +176,14 @@ def told(run: Run, model: Model) -> list[WayTold]:
             )
         )
     return found
+
+
+def _used(model: Model) -> Iterator[WayUsed]:
+    """By which ways its units ran, and those that it has from another model."""
+    for summary in model.summaries.values():
+        yield from summary.ways
+    for visit in model.visits.kept:
+        yield WayUsed(visit.way, 1, visit.seconds)
 
 
 def _tried(run: Run, model: Model) -> dict[str, tuple[Way, TrialOutcome]]:
@@ -203,7 +213,7 @@ def _upcoming(run: Run, model: Model) -> str:
 def has_more_than_one(run: Run, model: Model) -> bool:
     """Whether there is something to say of a model's ways: it was trained by another one than is tried first without a
     choice, or one is struck off or was measured."""
-    return bool(model.struck or _tried(run, model)) or any(visit.way is not None for visit in model.visits)
+    return bool(model.struck or _tried(run, model)) or any(used.way is not None for used in _used(model))
 
 
 def lines(run: Run) -> list[str]:
@@ -257,7 +267,7 @@ def see_trial(run: Run, group: str, way: str) -> None:
     outcomes = [run.trials.get((group, each.id)) for each in known.ways if each.way.label == label]
     bad = [each for each in outcomes if each is not None and each.cause in _CONCLUSIVE]
     models = [each for name in known.models if (each := run.models.get(name)) and not each.has_changed]
-    has_worked = any((visit.way or SINGLE).label == label for model in models for visit in model.visits)
+    has_worked = any((used.way or SINGLE).label == label for model in models for used in _used(model))
     if len(bad) < len(outcomes) or has_worked:
         return
     kind, place = _CONCLUSIVE[bad[0].cause]

@@ -89,7 +89,9 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
 
 def _is_any_left(run: Run, name: str) -> bool:
     model = run.models[name]
-    return not model.is_pruned or any(visit.file in run.kept_checkpoints(model) for visit in model.own_visits)
+    return not model.is_pruned or any(
+        visit.file in run.kept_checkpoints(model) for visit in model.known_visits
+    )
 
 
 def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
@@ -99,7 +101,7 @@ def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
         return None
     run = read_model.state.runs.get(parts[1])
     model = run.models.get(parts[2]) if run else None
-    found = (visit.checkpoint for visit in model.own_visits) if model else iter(())
+    found = (visit.checkpoint for visit in model.known_visits) if model else iter(())
     return next((each for each in found if each.name == name), None)
 
 
@@ -107,7 +109,8 @@ def _of(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
     model, request = run.models[row.id], run.request
     assert isinstance(request, FitRequest)
     needed = run.kept_checkpoints(model)
-    for unit in reversed(range(model.inherited, len(model.visits))):
+    units = (unit for unit in range(model.inherited, len(model.visits)) if model.visits.knows(unit))
+    for unit in reversed([*units]):
         visit = model.visits[unit]
         if visit.checkpoint.name not in needed:
             continue

@@ -30,7 +30,7 @@ def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
     open_runs, kept = state.open_runs(), {}
     for each in state.runs.values():
         for model in each.models.values():
-            for visit in model.own_visits[-2:]:
+            for visit in model.kept_visits[-2:]:
                 if visit.file in model.removed:
                     continue
                 kept[visit.checkpoint.name] = visit.checkpoint.size

@@ -148,8 +148,8 @@ class _Places:
         rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
         self._per_epoch = sum(rows.values()) or 1
         self._before: dict[tuple[int, int], int] = {}
-        done = 0
-        for visit in model.visits:
+        done = model.archived_epochs * sum(rows.values())
+        for visit in model.visits.kept:
             self._before[visit.epoch, visit.partition] = done
             done += sum(rows.get(partition, 0) for partition in visit.partitions) or visit.rows
         self._done = done

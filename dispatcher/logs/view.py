@@ -208,7 +208,7 @@ def _of_run(run: Run, model: str, since: float = 0.0) -> Iterator[_Try]:
                 if attempt.started and attempt.started >= since:
                     yield attempt.started, run.id, task.key, "", replace(attempt)
     for name in (model,) if model else run.models:
-        for visit in reversed(run.models[name].own_visits if name in run.models else ()):
+        for visit in reversed(run.models[name].kept_visits if name in run.models else ()):
             if visit.started < since:
                 break  # a model's units follow each other
             yield visit.started, run.id, None, name, visit

@@ -259,16 +259,16 @@ def _row(
 
 
 def _epoch(model: Model, epoch: int, kept: Collection[str]) -> EpochRow:
-    visits, checkpoint = model.epoch_visits(epoch), model.epoch_checkpoint(epoch)
+    totals, checkpoint = model.epoch_totals(epoch), model.epoch_checkpoint(epoch)
     return EpochRow(
         epoch=epoch,
         training={name: told(value) for name, value in model.training_metrics(epoch).items()},
         validation={name: told(value) for name, value in model.validations.get(epoch, {}).items()},
         checkpoint=checkpoint.name if checkpoint else "",
         is_kept=checkpoint is not None and checkpoint.name in kept,
-        rows=sum(visit.rows for visit in visits),
-        seconds=sum(visit.ended - visit.started for visit in visits),
-        ended=visits[-1].ended,
+        rows=totals.rows,
+        seconds=totals.seconds,
+        ended=model.visits[model.visits_until(epoch) - 1].ended,
     )
 
 

@@ -101,7 +101,7 @@ def units(state: ExperimentState, asked: UnitQuery) -> UnitsView:
 def _count(state: ExperimentState) -> int:
     """How many there are of all, committed units counted once."""
     return sum(
-        len(run.tasks) + sum(len(model.own_visits) for model in run.models.values()) - _twice(run)
+        len(run.tasks) + sum(len(model.kept_visits) for model in run.models.values()) - _twice(run)
         for run in state.runs.values()
     )
 
@@ -129,7 +129,7 @@ def _visits(run: Run, asked: UnitQuery) -> Iterator[_Found]:
         return
     told, worker = _told(run), asked.worker
     for name in (asked.model,) if asked.model else run.models:
-        for visit in run.models[name].own_visits if name in run.models else ():
+        for visit in run.models[name].kept_visits if name in run.models else ():
             if worker in ("", visit.worker, *(member.worker for member in visit.others)) and (
                 not told or (name, visit.epoch, visit.partitions) not in told
             ):
@@ -153,7 +153,7 @@ def _row(state: ExperimentState, found: _Found) -> UnitRow:
 def _task_row(state: ExperimentState, run: Run, task: Task) -> UnitRow:
     key = task.key
     model = run.models.get(key.model or "") if key.kind == "train" else None
-    own = model.own_visits if model else ()
+    own = model.kept_visits if model else ()
     standing = (v for v in own if (v.epoch, v.partitions) == (key.epoch, key.partitions))
     return _unit_row(state, key, task.state.value, task.attempts, task=task, visit=next(standing, None))
 

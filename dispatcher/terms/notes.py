@@ -62,7 +62,7 @@ def _of_clone(run: Run, model: Model, command: Command) -> Iterator[str]:
             yield f"All values are those of {model.id}."
     else:
         units = additions.units_at(run, model, Origin.model_validate({"model": model.id, "at": command.at}))
-        begun = sum(len(visit.partitions) for visit in model.visits[:units])
+        begun = model.partitions_until(units)
         done, parts = begun / len(model.partitions), len(model.partitions)
         part = f" and {begun % parts} of {parts} partitions of the next" if begun % parts else ""
         left = epochs - math.floor(done)

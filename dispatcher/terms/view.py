@@ -213,7 +213,7 @@ def _offered(run: Run, model: Model) -> Iterator[Start]:
         if at not in ("last", "best") and units in told:
             continue
         told.add(units)
-        begun = sum(len(visit.partitions) for visit in model.visits[:units])
+        begun = model.partitions_until(units)
         epochs, rest = divmod(begun, len(model.partitions))
         far = f"epoch {epochs}" + (
             f" and {rest} of {len(model.partitions)} partitions of the next" if rest else ""

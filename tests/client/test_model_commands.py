@@ -72,11 +72,11 @@ def test_models_are_added_and_their_ids_are_told(story: Story) -> None:
 def test_a_cold_clone_is_trained_from_nothing_and_a_warm_one_goes_on(story: Story) -> None:
     """With the values that were given in the place of its parent's."""
     (cold,) = ask(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"lr": 0.7}).added
-    assert (story.model(cold).parent, story.model(cold).visits) == ("m00", [])
+    assert (story.model(cold).parent, [*story.model(cold).visits]) == ("m00", [])
     assert story.model(cold).hyperparams == {"batch_size": 1, "lr": 0.7}
     for at, units in (("last", 3), ("best", 2), (1, 2)):
         (warm,) = ask(story, CommandKind.CLONE_MODEL, "m00", warm=True, at=at, hyperparams={"lr": 0.9}).added
-        assert story.model(warm).visits == story.model("m00").visits[:units]
+        assert [*story.model(warm).visits] == story.model("m00").visits[:units]
         assert story.model(warm).hyperparams_of(units - 1) == {"batch_size": 1, "lr": 0.1}
         assert story.model(warm).hyperparams_of(units) == {"batch_size": 1, "lr": 0.9}
 

@@ -80,7 +80,7 @@ class PrunedDisk:
 
     def of(self, model: Model) -> set[str]:
         """Its files."""
-        own = {visit.file for visit in model.own_visits}
+        own = {visit.file for visit in model.kept_visits}
         return {name for name in self.files if name in own or _folder(name) == model.id}
 
     # --- what happens to files -------------------------------------------------------------------

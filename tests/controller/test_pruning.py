@@ -157,7 +157,7 @@ def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
         ask(made, 4.01, ModelStopRequested(run="fit-1", model=name, by="ada"))
     run = fit_of(made)
     clones = [run.models["m06"], run.models["m07"]]
-    assert all(clone.parent == "m01" and not clone.own_visits for clone in clones)
+    assert all(clone.parent == "m01" and not clone.kept_visits for clone in clones)
     assert [model.id for model in run.best_models(1)] == ["m00"]
     disk = _disk(made)
     _check_end(disk)
@@ -173,8 +173,8 @@ def test_an_origin_stays_as_long_as_a_clone_of_a_clone_may_begin_with_it() -> No
     run = fit_of(made)
     first, second = run.models["m06"], run.models["m07"]
     assert (first.parent, second.parent) == ("m03", "m06")
-    assert len(first.own_visits) > 1
-    assert not second.own_visits
+    assert len(first.kept_visits) > 1
+    assert not second.kept_visits
     disk = _disk(made)
     assert disk.of(run.models["m03"]) == {second.visits[-1].file}
     _check_end(disk)

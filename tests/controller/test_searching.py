@@ -210,7 +210,7 @@ def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
     for clone in clones:
         newest = clone.visits[clone.inherited - 1].checkpoint
         assert newest.name.startswith(f"{clone.parent}/")
-        assert clone.own_visits[0].epoch > clone.visits[clone.inherited - 1].epoch
+        assert clone.kept_visits[0].epoch > clone.visits[clone.inherited - 1].epoch
     decided = [event for event in made.log if isinstance(event, SearchDecided)]
     assert any(new.origin is not None for event in decided for new in event.add)
 

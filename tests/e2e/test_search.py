@@ -132,7 +132,7 @@ def test_of_a_search_the_best_models_have_files_and_no_other(own_lab: MakeLab) -
     experiment.watch("fit-1", progress=False)
     run = run_of(lab, experiment)
     check_files(lab, experiment, run, {model.id for model in run.best_models(2)})
-    assert run.models[clone].own_visits
+    assert run.models[clone].kept_visits
 
 
 def check_files(lab: Lab, experiment: Any, run: Run, models: set[str]) -> None:
@@ -141,7 +141,7 @@ def check_files(lab: Lab, experiment: Any, run: Run, models: set[str]) -> None:
     kept = {
         visit.file: visit.checksum
         for model in run.models.values()
-        for visit in model.own_visits
+        for visit in model.kept_visits
         if visit.file in run.kept_checkpoints(model)
     }
     assert found == {lab.volumes.checkpoint(name) for name in kept}

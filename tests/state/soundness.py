@@ -34,8 +34,10 @@ def assert_sound(state: ExperimentState) -> None:
         for model in run.models.values():
             units = [k for k, t in run.open.items() if t.key.model == model.id and t.key.kind == "train"]
             assert units == ([model.busy] if model.busy else []), "isolation: one open unit per model"
-            assert [v for epoch in range(model.epochs) for v in model.epoch_visits(epoch + 1)] == model.visits
-            for epoch in range(1, model.epochs + 1):
+            there = range(model.archived_epochs + 1, model.epochs + 1)
+            assert [v for epoch in there for v in model.epoch_visits(epoch)] == model.visits.kept
+            assert [*model.summaries] == [*range(1, model.archived_epochs + 1)]
+            for epoch in there:
                 visits = model.epoch_visits(epoch)
                 assert all(visit.epoch == epoch for visit in visits)
                 visited = [partition for visit in visits for partition in visit.partitions]

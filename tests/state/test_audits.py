@@ -162,7 +162,7 @@ def test_a_unit_that_is_done_again_is_audited_no_more() -> None:
     following: dict[str, Any] = {"task": str(unit(1, 1)), "attempt": 1, "worker": "worker-0"}
     lost = Failure(kind=FailureKind.CHECKPOINT, message="gone")
     story.tell(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))
-    assert story.model().visits == []
+    assert not story.model().visits
     story.tell(TaskAssigned(**redo), TaskStarted(**redo))  # it was on its way
     outcome = AuditOutcome(is_exact=True, differences=("state",), digest="1" * 16)
     story.tell(TaskCommitted(**redo, result=TaskResult(audit=outcome)))
@@ -194,7 +194,7 @@ def test_a_redo_is_nothing_to_its_model() -> None:
     story.trains(unit(1, 0), 0)
     visits, kept = list(story.model().visits), story.model().busy
     story.redo(unit(1, 0), 1, differs=True)
-    assert (story.model().visits, story.model().busy) == (visits, kept)
+    assert (list(story.model().visits), story.model().busy) == (visits, kept)
     assert story.run.progress()[0] == 1
 
 

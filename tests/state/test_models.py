@@ -288,7 +288,7 @@ def test_a_lost_checkpoint_has_the_unit_before_done_again() -> None:
     story.fit()
     story.train(1, 0)
     story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
-    assert story.model().visits == []
+    assert not story.model().visits
     assert story.run.task(unit(1, 0)).state is TaskState.PENDING
     assert story.run.task(unit(1, 1)).failures == 0
     story.train(1, 0, loss=2.0)

@@ -158,9 +158,8 @@ class FitResult(FitFigures):
         rows: list[dict[str, Any]] = []
         for model in self._run.models.values():
             for epoch in range(model.inherited_epochs + 1, model.completed_epochs + 1):
-                visits = model.epoch_visits(epoch)
                 facts = {"model": model.id, "epoch": epoch, "split": "train"}
-                facts["seconds"] = sum(visit.compute_s for visit in visits)
+                facts["seconds"] = model.epoch_totals(epoch).compute_s
                 rows.append(beside(facts, model.training_metrics(epoch), "metric"))
                 if epoch in model.validations:
                     facts |= {"split": "valid", "seconds": None}
@@ -198,7 +197,7 @@ class FitResult(FitFigures):
                 "metric",
             )
             for model in self._run.models.values()
-            for unit, visit in enumerate(model.own_visits, start=model.inherited)
+            for unit, visit in enumerate(model.kept_visits, start=len(model.visits) - len(model.kept_visits))
         ]
         frame = pd.DataFrame(rows)
         return frame.sort_values("ended", kind="stable", ignore_index=True) if rows else frame

@@ -54,7 +54,11 @@ def planned(
     found: list[PlannedSpan] = []
     for unit, length in zip(plan.order, _lengths(plan.order, plan.makespan_s, known), strict=True):
         model = run.models.get(unit.model)
-        if model is None or model.state is not ModelState.ACTIVE or model.visit(unit.epoch, unit.partition):
+        if (
+            model is None
+            or model.state is not ModelState.ACTIVE
+            or model.has_visited(unit.epoch, unit.partition)
+        ):
             continue
         seconds = min([length, *_longest(model)])
         attempt = _running(run, unit)
@@ -102,7 +106,7 @@ def _lengths(order: Sequence[PlannedUnit], end_s: float, devices: Mapping[str, i
 
 def _longest(model: Model) -> list[float]:
     """Its longest unit so far, in seconds; empty before the first."""
-    return [max(visit.seconds for visit in model.own_visits)] if model.own_visits else []
+    return [max(visit.seconds for visit in model.kept_visits)] if model.kept_visits else []
 
 
 def _running(run: Run, unit: PlannedUnit) -> Attempt | None:

@@ -122,6 +122,6 @@ def test_steps_go_on_from_unit_to_unit_and_replay_repeats_them(
     assert list(comparing.differences(again.state(), saved)) == []
 
     # Of a log that does not tell how many threads a unit had.
-    model.visits[:] = [visit._replace(cores=0) for visit in model.visits]
+    model.visits.kept[:] = [visit._replace(cores=0) for visit in model.visits]
     again = repeated(2)
     assert set(again.state()["checkpoint"]["threads"]) == {2}

@@ -1,0 +1,68 @@
+"""Which visits of a model are archived, and what stands for them. Pure.
+
+Small runs keep all. Of a run with more units than `ARCHIVE_AFTER` a model keeps its present epoch and the one before;
+what is older is archived when an epoch ends. Of it stay the sums of each epoch, and the visits whose checkpoints may be
+asked for: the last of each epoch, and the one that it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cerebro.contract.tasks import CurvePoint
+from cerebro.contract.ways import Way
+from cerebro.state.archived import EpochSummary, WayUsed, totals_of
+from cerebro.state.models import Model
+from cerebro.state.positions import steps_of
+from cerebro.state.visits import Visit
+
+ARCHIVE_AFTER = 4096
+"""Committed units of a run. It is no setting: all who read a log are to keep the same of it."""
+
+
+def archive(model: Model, epochs: int, rows: Mapping[int, int]) -> list[Visit]:
+    """Keep the visits of a model's first epochs no longer; those of them that are its own.
+
+    Args:
+        epochs: so many, all complete.
+        rows: partition -> its rows; see `FitPlan.partitions`.
+    """
+    known = model.archived_epochs
+    found = {epoch: _summary(model, epoch, rows) for epoch in range(known + 1, epochs + 1)}
+    return model.archive(found) if found else []
+
+
+def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
+    visits, first = model.epoch_visits(epoch), model.visits_until(epoch - 1)
+    reported = next((visit.reported for visit in visits if visit.reported), "")
+    reporting = [visit for visit in visits if reported and visit.reported == reported]
+    took = [visit.turn_s or visit.compute_s or visit.ended - visit.started for visit in visits]
+    return EpochSummary(
+        means=model.training_metrics(epoch),
+        returned=model.returned_in(epoch),
+        totals=totals_of(visits),
+        trained_rows=sum(visit.rows - visit.resumed_rows for visit in visits),
+        took_s=sum(took),
+        steps=sum(steps_of(model, unit, visit, rows) for unit, visit in enumerate(visits, start=first)),
+        ways=_ways(visits),
+        peak_bytes=max(visit.peak_bytes for visit in visits),
+        peak_gpu_bytes=max(visit.peak_gpu_bytes for visit in visits),
+        reported=reported,
+        point=_point([point for visit in reporting for point in visit.points], sum(took)),
+        has_diverged=bool(reporting) and reporting[-1].has_diverged,
+        shown_at=visits[0].ended,
+    )
+
+
+def _ways(visits: Sequence[Visit]) -> tuple[WayUsed, ...]:
+    found: dict[Way | None, list[float]] = {}
+    for visit in visits:
+        found.setdefault(visit.way, []).append(visit.seconds)
+    return tuple(WayUsed(way, len(seconds), sum(seconds)) for way, seconds in found.items())
+
+
+def _point(points: Sequence[CurvePoint], took_s: float) -> CurvePoint | None:
+    number = sum(point.number for point in points)
+    if not number:
+        return None
+    return CurvePoint(took_s / 2, sum(point.mean * point.number for point in points) / number, number)
