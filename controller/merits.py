@@ -107,7 +107,7 @@ class Merits:
         reported = known.reported
         is_one_more = (
             count == known.given[0] + 1
-            and (count < 2 or model.visits[-2] is known.given[1])
+            and (count < 2 or (model.visits.knows(count - 2) and model.visits[-2] is known.given[1]))
             and self._given[number][3] == known.given[3]
         )
         if not is_one_more or not reported:

@@ -55,10 +55,10 @@ def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
 
 
 def _ways(visits: Sequence[Visit]) -> tuple[WayUsed, ...]:
-    found: dict[Way | None, list[float]] = {}
+    found: dict[str, tuple[Way | None, list[float]]] = {}
     for visit in visits:
-        found.setdefault(visit.way, []).append(visit.seconds)
-    return tuple(WayUsed(way, len(seconds), sum(seconds)) for way, seconds in found.items())
+        found.setdefault(visit.way.label if visit.way else "", (visit.way, []))[1].append(visit.seconds)
+    return tuple(WayUsed(way, len(seconds), sum(seconds)) for way, seconds in found.values())
 
 
 def _point(points: Sequence[CurvePoint], took_s: float) -> CurvePoint | None:

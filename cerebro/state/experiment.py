@@ -370,7 +370,7 @@ class ExperimentState:
                 f"epoch {event.epoch} of {run.id} completed after {len(run.epochs)} epochs"
             )
         else:
-            run.epochs.append(event)
+            run.see_report(event)
 
     # --- searches --------------------------------------------------------------------------------
 

@@ -568,7 +568,8 @@ class Model:
         there), ends of epochs whose validation is still due, and the best epoch's. Of another model's, only the one
         that it begins with.
         """
-        names = {visit.file for visit in self.visits[max(len(self.visits) - 2, self.inherited - 1, 0) :]}
+        newest = range(max(len(self.visits) - 2, self.inherited - 1, 0), len(self.visits))
+        names = {self.visits[unit].file for unit in newest if self.visits.knows(unit)}
         completed = range(1, self.completed_epochs + 1)
         waiting = [epoch for epoch in completed if validated and self.may_be_validated(epoch)]
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:

@@ -23,9 +23,13 @@ def whole(
     """
     if not state.torn:
         return state
-    made = begin(state.name) if begin is not None else ExperimentState(name=state.name)
+    made = (
+        begin(state.name)
+        if begin is not None
+        else ExperimentState(name=state.name, archive_after=state.archive_after)
+    )
     if made.seq > state.seq:
-        made = ExperimentState(name=state.name)
+        made = ExperimentState(name=state.name, archive_after=state.archive_after)
     while made.seq < state.seq:
         try:
             events = read(made.seq)

@@ -195,6 +195,8 @@ class Run:
     """Worker -> device-seconds of visits there."""
     ends: dict[int, float] = field(default_factory=dict)
     """Epoch -> when the newest of its units ended."""
+    reported_until: float = 0.0
+    """When the newest of the units ended that the newest of `epochs` is of."""
     archive_after: int | None = ARCHIVE_AFTER
     """With more units than that, older ones are archived (`cerebro.state.archive`); `None`: none ever are."""
     archived_until: float = 0.0
@@ -381,12 +383,20 @@ class Run:
         epochs = model.completed_epochs - 1
         if self.has_known_models or self.epochs:
             # Idle time is counted from the end of the newest epoch that is reported (`cerebro.state.report`).
-            epochs = min(epochs, len(self.epochs))
+            while epochs and model.visits[model.visits_until(epochs) - 1].ended > self.reported_until:
+                epochs -= 1
         for visit in archive(model, epochs, self.fit_rows):
             self.archived_until = max(self.archived_until, visit.ended)
             for worker, devices in visit.places:
                 spent = (visit.ended - visit.started) * len(devices)
                 self.archived_s[worker] = self.archived_s.get(worker, 0.0) + spent
+
+    def see_report(self, report: EpochCompleted) -> None:
+        """An epoch of all models that go on is over."""
+        self.epochs.append(report)
+        self.reported_until = max(
+            (end for epoch, end in self.ends.items() if epoch <= report.epoch), default=0.0
+        )
 
     def release_origin(self, young: Model) -> None:
         """It reads the checkpoint that it began with no more."""

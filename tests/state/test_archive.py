@@ -1,0 +1,131 @@
+"""Long runs archive the visits of old epochs: all that is decided and shown of them is as if they were there."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.runs import FitPlan
+from cerebro.state import ExperimentState, Model, Run, epoch_report, schedule_now
+from cerebro.state.archived import ArchivedError
+from cerebro.state.positions import position_of
+from cerebro.state.snapshots import packed, unpacked
+from cerebro.state.ways import told
+from tests.state.histories import History
+from tests.state.soundness import assert_sound
+
+EPOCHS = 6
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    validated=st.booleans(),
+    devices=st.integers(1, 2),
+    has_ways=st.booleans(),
+    has_gangs=st.booleans(),
+    after=st.integers(0, 12),
+)
+def test_what_is_archived_is_missed_by_nobody(
+    seed: int, validated: bool, devices: int, has_ways: bool, has_gangs: bool, after: int
+) -> None:
+    """The fold that archives says of models, of what can be assigned, and of the schedule the same as one that keeps
+    all; as long as no model loses more checkpoints in a row than units are kept of it."""
+    history = History(
+        Random(seed),
+        validated=validated,
+        epochs=EPOCHS,
+        devices=devices,
+        has_ways=has_ways,
+        has_gangs=has_gangs,
+    )
+    history.state.archive_after = history.run.archive_after = after
+    whole = ExperimentState(name="one", archive_after=None)
+    for event in history.log:
+        whole.apply(event)
+    reported = 0
+    for number in range(320):
+        known = len(history.log)
+        history.step()
+        reached = min(
+            (m.completed_epochs for m in history.run.models.values() if not m.is_cut_short), default=0
+        )
+        if reached > reported == len(history.run.epochs) and history.run.is_open:
+            reported += 1
+            history.tell(epoch_report(history.state, history.run, reported))
+        if any(
+            "in the log alone" in (m.failure.message if m.failure else "")
+            for m in history.run.models.values()
+        ):
+            return
+        for event in history.log[known:]:
+            whole.apply(event)
+        if number % 16 == 0:
+            assert_sound(history.state)
+            assert_same(history.run, whole.runs["fit-1"])
+            assert_same_schedule(history.state, whole, history.time)
+    assert_same(unpacked(packed(history.state), ExperimentState).runs["fit-1"], whole.runs["fit-1"])
+
+
+def assert_same(one: Run, whole: Run) -> None:
+    """But for the visits that are archived."""
+    assert one.trained_s == pytest.approx(whole.trained_s)
+    assert (one.newest_commit, one.ends, one.starts) == (whole.newest_commit, whole.ends, whole.starts)
+    assert one.counts == whole.counts
+    for model, other in zip(one.models.values(), whole.models.values(), strict=True):
+        assert (model.epoch, model.remaining, model.due) == (other.epoch, other.remaining, other.due)
+        assert len(model.visits) == len(other.visits)
+        lost = {visit.file for visit in other.visits} - {visit.file for visit in model.known_visits}
+        assert one.kept_checkpoints(model) == whole.kept_checkpoints(other) - lost
+        assert one.best_epoch(model) == whole.best_epoch(other)
+        assert [(t.way, t.units) for t in told(one, model)] == [(t.way, t.units) for t in told(whole, other)]
+        assert model.peaks == other.peaks
+        assert_same_epochs(one, model, other)
+
+
+def assert_same_epochs(run: Run, model: Model, other: Model) -> None:
+    """What is told of each, and where the next unit is."""
+    assert isinstance(run.plan, FitPlan)
+    for epoch in range(1, model.completed_epochs + 1):
+        assert repr(model.training_metrics(epoch)) == repr(other.training_metrics(epoch))  # NaN is NaN
+        assert model.returned_in(epoch) == other.returned_in(epoch)
+        assert repr(model.epoch_totals(epoch)) == repr(other.epoch_totals(epoch))
+        assert model.epoch_checkpoint(epoch) == other.epoch_checkpoint(epoch)
+        until = model.visits_until(epoch)
+        assert model.partitions_until(until) == other.partitions_until(until)
+    units = len(model.visits)
+    assert position_of(model, run.plan.partitions, units) == position_of(other, run.plan.partitions, units)
+
+
+def assert_same_schedule(one: ExperimentState, whole: ExperimentState, now: float) -> None:
+    """Idle time among it."""
+    first, second = schedule_now(one, one.runs["fit-1"], now), schedule_now(whole, whole.runs["fit-1"], now)
+    assert (first is None) == (second is None)
+    if first is not None and second is not None:
+        assert vars(first) == pytest.approx(vars(second))
+
+
+def test_a_visit_that_is_archived_says_where_it_is() -> None:
+    """It is no index that is out of range; the ends of epochs are at hand."""
+    history = History(Random(1), validated=False, epochs=EPOCHS)
+    history.state.archive_after = history.run.archive_after = 0
+    while not any(model.archived_epochs for model in history.run.models.values()):
+        history.step()
+        if history.run.is_open and len(history.run.epochs) < (e := epochs_of_all(history.run)):
+            history.tell(epoch_report(history.state, history.run, e))
+    model = next(m for m in history.run.models.values() if m.archived_epochs)
+    last = model.visits_until(1) - 1
+    assert model.visits[last].epoch == 1
+    assert model.visits.archived > 2
+    with pytest.raises(ArchivedError, match="unit 2 is archived"):
+        model.visits[2]
+    with pytest.raises(ArchivedError):
+        list(model.visits)
+
+
+def epochs_of_all(run: Run) -> int:
+    """Epochs that all models have trained that go on."""
+    return min((m.completed_epochs for m in run.models.values() if not m.is_cut_short), default=0)
