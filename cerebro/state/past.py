@@ -2,8 +2,8 @@
 fold has left to the log. Pure.
 
 A stretch is read as *moves*, which are little: what each event of a task says, as far as attempts need it. Attempts are
-put together from the moves of an attempt. Where one began before the stretch, what a commit says of how long it took tells
-when its work began, and the devices it took are not known (`Pieced.guessed`).
+put together from them. Where one began before the stretch, what a commit says of how long it took tells when its work
+began, and the devices it took are not known (`Pieced.guessed`).
 
 That a unit was taken back, because its checkpoint was lost, shows once its partition is assigned or committed anew for
 the model's epoch: until then nobody went on. If that lies behind the stretch, the unit still shows as committed.

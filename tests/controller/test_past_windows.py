@@ -22,7 +22,9 @@ def test_any_window_of_a_simulated_run(data: st.DataObject) -> None:
     """With validations, units that fail, lose their checkpoints, and a worker that goes away; each unit whose visit
     the fold has is there with this visit."""
     kinds = (FailureKind.CRASH, FailureKind.CHECKPOINT)
-    failing = data.draw(st.dictionaries(st.integers(0, 30), st.sampled_from(kinds), max_size=4), label="fails")
+    failing = data.draw(
+        st.dictionaries(st.integers(0, 30), st.sampled_from(kinds), max_size=4), label="fails"
+    )
     attempts = iter(range(1_000_000))
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -45,9 +47,7 @@ def test_any_window_of_a_simulated_run(data: st.DataObject) -> None:
     since, until = sorted((data.draw(ends, label="one end"), data.draw(ends, label="other end")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_pages, "PAGE", 25)
-        window = LogPages(simulation.store).window(
-            Log(EXPERIMENT, 0.0, len(events)), "fit-1", since, until
-        )
+        window = LogPages(simulation.store).window(Log(EXPERIMENT, 0.0, len(events)), "fit-1", since, until)
     found = {(str(each.key), each.attempt.number): each.visit for each in window.tries}
     for known in tries(run):
         attempt = known.attempt

@@ -109,7 +109,9 @@ def test_a_window_has_the_attempts_that_the_fold_has(
     assert_same(found, expected, made)
     assert not (window.guessed or window.problems or window.is_cut)
     whole = read(Store(log, cuts), log, -math.inf, math.inf)
-    assert_same({told(each): each for each in whole.tries}, {told(each): each for each in tries(made.run)}, made)
+    assert_same(
+        {told(each): each for each in whole.tries}, {told(each): each for each in tries(made.run)}, made
+    )
 
 
 def assert_same(
