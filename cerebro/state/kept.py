@@ -33,6 +33,11 @@ def archived(model: Model) -> int:
     return int(getattr(model.visits, "archived", 0))
 
 
+def archived_epochs(model: Model) -> int:
+    """How many of a model's oldest epochs these are."""
+    return int(getattr(model, "archived_epochs", 0))
+
+
 def epoch_totals(model: Model, epoch: int) -> EpochTotals:
     """Of an epoch that is complete."""
     known = getattr(model, "epoch_totals", None)

@@ -164,9 +164,9 @@ class LogPages:
         )
 
     def through(self, log: Log, since: float, until: float) -> Iterator[Page]:
-        """All pages of a stretch of time, one after another: none of them is kept."""
+        """All pages of a stretch of time, and some before it, where what is in it may begin; none of them is kept."""
         last = self._holding(log, until, is_end=True)
-        for number in range(self._holding(log, since), last + 1):
+        for number in range(max(0, self._holding(log, since) - _BACK[-1]), last + 1):
             yield self._read(log, number)
 
     # --- where a time is -------------------------------------------------------------------------

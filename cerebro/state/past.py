@@ -186,6 +186,13 @@ class Pieces:
             guessed=frozenset(str(piece.key) for piece in here if piece.is_guessed),
         )
 
+    def epochs(self) -> dict[str, int]:
+        """Model -> the newest epoch that a unit of it which stands is of."""
+        found: dict[str, int] = {}
+        for model, epoch, _ in self._standing:
+            found[model] = max(epoch, found.get(model, 0))
+        return found
+
     def let_go(self, is_over: Callable[[TaskKey], bool]) -> list[Try]:
         """Forget units that nothing which comes later may concern; those of them that stand, in the order of their
         commits."""
