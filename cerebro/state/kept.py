@@ -24,8 +24,8 @@ def archived_until(run: Run) -> float:
 
 def kept_visits(model: Model) -> list[Visit]:
     """A model's own visits from the oldest epoch on that the fold keeps whole, in order."""
-    found: list[Visit] = getattr(model, "kept_visits", model.own_visits)
-    return found
+    known: list[Visit] | None = getattr(model, "kept_visits", None)
+    return model.own_visits if known is None else known
 
 
 def archived(model: Model) -> int:

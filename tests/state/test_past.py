@@ -107,7 +107,7 @@ def test_a_window_has_the_attempts_that_the_fold_has(
     window = read(Store(log, cuts), log, since, until)
     found = {told(each): each for each in window.tries}
     assert_same(found, expected, made)
-    assert not (window.guessed or window.problems or window.is_cut)
+    assert (window.guessed, window.problems, window.is_cut) == (0, (), False)
     whole = read(Store(log, cuts), log, -math.inf, math.inf)
     assert_same(
         {told(each): each for each in whole.tries}, {told(each): each for each in tries(made.run)}, made

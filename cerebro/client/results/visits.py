@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import pandas as pd
@@ -44,7 +44,7 @@ def visits_table(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> 
     """
     found: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
-    for name, unit, visit in (*_kept(run), *_archived(run, wanted, pages, log)):
+    for name, unit, visit in chain(_kept(run), _archived(run, wanted, pages, log)):
         if wanted.has(visit):
             rows.append(_row(name, unit, visit))
         if len(rows) == _ROWS:
