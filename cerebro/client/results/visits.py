@@ -15,7 +15,7 @@ from cerebro.contract.ways import SINGLE
 from cerebro.errors import LostEventsError
 from cerebro.state import Model, Run, TaskKey, Visit
 from cerebro.state.kept import archived_epochs, archived_until, kept_visits
-from cerebro.state.log_pages import Log, LogPages
+from cerebro.state.log_pages import PAGE, Log, LogPages
 from cerebro.state.past import Pieces
 from cerebro.state.timeline import Try
 
@@ -78,11 +78,17 @@ def _archived(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> Ite
             log.experiment, 1, f"{reason}: take the result from Experiment.attach(...).result()"
         )
     reading = _Reading(run=run, since=since)
-    for page in pages.through(log, since, until):
-        if page.problem:
-            raise LostEventsError.of(log.experiment, page.number, page.problem)
-        reading.pieces.take(page.moves)
-        yield from reading.settled()
+    last = -1
+    for begin, end in ((since, until), (until, None)):
+        # What a later unit takes back, shows there: of the window's last epochs that may be behind it.
+        reach = reading.doubtful_until() if end is None else end
+        for page in pages.through(log, begin, reach) if reach >= begin else ():
+            if page.problem:
+                raise LostEventsError.of(log.experiment, page.number * PAGE + 1, page.problem)
+            if page.number > last:
+                last = page.number
+                reading.pieces.take(page.moves)
+                yield from reading.settled()
     yield from reading.rest()
 
 
@@ -124,6 +130,15 @@ class _Reading:
         newest = self.pieces.epochs()
         found = self.pieces.let_go(lambda key: (key.epoch or 0) + 2 <= newest.get(key.model or "", 0))
         yield from self._numbered(found)
+
+    def doubtful_until(self) -> float:
+        """When the last of those epochs ended of which a unit that stands now is known to have been taken back once."""
+        ends = [-math.inf]
+        for tried in self.pieces.window(-math.inf, math.inf).tries:
+            model, epoch = self.run.models[tried.key.model or ""], tried.key.epoch or 0
+            if tried.visit and (epoch, tried.key.partitions) in model.taken_back:
+                ends.append(_end_of(model, epoch))
+        return min(max(ends), archived_until(self.run))
 
     def rest(self) -> Iterator[_Numbered]:
         yield from self._numbered(self.pieces.let_go(lambda key: True))
