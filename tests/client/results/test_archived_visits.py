@@ -68,7 +68,7 @@ def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     result, expected = results(seed, monkeypatch)
     of_epochs = sorted_(result.visits(epochs=range(2, 4)))
     pd.testing.assert_frame_equal(of_epochs, sorted_(expected[expected["epoch"].isin([2, 3])]))
-    since, until = expected["ended"].quantile(0.2), expected["ended"].quantile(0.4)
+    since, until = (float(expected["ended"].quantile(share)) for share in (0.2, 0.4))
     found = sorted_(result.visits(since=since, until=until))
     inside = sorted_(expected[expected["ended"].between(since, until)])
     known = found["unit"].notna()
