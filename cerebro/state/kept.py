@@ -25,7 +25,7 @@ def archived_until(run: Run) -> float:
 def kept_visits(model: Model) -> list[Visit]:
     """A model's own visits from the oldest epoch on that the fold keeps whole, in order."""
     known: list[Visit] | None = getattr(model, "kept_visits", None)
-    return model.own_visits if known is None else known
+    return list(model.visits[model.inherited :]) if known is None else known
 
 
 def archived(model: Model) -> int:
