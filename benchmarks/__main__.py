@@ -48,6 +48,7 @@ NAMES = (
     *(
         "restart",
         "growth",
+        "windows",
         "savepoints",
         "techniques",
         "ways",

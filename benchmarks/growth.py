@@ -101,7 +101,7 @@ def measure(units: int) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         with control_plane(folder, ("redis", "kvs_api")) as plane, Writer(plane.database) as writer:
-            writer.experiment(_NAME, _story(units), began=time.time() - 86_400, run=_RUN)
+            writer.experiment(_NAME, story(units), began=time.time() - 86_400, run=_RUN)
             for key in _tasks(units):
                 writer.task(_NAME, key, "worker-0")
         before = _looked(folder, "newcomer-1")
@@ -198,7 +198,7 @@ def _rss(pid: int) -> float:
 # --- what happened ------------------------------------------------------------------------------
 
 
-def _story(units: int) -> Iterator[tuple[float, Event]]:
+def story(units: int) -> Iterator[tuple[float, Event]]:
     """A run that is at the end of an epoch: seconds since the event before, and the event."""
     random = Random(1)
     models: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(MODELS)]

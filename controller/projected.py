@@ -61,6 +61,7 @@ class Addition(NamedTuple):
         rows_before: rows that the model had seen before that task.
         live_values: how many values of each live metric come before the records; 0: none.
         ended: the attempt that reported them, if it is a commit.
+        is_unit: it is of a unit, of which there are millions: nobody need remember it to leave out what is told twice.
     """
 
     experiment: str
@@ -72,6 +73,7 @@ class Addition(NamedTuple):
     rows_before: int = 0
     live_values: int = 0
     ended: Ended | None = None
+    is_unit: bool = False
 
     def records(self, points: Sequence[Reported] = ()) -> Iterator[Record]:
         """Live values, then the others; `points` are those of the attempt, in order."""
@@ -116,7 +118,7 @@ ADDING = (TaskCommitted, TaskFailed, TaskRevoked, EpochCompleted)
 
 def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended]:
     """What `event`, which was just applied to `state`, adds; what was added under the same key before is to be left
-    out, as for a unit that is done again because its checkpoint was lost."""
+    out. A unit that is done again, because its checkpoint was lost, adds nothing."""
     if isinstance(event, EpochCompleted):
         yield _epoch(state, event)
     elif isinstance(event, ADDING):
@@ -129,7 +131,9 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
         if isinstance(event, TaskCommitted):
             if model.own_units == 1:
                 yield _start(state, key.run, model)
-            yield _commit(state, event, key, model, ended)
+            # Of a unit that was taken back once, the first commit has told.
+            if key.kind == "valid" or (key.epoch, key.partitions) not in model.taken_back:
+                yield _commit(state, event, key, model, ended)
         yield ended
         if _is_at_end(state.runs[key.run], model):
             key_of_end = f"{key.run}/{model.id}/end"
@@ -138,13 +142,11 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
 
 
 def keys_of(state: ExperimentState) -> set[str]:
-    """Keys of all that the log so far has added."""
+    """Keys of all that the log so far has added, but for units (`Addition.is_unit`)."""
     found: set[str] = set()
     for run in state.runs.values():
         found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.epochs}
         for model in run.models.values():
-            found |= {str(visit.key(run.id, model.id)) for visit in model.kept_visits}
-            found |= {str(_unit(run, model, epoch, of)) for epoch, of in model.taken_back}
             found |= {str(run.validation(model, epoch).key) for epoch in model.validations}
             if model.own_units:
                 found.add(f"{run.id}/{model.id}/start")
@@ -152,13 +154,6 @@ def keys_of(state: ExperimentState) -> set[str]:
             if _is_at_end(run, model):
                 found.add(f"{run.id}/{model.id}/end")
     return found
-
-
-def _unit(run: Run, model: Model, epoch: int, partitions: tuple[int, ...]) -> TaskKey:
-    first, *others = partitions
-    return TaskKey(
-        run=run.id, kind="train", model=model.id, epoch=epoch, partition=first, others=tuple(others)
-    )
 
 
 def _is_at_end(run: Run, model: Model) -> bool:
@@ -188,6 +183,7 @@ def _commit(
         rows_before=model.inherited_rows + model.rows - model.visits[-1].rows,
         live_values=live_share(unit, epochs * len(model.partitions)),
         ended=ended,
+        is_unit=key.kind == "train",
     )
 
 

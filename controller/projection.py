@@ -47,6 +47,7 @@ class _Observed:
     """What was observed of a log: its first `seq` events, and the keys of what they added to files.
 
     Attributes:
+        keys: but for those of units.
         shown: number of the newest event that was shown, whether it adds anything or not.
         unwritten: numbers of the events whose additions are not in files yet.
     """
@@ -121,7 +122,8 @@ class Projection:
                 if isinstance(what, Addition):
                     if what.key in observed.keys:
                         continue
-                    observed.keys.add(what.key)
+                    if not what.is_unit:
+                        observed.keys.add(what.key)
                     is_told |= what.ended is not None
                 elif is_told:
                     continue  # who writes the addition forgets the attempt then

@@ -12,6 +12,7 @@ from flask import Blueprint, Flask, g, jsonify, redirect, url_for
 from flask.typing import ResponseReturnValue
 
 from cerebro.errors import CerebroError
+from cerebro.state.log_pages import LogPages
 from dispatcher.access import rights, sign_in
 from dispatcher.access.guard import Guard
 from dispatcher.access.identities import FRESH_S, Identities
@@ -47,6 +48,7 @@ from dispatcher.pages.answers import Answers
 from dispatcher.pages.formats import FILTERS, percent
 from dispatcher.pages.poll_cache import TRUSTED_S, PollCache
 from dispatcher.pages.statics import Statics, plotly
+from dispatcher.reading.from_log import PastStore
 from dispatcher.reading.reader import Reader
 from dispatcher.reading.store import Store
 from dispatcher.registry import page as registry
@@ -120,6 +122,7 @@ def create_app(
             monotonic=monotonic,
         ),
         logs=LogReader(settings.volumes),
+        past=LogPages(PastStore(reader)),
         metrics=metrics,
         clock=clock,
         monotonic=monotonic,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cerebro.state.log_pages import LogPages
 from dispatcher.api.files import Files
 from dispatcher.checkpoints.lost import LostFiles
 from dispatcher.cluster.disks import Disks
@@ -32,6 +33,8 @@ class Services:
     lost: LostFiles
     files: Files
     logs: LogReader
+    past: LogPages
+    """Older parts of logs of events."""
     metrics: Metrics
     clock: Callable[[], float]
     """Seconds since the epoch."""

@@ -448,7 +448,13 @@ class Experiment(CommandsMixin, RegistryMixin):
             else lambda: read_fitted(files.shared(reference.name), reference),
         )
         return FitResult(
-            self._session.state(), run, self.connection.files, record, kvs.code, user_code=user_code
+            self._session.state(),
+            run,
+            self.connection.files,
+            record,
+            kvs.code,
+            user_code=user_code,
+            events=kvs,
         )
 
     def __repr__(self) -> str:

@@ -82,7 +82,7 @@ class Projection:
         self.record = record
         self.state = ExperimentState(name=record.name)
         self._told: set[str] = set()
-        """Tasks and epochs whose values were added."""
+        """Validations and epochs whose values were added. Of units, of which there are most, the fold knows."""
         self._changed: dict[Place, float] = {}
         """When something last happened to a page."""
 
@@ -119,7 +119,11 @@ class Projection:
         self._changed[place] = event.time
         if isinstance(event, TaskCommitted):
             model = self.state.runs[key.run].models[key.model]
-            yield from self._rows(place, task, event, values_of_commit(event, key, model))
+            values = values_of_commit(event, key, model)
+            if key.kind == "valid":
+                yield from self._rows(place, task, event, values)
+            elif (key.epoch, key.partitions) not in model.taken_back:
+                yield from _rows(place, event, values)
 
     def _rows(
         self, place: Place, what: str, event: Event, parts: tuple[Values, ...]
@@ -127,9 +131,7 @@ class Projection:
         if what in self._told:
             return
         self._told.add(what)
-        for prefix, step, values in parts:
-            for name in sorted(values):
-                yield place, Row(event.seq, f"{prefix}/{name}", step, event.time, values[name])
+        yield from _rows(place, event, parts)
 
     # --- pages -----------------------------------------------------------------------------------
 
@@ -212,6 +214,12 @@ def params(values: Hyperparameters) -> dict[str, str]:
     return {
         name: value if isinstance(value, str) else json.dumps(value) for name, value in sorted(values.items())
     }
+
+
+def _rows(place: Place, event: Event, parts: tuple[Values, ...]) -> Iterator[tuple[Place, Row]]:
+    for prefix, step, values in parts:
+        for name in sorted(values):
+            yield place, Row(event.seq, f"{prefix}/{name}", step, event.time, values[name])
 
 
 def _status(run: Run, model: Model) -> Status:

@@ -23,6 +23,7 @@ from cerebro.figures.palette import THEME_COLORS, Theme, colour, dash, in_dark, 
 from cerebro.figures.parallel import parallel
 from cerebro.figures.scatter import scatter
 from cerebro.figures.schedule import (
+    BESIDE,
     Absence,
     Landmarks,
     Outcome,
@@ -33,12 +34,15 @@ from cerebro.figures.schedule import (
     planned,
     schedule,
     spans,
+    spans_of,
+    within,
     worker_rows,
 )
 from cerebro.figures.static_svg import static_svg
 from cerebro.figures.tested import Measured, averaged, tested, tests_of
 
 __all__ = [
+    "BESIDE",
     "CONFIG",
     "THEME_COLORS",
     "Absence",
@@ -78,6 +82,7 @@ __all__ = [
     "schedule",
     "shown_split",
     "spans",
+    "spans_of",
     "static_svg",
     "summaries",
     "summary",
@@ -86,6 +91,7 @@ __all__ = [
     "tests_of",
     "values_at",
     "varying",
+    "within",
     "word",
     "worker_rows",
 ]

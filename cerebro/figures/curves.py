@@ -122,6 +122,15 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
     )
 
 
+def epoch_means(run: Run, model: Model, metric: str, axis: Axis, until: int) -> list[tuple[float, float]]:
+    """(end of an epoch, what its units returned together), of a model's own epochs up to one, where that is finite."""
+    found = (
+        (_place(run, model, epoch, axis), model.training_metrics(epoch).get(metric, math.nan))
+        for epoch in range(model.inherited_epochs + 1, until + 1)
+    )
+    return [(place, value) for place, value in found if math.isfinite(value)]
+
+
 def _place(run: Run, model: Model, epoch: int, axis: Axis) -> float:
     """Where an epoch ends on the axis; for one under way, where its newest unit did."""
     if axis == "epoch":

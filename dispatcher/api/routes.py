@@ -15,6 +15,7 @@ from cerebro.contract import api
 from cerebro.contract.base import Contract
 from cerebro.contract.openapi import CSV, JSON, SVG, Operation
 from cerebro.contract.records import WorkerStatus
+from cerebro.figures import Figure
 from cerebro.state import Standing
 from dispatcher.analysis import figures
 from dispatcher.api.gateway import PREFIX
@@ -35,6 +36,7 @@ from dispatcher.models import view as models
 from dispatcher.models.query import ModelQuery
 from dispatcher.overview import view as overview
 from dispatcher.pages.drawing import Drawing
+from dispatcher.reading.from_log import FromLog
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.rungs import view as rungs
 from dispatcher.schedule import units
@@ -139,7 +141,7 @@ class Route:
     needs: str = "fit"
 
 
-FIGURES: dict[str, tuple[str, type[Contract], Callable[..., Drawing]]] = {
+FIGURES: dict[str, tuple[str, type[Contract], Callable[..., Drawing | FromLog[Figure]]]] = {
     "curves": ("Learning curves.", CurvesFigureQuery, curves_figure),
     "parallel": ("Parallel coordinates.", figures.ParallelQuery, figures.parallel),
     "scatter": ("The objective over hyper-parameters.", figures.ScatterQuery, figures.scatter),
@@ -238,10 +240,10 @@ ROUTES: dict[str, Route] = {
     ),
     f"{_ONE}/units": Route(
         view="units",
-        summary="Units and their attempts, newest first.",
+        summary="Units and their attempts, newest first; of long runs by stretches of time.",
         query=units.UnitQuery,
         answer=units.UnitsView,
-        build=lambda f, asked: units.units(f.state, asked.query),
+        build=lambda f, asked: units.units(f, asked.query, asked.now),
     ),
     f"{_ONE}/logs": Route(view="logs", summary="What attempts printed.", query=LogsQuery, answer=LogsView),
     f"{_ONE}/checkpoints": Route(

@@ -44,6 +44,7 @@ from dispatcher.logs.view import Chosen, sources
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import models_csv
 from dispatcher.reading.columns import Columns
+from dispatcher.reading.from_log import FromLog, made
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.sandbox.bounded_processes import BusyError
 from dispatcher.services import Services
@@ -159,7 +160,8 @@ class Api:
     def _drawn(self, figure: str, asked: Contract, name: str) -> Figure:
         now, (_, _, draw) = self._reader.now(), FIGURES[figure]
         fit = getattr(asked, "fit", "")
-        return self._reader.look(name, lambda f: draw(_fitting(f, fit), asked, now))()
+        found = self._reader.look(name, lambda f: draw(_fitting(f, fit), asked, now))
+        return found.make(self._services.past) if isinstance(found, FromLog) else found()
 
     def _built(self, route: Route, build: Build, query: Any, name: str, model: str = "") -> Response:
         reader = self._reader
@@ -175,7 +177,7 @@ class Api:
             found = build(_fitting(read_model, getattr(query, "fit", "")), asked)
             return _there(found, read_model, route.needs)
 
-        return self._tagged(version, lambda: reader.look(name, answer))
+        return self._tagged(version, lambda: made(reader.look(name, answer), self._services.past))
 
     def _tagged(self, version: Callable[[], object], build: Callable[[], object]) -> Response:
         return self._services.answers.answer(version, lambda: _json(build()), mimetype=JSON)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract
 from cerebro.contract.runs import FitPlan
-from cerebro.figures.curves import Axis, Curve, epoch_curves, shown_split
+from cerebro.figures.curves import Axis, Curve, epoch_curves, epoch_means, shown_split
 from cerebro.figures.downsample import FEWEST, downsample
 from cerebro.figures.models import ModelSummary, ranked
 from cerebro.state import Model, Run
@@ -93,6 +93,9 @@ def curves(read_model: ReadModel, asked: CurveQuery) -> CurvesView | None:
     else:
         wanted = {row.id for row in rows}
         found = epoch_curves(run, metric, models=wanted, split=source, axis=asked.axis)
+    note = "" if found else _why_none(run, metric, source)
+    if source == "live" and found and any(run.models[curve.model].archived_epochs for curve in found):
+        note = "Of older epochs the means are drawn: what their units reported is in TensorBoard."
     points = min(asked.points, max(FEWEST, MAX_POINTS // max(1, len(found))))
     return CurvesView(
         run=run.id,
@@ -105,7 +108,7 @@ def curves(read_model: ReadModel, asked: CurveQuery) -> CurvesView | None:
         curves=tuple(_cut(curve, points, asked) for curve in found),
         shown=len(found),
         total=len(run.models),
-        note="" if found else _why_none(run, metric, source),
+        note=note,
     )
 
 
@@ -126,7 +129,12 @@ def _chosen(rows: list[ModelSummary], asked: CurveQuery, columns: Columns, mode:
 
 def _live_curve(read_model: ReadModel, run: Run, row: ModelSummary, metric: str, axis: Axis) -> Curve | None:
     place = _Places(run, run.models[row.id], axis)
-    points = [(place.of(point), point.value) for point in read_model.live.line(run.id, row.id, metric)]
+    model = run.models[row.id]
+    archived = model.archived_epochs
+    line = read_model.live.line(run.id, row.id, metric)
+    points = [(place.of(point), point.value) for point in line if point.span.epoch > archived]
+    # Where their units lie in an epoch, the log alone has.
+    points += epoch_means(run, model, metric, axis, archived)
     broke = read_model.live.broke(run.id, row.id, metric)
     if not points and broke is None:
         return None

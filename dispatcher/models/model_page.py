@@ -14,6 +14,7 @@ from dispatcher.models.view import model as model_view
 from dispatcher.pages.addresses import figure_url
 from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
+from dispatcher.reading.from_log import made
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.units import UnitQuery, units
 from dispatcher.tabs.header import Header
@@ -46,7 +47,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
                 "view": found,
                 "model": found.summary,
                 "units": units(
-                    read_model.state, parsed_query(UnitQuery, run=found.run, model=model, size=_UNITS)
+                    read_model, parsed_query(UnitQuery, run=found.run, model=model, size=_UNITS), now
                 ),
                 "figure": figure_url(
                     header.name, "curves", fit=found.run, models=_with_parent(found), top="0"
@@ -57,6 +58,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
         def finish(header: Header, found: tuple[Mapping[str, object], Chosen]) -> Mapping[str, object]:
             shown, open_logs = found
+            shown = {**shown, "units": made(shown["units"], services.past)}
             return {**shown, "output": _newest(services.logs, name, open_logs)}
 
         def sizes() -> list[object]:

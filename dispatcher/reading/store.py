@@ -21,6 +21,7 @@ from cerebro.contract.records import (
     WorkerStatus,
 )
 from cerebro.contract.registry import RegisteredModel
+from cerebro.contract.segments import SegmentsAnswer
 
 ENTRIES_PER_READ = 1000
 """Most entries that `events` and `live` return at once; fewer mean that the log is read to its end."""
@@ -43,6 +44,9 @@ class Store(Protocol):
 
     def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
         """Events with seq > `after`, oldest first, at most `ENTRIES_PER_READ`."""
+
+    def segments(self, experiment: str) -> SegmentsAnswer:
+        """What of a log is in files, with its times."""
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
         """The newest fold of a log that is kept; `None`: there is none."""

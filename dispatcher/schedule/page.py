@@ -10,9 +10,11 @@ from cerebro.scheduling.policies import POLICIES
 from dispatcher.pages.addresses import figure_url
 from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
+from dispatcher.reading.from_log import made
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.units import UnitQuery, units
 from dispatcher.schedule.view import schedule
+from dispatcher.schedule.window import WindowQuery
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -37,15 +39,20 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @live_route(pages, "/experiments/<name:name>/schedule", "schedule")
     def page(name: str) -> Response:
-        return tabs.answer(name, "schedule", "schedule/schedule.html", _fill)
+        def finish(_: Header, found: Mapping[str, object]) -> Mapping[str, object]:
+            return {**found, "units": made(found["units"], tabs.services.past)}
+
+        return tabs.answer(name, "schedule", "schedule/schedule.html", _fill, finish)
 
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
-    model = request.args.get("model", "")
+    model, asked = request.args.get("model", ""), parsed_query(WindowQuery)
     return {
         "view": schedule(read_model, fit=header.fit, now=now),
-        "units": units(read_model.state, parsed_query(UnitQuery, run=header.fit, size=_UNITS)),
+        "units": units(read_model, parsed_query(UnitQuery, run=header.fit, size=_UNITS), now),
         "model": model,
         "policies": _POLICIES,
-        "figure": figure_url(header.name, "schedule", fit=header.fit, model=model),
+        "figure": figure_url(
+            header.name, "schedule", fit=header.fit, model=model, since=asked.since, until=asked.until
+        ),
     }

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal
 
 from pydantic import Field
 
-from cerebro.contract.base import Contract
-from cerebro.contract.tasks import Failure
-from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Visit, wording
-from cerebro.state.tasks import Attempt
+from cerebro.state import ExperimentState, Run, Task, TaskState, Visit
+from cerebro.state.log_pages import LogPages
 from dispatcher.pages.tables import Paged, page_of
+from dispatcher.reading.from_log import FromLog
+from dispatcher.reading.read_model import ReadModel
+from dispatcher.schedule.unit_rows import UnitRow, rows_of, unit_row
+from dispatcher.schedule.window import Stretch, WindowQuery, WindowView, shown, stretch
 from dispatcher.tabs.workers import device_count
 
 
-class UnitQuery(Contract):
-    """Which tasks: of a run (all runs if empty), a model, a worker; of a kind; in a state."""
+class UnitQuery(WindowQuery):
+    """Which tasks: of a run (all runs if empty), a model, a worker; of a kind; in a state. With `since` or `until`, or
+    of a long run, those of one fit run that were under way then."""
 
     run: str = Field("", max_length=60)
     model: str = Field("", max_length=100)
@@ -37,71 +40,85 @@ those only the visit is kept. Plain, because there is one for each unit of a lon
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptRow:
-    """One attempt; times are seconds since the epoch, None while unknown. `outcome` is empty while it is open. So is
-    `way` where it runs on one device as user code is written. `on`: `devices` in words, empty of a worker that has one.
-    `workers` are all that do it, of which `worker` leads.
-    """
-
-    number: int
-    worker: str
-    workers: tuple[str, ...] = ()
-    assigned: float
-    started: float | None
-    ended: float | None
-    outcome: str
-    devices: tuple[int, ...] = ()
-    way: str = ""
-    on: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnitRow:
-    """One task. `worker` is that of the newest attempt; the `_s` are seconds, of a commit."""
-
-    key: str
-    what: str
-    run: str
-    kind: str
-    model: str
-    epoch: int | None
-    partition: int | None
-    split: str
-    state: str
-    worker: str
-    rows: int
-    rows_failed: int
-    start_s: float
-    load_s: float
-    compute_s: float
-    save_s: float
-    failure: Failure | None
-    attempts: tuple[AttemptRow, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class UnitsView(Paged):
-    """A page of tasks."""
+    """A page of tasks; of a fit run that has begun the window that was looked at."""
 
     rows: tuple[UnitRow, ...]
+    window: WindowView | None = None
 
 
-def units(state: ExperimentState, asked: UnitQuery) -> UnitsView:
-    """A page of the tasks that were ever assigned, and of all tasks of ETL, test and prediction runs."""
-    runs = [run for run in state.runs.values() if asked.run in ("", run.id)]
-    found = [each for run in runs for each in (*_tasks(run, asked), *_visits(run, asked))]
-    found.sort(key=itemgetter(0), reverse=True)
-    page = page_of(found, asked.page, asked.size)
+def units(read_model: ReadModel, asked: UnitQuery, now: float) -> UnitsView | FromLog[UnitsView]:
+    """A page of the tasks that were ever assigned, and of all tasks of ETL, test and prediction runs; of those of a
+    window alone, if one is asked for."""
+    state = read_model.state
+    is_chosen = asked.since is not None or asked.until is not None
+    fit = read_model.fit(asked.run) if asked.run or is_chosen else None
+    if fit is not None and asked.run not in ("", fit.id):
+        fit = None
+    found = stretch(read_model, fit, asked, now) if fit is not None else None
+    if found is not None and found.is_in_log:
+        return _of_log(state, asked, found)
+    within = found if found is not None and found.is_chosen else None
+    runs = [fit] if within and fit else [run for run in state.runs.values() if asked.run in ("", run.id)]
+    tasks = [each for run in runs for each in (*_tasks(run, asked), *_visits(run, asked))]
+    if within is not None:
+        tasks = [each for each in tasks if _is_within(each, within)]
+    tasks.sort(key=itemgetter(0), reverse=True)
+    page, devices = page_of(tasks, asked.page, asked.size), _devices(state)
     return UnitsView(
-        rows=tuple(_row(state, each) for each in page.rows),
+        rows=tuple(_row(state, each, devices) for each in page.rows),
+        window=shown(found, of_model=bool(asked.model)) if found is not None else None,
         **page.of(_count(state)),
     )
+
+
+def _devices(state: ExperimentState) -> dict[str, int]:
+    return {name: device_count(state, name) for name in state.workers}
+
+
+def _is_within(found: _Found, window: Stretch) -> bool:
+    _, _, task, _, visit = found
+    if visit is not None:
+        return visit.started <= window.until and visit.ended >= window.since
+    if task is None or not task.attempts:
+        return False
+    newest = task.attempts[-1]
+    is_over = newest.outcome and newest.ended < window.since
+    return task.attempts[0].assigned <= window.until and not is_over
+
+
+def _of_log(state: ExperimentState, asked: UnitQuery, found: Stretch) -> FromLog[UnitsView]:
+    """The same of a stretch that the fold lacks units of."""
+    total, devices = _count(state), _devices(state)
+
+    def make(pages: LogPages) -> UnitsView:
+        read = pages.window(
+            found.log,
+            found.run,
+            found.since,
+            found.until,
+            chosen=lambda key: asked.model in ("", key.model) and asked.kind in ("", key.kind),
+        )
+        rows = rows_of(read.tries, devices)
+        rows = [
+            row
+            for row in rows
+            if asked.state in ("", row.state)
+            and (not asked.worker or any(asked.worker in each.workers for each in row.attempts))
+        ]
+        page = page_of(rows, asked.page, asked.size)
+        window = shown(found, read, of_model=bool(asked.model))
+        return UnitsView(rows=tuple(page.rows), window=window, **page.of(total))
+
+    return FromLog(make)
 
 
 def _count(state: ExperimentState) -> int:
     """How many there are of all, committed units counted once."""
     return sum(
-        len(run.tasks) + sum(len(model.kept_visits) for model in run.models.values()) - _twice(run)
+        len(run.tasks)
+        + sum(len(model.visits) - model.inherited for model in run.models.values())
+        - _twice(run)
         for run in state.runs.values()
     )
 
@@ -141,65 +158,18 @@ def _told(run: Run) -> set[tuple[str | None, int | None, tuple[int, ...]]]:
     return {(key.model, key.epoch, key.partitions) for key in keys if key.kind == "train"}
 
 
-def _row(state: ExperimentState, found: _Found) -> UnitRow:
+def _row(state: ExperimentState, found: _Found, devices: Mapping[str, int]) -> UnitRow:
     _, name, task, model, visit = found
     if task is not None:
-        return _task_row(state, state.runs[name], task)
+        return _task_row(state.runs[name], task, devices)
     assert visit is not None
     key = visit.key(name, model)
-    return _unit_row(state, key, "committed", [visit.as_attempt()], visit=visit)
+    return unit_row(devices, key, "committed", [visit.as_attempt()], visit=visit)
 
 
-def _task_row(state: ExperimentState, run: Run, task: Task) -> UnitRow:
+def _task_row(run: Run, task: Task, devices: Mapping[str, int]) -> UnitRow:
     key = task.key
     model = run.models.get(key.model or "") if key.kind == "train" else None
     own = model.kept_visits if model else ()
     standing = (v for v in own if (v.epoch, v.partitions) == (key.epoch, key.partitions))
-    return _unit_row(state, key, task.state.value, task.attempts, task=task, visit=next(standing, None))
-
-
-def _unit_row(
-    experiment: ExperimentState,
-    key: TaskKey,
-    state: str,
-    attempts: list[Attempt],
-    *,
-    task: Task | None = None,
-    visit: Visit | None = None,
-) -> UnitRow:
-    result = task.result if task else None
-    timings = visit or (result.timings if result else None)
-    return UnitRow(
-        key=str(key),
-        what=wording.task(key),
-        run=key.run,
-        kind=key.kind,
-        model=key.model or "",
-        epoch=key.epoch,
-        partition=key.partition,
-        split=key.split or "",
-        state=state,
-        worker=attempts[-1].worker if attempts else "",
-        rows=visit.rows if visit else result.rows if result else 0,
-        rows_failed=result.rows_failed if result else 0,
-        start_s=timings.start_s if timings else 0.0,
-        load_s=timings.load_s if timings else 0.0,
-        compute_s=timings.compute_s if timings else 0.0,
-        save_s=timings.save_s if timings else 0.0,
-        failure=task.failure if task else None,
-        attempts=tuple(
-            AttemptRow(
-                number=attempt.number,
-                worker=attempt.worker,
-                workers=tuple(dict(attempt.places)),
-                assigned=attempt.assigned,
-                started=attempt.started or None,
-                ended=attempt.ended or None,
-                outcome=attempt.outcome,
-                devices=attempt.devices,
-                way=attempt.way.label if attempt.way else "",
-                on=wording.on_devices(attempt.devices, device_count(experiment, attempt.worker)),
-            )
-            for attempt in attempts
-        ),
-    )
+    return unit_row(devices, key, task.state.value, task.attempts, task=task, visit=next(standing, None))

@@ -30,6 +30,7 @@ from cerebro.contract.records import (
     WorkerStatus,
 )
 from cerebro.contract.registry import RegisteredModel
+from cerebro.contract.segments import SegmentsAnswer
 from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
 from dispatcher.app import create_app
@@ -124,6 +125,10 @@ class FakeStore:
     def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
         self._called("events")
         return tuple(self.logs.get(experiment, [])[after : after + 1000])
+
+    def segments(self, experiment: str) -> SegmentsAnswer:
+        self._called("segments")
+        return SegmentsAnswer()
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
         if self.is_away:

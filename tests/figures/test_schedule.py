@@ -333,3 +333,34 @@ def test_names_of_epochs_do_not_lie_over_each_other(ends: list[float]) -> None:
     width = figure["layout"]["xaxis"]["range"][1]
     assert named[-1]["text"] == f"epoch {len(ends)}"
     assert all(later - earlier > width / 10 for earlier, later in pairwise(places))
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_window_counts_what_is_in_it(many: bool) -> None:
+    """Bars begin before it and are cut in sums; epochs, breaks and the bound that are not in it are not drawn."""
+    units = spans(4, 6, 200 if many else 2, last_runs=False)
+    end = max(unit.end_s for unit in units)
+    since, until = 0.25 * end, 0.75 * end
+    landmarks = Landmarks(
+        now_s=end,
+        epochs=((1, 0.5 * end), (2, end)),
+        breaks=((0.0, 0.1 * end),),
+        bound_at_s=end,
+        lower_bound_s=end,
+    )
+    here = figures.within(landmarks, since, until)
+    names = {f"worker-{i}": 1 for i in range(4)}
+    figure = figures.schedule(units, workers=names, models=MODELS, landmarks=here)
+    inside = [
+        min(u.end_s, until) - max(u.start_s, since) for u in units if u.start_s < until and u.end_s > since
+    ]
+    columns, rows, _ = table(figure)
+    trained = [float(str(row[columns.index("training, s")])) for row in rows]
+    assert sum(trained) == pytest.approx(sum(inside), abs=0.1)
+    assert "lower bound" not in str(figure["layout"]["annotations"])
+    assert "epoch 1" in str(figure["layout"]["annotations"])
+    assert "epoch 2" not in str(figure["layout"]["annotations"])
+    (busy,) = [trace for trace in figure["data"] if trace["name"] == "busy devices"]
+    seconds = figure["layout"]["xaxis"]["range"][0] / since
+    assert busy["x"][0] == pytest.approx(since * seconds)
+    assert busy["x"][-1] == pytest.approx(until * seconds)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.contract.trials import TrialOutcome
-from cerebro.figures import beside_units, spans
+from cerebro.figures import BESIDE, beside_units, spans, spans_of
+from cerebro.state import TaskState
+from cerebro.state.timeline import tries
 from tests.dispatcher.stories import Story
 from tests.state import stories
+from tests.state.histories import History
 from tests.state.test_measured import DDP, inspected, started
 
 
@@ -47,3 +52,17 @@ def test_inspection_and_trials_are_beside_the_units() -> None:
     trial = beside_units(story.run, story.time)[-1]
     assert (trial.devices, trial.outcome, trial.note) == ((0, 1), "committed", "the gradient is another one")
     assert [span.kind for span in spans(story.run, story.time)] == ["train"]
+
+
+def test_attempts_that_were_read_from_the_log_are_drawn_alike() -> None:
+    """Whatever came of them, of units and beside them; but for what a trial has shown, which only the fold knows."""
+    made = History(Random(2), validated=False, epochs=3, has_gangs=True, workers=3, has_ways=True)
+    while len(made.log) < 150 or not any(task.state is TaskState.RUNNING for task in made.run.open.values()):
+        made.step()
+    run, now, found = made.run, made.time + 5, list(tries(made.run))
+    key = lambda span: (span.start_s, span.task, span.attempt, span.worker)  # noqa: E731
+    assert sorted(spans_of(found, run.origin, now), key=key) == sorted(spans(run, now), key=key)
+    story = inspected()
+    story.start(stories.unit(1, 1), 1)
+    beside = spans_of(tries(story.run), story.run.origin, story.time, BESIDE)
+    assert beside == beside_units(story.run, story.time)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pandas as pd
@@ -11,14 +12,15 @@ from cerebro.client.files import Files
 from cerebro.client.results.fit_figures import FitFigures
 from cerebro.client.results.model import TrainedModel
 from cerebro.client.results.tables import beside, cell
+from cerebro.client.results.visits import Wanted, visits_table
 from cerebro.commands.chosen import find_model
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.ways import SINGLE
 from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.state import ExperimentState, Model, Run, audit_wording, gap, schedule_of, ways, wording
+from cerebro.state.log_pages import EventStore, Log, LogPages
 from cerebro.state.pruning import gone_text
 from cerebro.usercode.in_process import UserCode
 
@@ -35,11 +37,12 @@ class FitResult(FitFigures):
         code: Callable[[str], CodeRecord] | None = None,
         *,
         user_code: UserCode | None = None,
+        events: EventStore | None = None,
     ) -> None:
         if not isinstance(run.request, FitRequest):
             raise RunFailedError(f"{run.id} is not a fit run")
         super().__init__(state, run, record, code)
-        self._files, self._user_code = files, user_code
+        self._files, self._user_code, self._events = files, user_code, events
         self._request = run.request
 
     @property
@@ -166,41 +169,40 @@ class FitResult(FitFigures):
                     rows.append(beside(facts, model.validations[epoch], "metric"))
         return pd.DataFrame(rows, columns=None if rows else ["model", "epoch", "split"])
 
-    def visits(self) -> pd.DataFrame:
+    def visits(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        epochs: Collection[int] | None = None,
+    ) -> pd.DataFrame:
         """The log of visits, one row per committed unit in order: enough to replay the run. `process_start` are the
         seconds after `started` that the unit waited for its process to start and to import; `devices` those of the
         worker that it took, and `way` how it used them; `partitions` and `workers` all that a unit of a gang visited
         and was trained by, of which `partition` and `worker` are the first; `peak_bytes` and `peak_gpu_bytes` the most
         memory that its process, and torch on its GPUs, had at once (missing where that is not known). Of a model that
-        goes on from another one, `unit` counts on from that one's."""
-        rows = [
-            beside(
-                {
-                    "model": model.id,
-                    "unit": unit,
-                    "epoch": visit.epoch,
-                    "partition": visit.partition,
-                    "worker": visit.worker,
-                    "attempt": visit.attempt,
-                    "rows": visit.rows,
-                    "started": visit.started,
-                    "ended": visit.ended,
-                    "process_start": visit.start_s,
-                    "devices": visit.devices,
-                    "way": (visit.way or SINGLE).label,
-                    "partitions": visit.partitions,
-                    "workers": (visit.worker, *(member.worker for member in visit.others)),
-                    "peak_bytes": visit.peak_bytes or None,
-                    "peak_gpu_bytes": visit.peak_gpu_bytes or None,
-                },
-                visit.metrics,
-                "metric",
-            )
-            for model in self._run.models.values()
-            for unit, visit in enumerate(model.kept_visits, start=len(model.visits) - len(model.kept_visits))
-        ]
-        frame = pd.DataFrame(rows)
-        return frame.sort_values("ended", kind="stable", ignore_index=True) if rows else frame
+        goes on from another one, `unit` counts on from that one's.
+
+        Of a run of more than some thousand units the older ones are read from its log, which takes about a minute per
+        million of events (three of them a unit), and memory for two epochs of all models beside the table. A window
+        costs what is in it: there `unit` is missing where neither the beginning nor the end of its epoch is, and of a
+        unit that began long before the window `started` is when its own work began, and `devices` is not known.
+
+        Args:
+            since, until: only units that ended between the two, seconds as in the column `ended`.
+            epochs: only those of these, such as ``range(10, 20)``.
+
+        Raises:
+            LostEventsError: a part of the log that is needed cannot be read.
+        """
+        wanted = Wanted(
+            since=-math.inf if since is None else since,
+            until=math.inf if until is None else until,
+            epochs=epochs,
+        )
+        created = self._record.created if self._record is not None else 0.0
+        pages = LogPages(self._events, kept=0) if self._events is not None else None
+        return visits_table(self._run, wanted, pages, Log(self._state.name, created, self._state.seq))
 
     def ways(self) -> pd.DataFrame:
         """The ways to train each model, those first that are tried first: how many units ran so, the mean time of one

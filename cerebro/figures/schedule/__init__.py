@@ -3,6 +3,7 @@
 from cerebro.figures.schedule.drawing import schedule
 from cerebro.figures.schedule.planned import PlannedSpan, planned
 from cerebro.figures.schedule.spans import (
+    BESIDE,
     Absence,
     Landmarks,
     Outcome,
@@ -10,10 +11,13 @@ from cerebro.figures.schedule.spans import (
     beside_units,
     landmarks,
     spans,
+    spans_of,
     worker_rows,
 )
+from cerebro.figures.schedule.windows import within
 
 __all__ = [
+    "BESIDE",
     "Absence",
     "Landmarks",
     "Outcome",
@@ -24,5 +28,7 @@ __all__ = [
     "planned",
     "schedule",
     "spans",
+    "spans_of",
+    "within",
     "worker_rows",
 ]

@@ -33,23 +33,27 @@ class Bucket:
     units: int
 
 
-def merged(spans: Sequence[Span], workers: Sequence[str], end_s: float, *, most: int) -> list[Bucket]:
-    """About `most` buckets of equal length over all workers; where a worker ran none throughout there is none."""
+def merged(
+    spans: Sequence[Span], workers: Sequence[str], end_s: float, *, most: int, begin_s: float = 0.0
+) -> list[Bucket]:
+    """About `most` buckets of equal length over all workers; where a worker ran none throughout there is none. All
+    spans lie between the two times."""
     per_worker = max(_FEWEST, most // max(1, len(workers)))
-    seconds = end_s / per_worker
+    seconds = (end_s - begin_s) / per_worker
     times: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     units: Counter[tuple[str, int]] = Counter()
     for span in spans:
-        first, last = int(span.start_s / seconds), min(int(span.end_s / seconds), per_worker - 1)
+        start_s, stop_s = span.start_s - begin_s, span.end_s - begin_s
+        first, last = int(start_s / seconds), min(int(stop_s / seconds), per_worker - 1)
         for number in range(first, last + 1):
-            inside = min(span.end_s, (number + 1) * seconds) - max(span.start_s, number * seconds)
+            inside = min(stop_s, (number + 1) * seconds) - max(start_s, number * seconds)
             if inside > 0:
                 times[span.worker, number][span.model] += inside  # type: ignore[assignment]
                 units[span.worker, number] += 1
     return [
         Bucket(
             worker=worker,
-            start_s=number * seconds,
+            start_s=begin_s + number * seconds,
             seconds=seconds,
             busy=min(1.0, sum(found.values()) / seconds),
             model=max(found, key=lambda model: found[model]),
@@ -60,26 +64,30 @@ def merged(spans: Sequence[Span], workers: Sequence[str], end_s: float, *, most:
     ]
 
 
-def busy_share(spans: Sequence[Span], workers: int, end_s: float) -> list[tuple[float, float]]:
-    """(start of a stretch, share of the devices' time in it that they ran units); the last one again, at its end."""
-    if not spans or not workers or end_s <= 0:
+def busy_share(
+    spans: Sequence[Span], workers: int, end_s: float, *, begin_s: float = 0.0
+) -> list[tuple[float, float]]:
+    """(start of a stretch, share of the devices' time in it that they ran units); the last one again, at its end. All
+    spans lie between the two times."""
+    if not spans or not workers or end_s <= begin_s:
         return []
     count = min(_STRIP_POINTS, 4 * len(spans))
-    seconds = end_s / count
+    seconds = (end_s - begin_s) / count
     # Differences of the number of busy devices at the edges of stretches, and what partial stretches add.
     whole, partial = [0] * (count + 1), [0.0] * (count + 1)
     for span in spans:
-        first, last = min(int(span.start_s / seconds), count - 1), min(int(span.end_s / seconds), count - 1)
+        start_s, stop_s = span.start_s - begin_s, span.end_s - begin_s
+        first, last = min(int(start_s / seconds), count - 1), min(int(stop_s / seconds), count - 1)
         if first == last:
-            partial[first] += span.end_s - span.start_s
+            partial[first] += stop_s - start_s
             continue
-        partial[first] += (first + 1) * seconds - span.start_s
-        partial[last] += span.end_s - last * seconds
+        partial[first] += (first + 1) * seconds - start_s
+        partial[last] += stop_s - last * seconds
         whole[first + 1] += 1
         whole[last] -= 1
     shares, running = [], 0
     for number in range(count):
         running += whole[number]
         busy = running * seconds + partial[number]
-        shares.append((number * seconds, min(1.0, max(0.0, busy / (seconds * workers)))))
+        shares.append((begin_s + number * seconds, min(1.0, max(0.0, busy / (seconds * workers)))))
     return [*shares, (end_s, shares[-1][1])]

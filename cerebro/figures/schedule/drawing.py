@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from cerebro.figures.schedule.bars import (
 from cerebro.figures.schedule.planned import PlannedSpan
 from cerebro.figures.schedule.spans import Landmarks, Span, TakenBar
 from cerebro.figures.schedule.surroundings import away_bars, away_words, beside_bars, beside_words, taken_bars
+from cerebro.figures.schedule.windows import cut_off
 
 MOST_BARS = 2000
 """Beyond, bars are put together per row and stretch of time."""
@@ -68,7 +70,8 @@ def schedule(
         workers: from top to bottom, those that idled as well -> devices; a worker with several has a row for each.
         models: all of the plan, in order: they have the colours.
         landmarks: epochs, breaks, and what other runs had, which is hatched; the lower bound is a dashed line where the
-            run would have ended. While a worker was absent its rows are shaded.
+            run would have ended. While a worker was absent its rows are shaded. What reaches beyond their `window` is
+            cut, in sums, too.
         planned: see `cerebro.figures.schedule.planned`; empty if no plan is followed.
         beside: see `cerebro.figures.schedule.beside_units`; what takes no device has a row of its worker's.
         highlight: a model whose way across the workers stands out.
@@ -79,6 +82,12 @@ def schedule(
     end = max([landmarks.now_s, *(span.end_s for span in (*spans, *beside))])
     begin = min([0.0, *(span.start_s for span in beside)])
     until = max([end, *(unit.end_s for unit in planned)])
+    first, window = 0.0, landmarks.window
+    if window is not None:
+        first = begin = window[0]
+        if math.isfinite(window[1]):
+            end = until = window[1]
+        beside = cut_off(beside, begin, end)
     breaks = [(since, min(until, end)) for since, until in landmarks.breaks if since < end]
     counts, taken = dict(workers), landmarks.taken
     for worker in [s.worker for found in (spans, planned, taken) for s in found]:
@@ -89,6 +98,9 @@ def schedule(
     spans = [replace(s, worker=lane) for s in attempts for lane in _lanes(s.worker, s.devices, counts)]
     planned = [replace(u, worker=lane) for u in planned for lane in _lanes(u.worker, (u.device,), counts)]
     taken = tuple(replace(b, worker=lane) for b in taken for lane in _lanes(b.worker, b.devices, counts))
+    whole = spans
+    if window is not None:
+        spans, attempts = cut_off(spans, begin, end), cut_off(attempts, begin, end)
     done_beside = beside
     beside = [replace(s, worker=lane) for s in beside for lane in _beside_lanes(s, counts)]
     canvas = Canvas(
@@ -100,26 +112,27 @@ def schedule(
     what = "Schedule" if spans or beside else "Plan"
     title = f"{what} of {_counted(len(models), 'model')} on {_counted(len(counts), 'worker')}"
     if len(spans) > MOST_BARS:
-        found = buckets.merged(spans, tuple(names), end, most=MOST_BARS)
+        found = buckets.merged(spans, tuple(names), end, most=MOST_BARS, begin_s=first)
         title += f": {len(attempts):,} units and attempts, in stretches of {seconds(found[0].seconds)}"
         traces = [merged_bars(found, canvas), *vain_marks(spans, canvas)]
     else:
-        traces = list(unit_bars(spans, canvas, highlight))
+        traces = list(unit_bars(whole, canvas, highlight))
     traces += taken_bars(taken, canvas)
     traces += planned_bars(planned, canvas, highlight)
     traces += beside_bars(beside, canvas)
     traces = [*away_bars(landmarks.absences, rows, end, canvas), *traces]
+    open_s = end - first - _total(breaks)
     if spans:
-        traces.append(strip(buckets.busy_share(spans, len(names), end), canvas))
+        traces.append(strip(buckets.busy_share(spans, len(names), end, begin_s=first), canvas))
     return figure(
         "schedule",
         traces,
         theme=theme,
         title=title,
-        description=_description(attempts, planned, len(counts), end, breaks=breaks, landmarks=landmarks)
+        description=_description(attempts, planned, len(counts), open_s, breaks=breaks, landmarks=landmarks)
         + beside_words(done_beside)
         + away_words(landmarks.absences),
-        table=cut(_rows(spans, planned, taken, names, end - _total(breaks)), _COLUMNS),
+        table=cut(_rows(spans, planned, taken, names, open_s), _COLUMNS),
         layout=_layout(canvas, begin, until, breaks, landmarks, now=end if spans else None),
     )
 
@@ -163,11 +176,10 @@ def _layout(
     shapes = [_shade(unit.of(since), unit.of(until), colors) for since, until in breaks[-_MOST_BREAKS:]]
     shapes += [_line(unit.of(at), colors, dash="dot") for _, at in named]
     bound = unit.of(landmarks.bound_at_s)
-    reach = 1.02 * max(unit.of(end), bound)
-    notes = [
-        _label(f"epoch {epoch}", at, colors, yanchor="bottom")
-        for epoch, at in _apart([(epoch, unit.of(at)) for epoch, at in named], reach * _LABEL_SHARE)
-    ]
+    begun = max(0.0, unit.of(begin))
+    reach = begun + 1.02 * (max(unit.of(end), bound) - begun)
+    apart = _apart([(epoch, unit.of(at)) for epoch, at in named], (reach - begun) * _LABEL_SHARE)
+    notes = [_label(f"epoch {epoch}", at, colors, yanchor="bottom") for epoch, at in apart]
     if breaks:
         # Where the longest one is; the others look the same.
         since, until = max(breaks, key=lambda found: found[1] - found[0])
@@ -264,7 +276,7 @@ def _description(
     spans: Sequence[Span],
     planned: Sequence[PlannedSpan],
     workers: int,
-    end: float,
+    open_s: float,
     *,
     breaks: Sequence[tuple[float, float]],
     landmarks: Landmarks,
@@ -277,7 +289,6 @@ def _description(
     )
     if not spans:
         return f"No unit has started yet.{plan}"
-    open_s = end - _total(breaks)
     said = f"{_counted(len(spans), 'attempt')} at units on {_counted(workers, 'worker')} in {seconds(open_s)}"
     if breaks:
         said += f", and {seconds(_total(breaks))} in which the run had ended or no worker was there"

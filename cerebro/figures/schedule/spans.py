@@ -88,6 +88,8 @@ class Landmarks:
         bound_at_s: when the run would have ended then.
         taken: what other runs had of the devices. absences: workers that were lost, or came later.
         idle_share: of the devices' time, without a task of whatever kind; `None` if it is not known.
+        window: (from, to): nothing else is looked at; `None`: all of the run is. Without an end (infinity) what is
+            planned is looked at, too.
     """
 
     now_s: float
@@ -98,6 +100,7 @@ class Landmarks:
     idle_share: float | None = None
     taken: tuple[TakenBar, ...] = ()
     absences: tuple[Absence, ...] = ()
+    window: tuple[float, float] | None = None
 
 
 def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
@@ -179,7 +182,35 @@ def spans(run: Run, now: float) -> list[Span]:
 def beside_units(run: Run, now: float) -> list[Span]:
     """The same of partitions that were made again for `run`, of inspections and trials of its models, of questions of
     its search, and of units that were done once more. Until its first unit starts they are before 0."""
-    return _spans(run, now, {"etl", "search", "audit", *MEASURING}) if run.kind == "fit" else []
+    return _spans(run, now, BESIDE) if run.kind == "fit" else []
+
+
+BESIDE = frozenset({"etl", "search", "audit", *MEASURING})
+"""Kinds of tasks that are done beside units."""
+
+
+def spans_of(
+    found: Iterable[Try], zero: float, until: float, kinds: Collection[str] = ("train",)
+) -> list[Span]:
+    """The same of attempts that were read from the log, by start. Of one that had not ended by then no more is known.
+
+    Args:
+        zero: when the run's first unit started, seconds of the store's clock.
+        until: up to when they were read.
+    """
+    chosen = [each for each in found if each.key.kind in kinds and (each.attempt.has_run or each.visit)]
+    spans = (
+        _made(
+            each,
+            zero,
+            ended=each.attempt.ended if each.attempt.outcome else max(until, each.attempt.started),
+            outcome=_outcome(each.attempt.outcome) if each.attempt.outcome else "running",
+            note=each.attempt.outcome if each.attempt.outcome != "committed" else "",
+        )
+        for each in chosen
+    )
+    at_each = (span for each, made in zip(chosen, spans, strict=True) for span in _at_each(each, made))
+    return sorted(at_each, key=lambda span: span.start_s)
 
 
 def _spans(run: Run, now: float, kinds: Collection[str]) -> list[Span]:
@@ -210,8 +241,14 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
     # A start at 0, where virtual time begins, is told from none by what came of it.
     elif attempt.started <= 0 and visit is None:
         return None
+    note = attempt.outcome if outcome in ("failed", "revoked") else _shown(tried, run)
+    return _made(tried, zero, ended=ended, outcome=outcome, note=note)
+
+
+def _made(tried: Try, zero: float, *, ended: float, outcome: Outcome, note: str) -> Span:
+    key, attempt, visit = tried
     return Span(
-        task=name,
+        task=str(key),
         model=key.model or "",
         epoch=key.epoch or 0,
         partition=0 if key.partition is None else key.partition,
@@ -220,7 +257,7 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
         start_s=attempt.started - zero,
         end_s=ended - zero,
         outcome=outcome,
-        note=attempt.outcome if outcome in ("failed", "revoked") else _shown(tried, run),
+        note=note,
         process_s=visit.start_s if visit else 0.0,
         load_s=visit.load_s if visit else 0.0,
         save_s=visit.save_s if visit else 0.0,

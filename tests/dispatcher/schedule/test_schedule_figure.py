@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cerebro.client.reporting import Drawings
 from cerebro.figures import description, spans
+from dispatcher.reading.from_log import FromLog
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.figure import ScheduleFigureQuery, schedule
 from tests.client.reporting.stories import RECORD, resumed
@@ -14,7 +15,9 @@ def test_page_and_report_draw_the_same_schedule() -> None:
     story = resumed(1000.0)
     read_model = ReadModel(RECORD)
     read_model.apply(story.log)
-    drawn = schedule(read_model, ScheduleFigureQuery(), story.time)()
+    found = schedule(read_model, ScheduleFigureQuery(), story.time)
+    assert not isinstance(found, FromLog)
+    drawn = found()
     assert drawn == Drawings(state=story.state, run=story.run, now=story.time).schedule()
     ends = {span.epoch: span.end_s for span in spans(story.run, story.time)}
     minutes = [shape["x0"] for shape in drawn["layout"]["shapes"] if shape["line"].get("dash") == "dot"]

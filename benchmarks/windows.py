@@ -1,0 +1,136 @@
+"""What it costs to look at a stretch of a long run: 10,000 events of a log of 100,000 units, and of a million.
+
+Redis and kvs_api are the real processes. The log is written straight into the database, a segment's worth at a time,
+and moved into files by the same call as the controller's. Windows begin at places that are drawn; each is read by a
+reader, and of a part of the log, that nobody has read before, and then once more.
+
+``python -m benchmarks.windows 300000`` measures that many units alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import redis
+
+from benchmarks.figure import Figure
+from benchmarks.growth import MODELS, WORKERS, story
+from benchmarks.services import ControlPlane, control_plane
+from cerebro.contract.events import Event
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.segments import SegmentRequest, SegmentsAnswer
+from cerebro.runtime.kvs import KvsClient
+from cerebro.state.log_pages import Log, LogPages
+from kvs_api import keys
+from kvs_api.segment_store import MOST
+
+UNITS = (100_000, 1_000_000)
+EVENTS, WINDOWS = 10_000, 9
+_NAME, _RUN = "long", "fit-1"
+_UNNUMBERED = {"seq", "time"}
+
+
+class _Counted:
+    """The store, and how often events were asked for."""
+
+    def __init__(self, kvs: KvsClient) -> None:
+        self._kvs, self.asked = kvs, 0
+
+    def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
+        self.asked += 1
+        return self._kvs.events(experiment, after)
+
+    def segments(self, experiment: str) -> SegmentsAnswer:
+        return self._kvs.segments(experiment)
+
+
+def benchmark() -> list[Figure]:
+    """The longer log against the shorter one."""
+    few, many = (measure(units) for units in UNITS)
+    return [
+        Figure(
+            what=f"a window of {EVENTS:,} events, first look: {UNITS[1]:,} units against {UNITS[0]:,}",
+            measured=f"{many['first_s']:.2f} s, {few['first_s']:.2f} s",
+            ratio=many["first_s"] / few["first_s"],
+            bar=1.3,
+            sense="at most",
+            notes=(
+                f"{many['asked']:.0f} and {few['asked']:.0f} pages of events; once more "
+                f"{many['again_s']:.2f} s, {few['again_s']:.2f} s",
+            ),
+        )
+    ]
+
+
+def measure(units: int) -> dict[str, float]:
+    """Medians over the windows."""
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
+        folder = Path(name)
+        with control_plane(folder, ("redis", "kvs_api")) as plane:
+            log, times = _written(plane, units)
+        found = []
+        with control_plane(folder, ("redis", "kvs_api")) as plane:
+            kvs = KvsClient(plane.server, plane.token)
+            firsts = Random(2).sample(range(1, log.newest // EVENTS - 1), WINDOWS)
+            for first in firsts:
+                found.append(
+                    _looked(kvs, log, times[first * EVENTS // 1000], times[(first + 1) * EVENTS // 1000])
+                )
+        return {
+            name: statistics.median(each[name] for each in found) for name in ("first_s", "again_s", "asked")
+        }
+
+
+def _looked(kvs: KvsClient, log: Log, since: float, until: float) -> dict[str, float]:
+    store = _Counted(kvs)
+    pages = LogPages(store)
+    began = time.perf_counter()
+    window = pages.window(log, _RUN, since, until)
+    first_s = time.perf_counter() - began
+    asked = store.asked
+    began = time.perf_counter()
+    pages.window(log, _RUN, since, until)
+    again_s = time.perf_counter() - began
+    assert abs(len(window.tries) - EVENTS / 3) < EVENTS / 30
+    return {"first_s": first_s, "again_s": again_s, "asked": float(asked)}
+
+
+def _written(plane: ControlPlane, units: int) -> tuple[Log, list[float]]:
+    """Write the log; returns the time of each thousandth event."""
+    kvs = KvsClient(plane.server, plane.token)
+    began = time.time() - 30 * 86_400
+    record = ExperimentRecord(
+        name=_NAME, locators=Locators(train=Locator(metadata="/data/train.csv")), created=began
+    )
+    while not (term := kvs.lead("keeper", 36_000.0).term):
+        time.sleep(0.05)
+    times, seq, now = [began], 0, began
+    events = story(units)
+    with redis.Redis(unix_socket_path=str(plane.database)) as database:
+        database.set(keys.experiment(_NAME), record.model_dump_json())
+        database.zadd(keys.EXPERIMENTS, {_NAME: began})
+        while piece := list(itertools.islice(events, MOST)):
+            pipe = database.pipeline(transaction=False)
+            for takes_s, event in piece:
+                seq, now = seq + 1, now + takes_s
+                content = event.model_dump_json(exclude=_UNNUMBERED)
+                pipe.xadd(keys.log(_NAME), {"t": int(now * 1000), "e": content}, id=f"{seq}-0")
+                if not seq % 1000:
+                    times.append(now)
+            pipe.set(f"{keys.log(_NAME)}:seq", seq)
+            pipe.execute()
+            kvs.cut(_NAME, SegmentRequest(term=term, created=began, until=seq, keep=1, least=1))
+    kvs.lead("keeper", 0.001)
+    return Log(_NAME, began, seq), times
+
+
+if __name__ == "__main__":
+    for count in map(int, sys.argv[1:] or map(str, UNITS)):
+        print(f"{count:,} units, {MODELS} models, {WORKERS} workers: {measure(count)}")

@@ -1,0 +1,217 @@
+"""Attempts of a stretch of a log, without the fold of what came before it: for the part of a long run whose units the
+fold has left to the log. Pure.
+
+A stretch is read as *moves*, which are little: what each event of a task says, as far as attempts need it. Attempts are
+put together from them. Where one began before the stretch, what a commit says of how long it took tells when its work
+began, and the devices it took are not known (`Pieced.guessed`).
+
+That a unit was taken back, because its checkpoint was lost, shows once its partition is assigned or committed anew for
+the model's epoch: until then nobody went on. If that lies behind the stretch, the unit still shows as committed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted
+from cerebro.contract.tasks import FailureKind, Member
+from cerebro.contract.ways import Way
+from cerebro.state.keys import TaskKey
+from cerebro.state.tasks import Attempt
+from cerebro.state.timeline import Try
+from cerebro.state.visits import Visit
+
+_ASSIGNED, _STARTED = "assigned", "started"
+
+
+class Move(NamedTuple):
+    """What an event says of an attempt. Store's clock, seconds."""
+
+    time: float
+    task: str
+    attempt: int
+    worker: str
+    what: str
+    """`assigned`, `started`, or how it ended, as of `Attempt.outcome`."""
+    devices: tuple[int, ...] = (0,)
+    way: Way | None = None
+    others: tuple[Member, ...] = ()
+    visit: Visit | None = None
+    """Of a unit that was committed: what the commit tells of it. What the assignment tells is missing."""
+    start_s: float = 0.0
+
+
+def moves(events: Iterable[Event]) -> Iterator[Move]:
+    """Of a stretch of a log, in its order."""
+    for event in events:
+        match event:
+            case TaskAssigned():
+                named = event.time, event.task, event.attempt, event.worker
+                yield Move(*named, _ASSIGNED, event.devices, event.way, event.others)
+            case TaskStarted():
+                yield Move(event.time, event.task, event.attempt, event.worker, _STARTED)
+            case TaskCommitted():
+                yield _commit(event)
+            case TaskFailed():
+                is_given_back = event.failure.kind is FailureKind.PREEMPTED
+                what = f"revoked: {event.failure.message}" if is_given_back else str(event.failure.kind)
+                yield Move(event.time, event.task, event.attempt, event.worker, what)
+            case TaskRevoked():
+                yield Move(event.time, event.task, event.attempt, event.worker, f"revoked: {event.reason}")
+
+
+def _commit(event: TaskCommitted) -> Move:
+    key, result = TaskKey.parse(event.task), event.result
+    visit = None
+    if key.kind == "train" and result.checkpoint is not None and key.epoch and key.partition is not None:
+        attempt = Attempt(number=event.attempt, worker=event.worker, assigned=0.0, ended=event.time)
+        visit = Visit.of(
+            epoch=key.epoch,
+            partition=key.partition,
+            attempt=attempt,
+            result=result,
+            checkpoint=result.checkpoint,
+        )
+    named = event.time, event.task, event.attempt, event.worker
+    return Move(*named, "committed", visit=visit, start_s=result.timings.start_s)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Piece:
+    key: TaskKey
+    attempt: Attempt
+    visit: Visit | None = None
+    is_guessed: bool = False
+
+    def overlaps(self, since: float, until: float) -> bool:
+        began = self.attempt.started or self.attempt.assigned
+        return began <= until and (not self.attempt.outcome or self.attempt.ended >= since)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieced:
+    """Attempts of a window.
+
+    Attributes:
+        tries: in the order in which they came up; those that had not ended at the stretch's end have no outcome.
+        guessed: keys of tasks of which an attempt began before the stretch.
+    """
+
+    tries: list[Try]
+    guessed: frozenset[str]
+
+
+@dataclass(kw_only=True)
+class Pieces:
+    """Attempts of a run, put together move by move.
+
+    Args:
+        run: its id. chosen: which of its tasks; all by default.
+    """
+
+    run: str
+    chosen: Callable[[TaskKey], bool] = lambda key: True
+    _pieces: dict[tuple[str, int], _Piece] = field(default_factory=dict)
+    _standing: dict[tuple[str, int, int], _Piece] = field(default_factory=dict)
+    """(model, epoch, partition) -> the commit that stands there."""
+
+    def take(self, found: Iterable[Move]) -> None:
+        """The next moves of the log."""
+        prefix = f"{self.run}/"
+        for move in found:
+            if move.task.startswith(prefix) and self.chosen(key := TaskKey.parse(move.task)):
+                self._take(move, key)
+
+    def _take(self, move: Move, key: TaskKey) -> None:
+        piece = self._pieces.get((move.task, move.attempt))
+        if piece is None:
+            piece = _Piece(key=key, attempt=_begun(move), is_guessed=move.what != _ASSIGNED)
+            self._pieces[move.task, move.attempt] = piece
+        attempt = piece.attempt
+        match move.what:
+            case "assigned":
+                if key.kind == "train":
+                    self._undo(key)
+            case "started":
+                attempt.started, attempt.has_run = move.time, True
+            case outcome:
+                attempt.ended, attempt.outcome = move.time, outcome
+                if outcome == "committed":
+                    self._commit(piece, move)
+
+    def _commit(self, piece: _Piece, move: Move) -> None:
+        attempt, visit, key = piece.attempt, move.visit, piece.key
+        if attempt.has_run:
+            attempt.start_s = min(max(0.0, move.start_s), attempt.ended - attempt.started)
+        elif visit is not None:
+            # Without the start of its process: of that nothing bounds what a worker says.
+            took = visit.load_s + visit.compute_s + visit.save_s
+            attempt.started, attempt.has_run = move.time - took, True
+        if visit is None:
+            return
+        piece.visit = visit._replace(
+            started=attempt.started,
+            start_s=attempt.start_s,
+            devices=attempt.devices,
+            way=attempt.way,
+            others=attempt.others,
+        )
+        self._undo(key)
+        for partition in key.partitions:
+            self._standing[key.model or "", key.epoch or 0, partition] = piece
+
+    def _undo(self, key: TaskKey) -> None:
+        """Units that stood where this one is, were taken back."""
+        for partition in key.partitions:
+            piece = self._standing.pop((key.model or "", key.epoch or 0, partition), None)
+            if piece is not None:
+                piece.visit = None
+
+    def lacks_beginnings(self, since: float, until: float) -> bool:
+        """Whether an attempt of a window is known whose assignment is not."""
+        return any(piece.is_guessed and piece.overlaps(since, until) for piece in self._pieces.values())
+
+    def is_open(self, until: float) -> bool:
+        """Whether an attempt that had begun by then has not ended in what was read."""
+        return any(not p.attempt.outcome and p.overlaps(-math.inf, until) for p in self._pieces.values())
+
+    def window(self, since: float, until: float) -> Pieced:
+        """Attempts that were under way at some time between the two, seconds of the store's clock."""
+        here = [piece for piece in self._pieces.values() if piece.overlaps(since, until)]
+        return Pieced(
+            tries=[Try(piece.key, piece.attempt, piece.visit) for piece in here],
+            guessed=frozenset(str(piece.key) for piece in here if piece.is_guessed),
+        )
+
+    def epochs(self) -> dict[str, int]:
+        """Model -> the newest epoch that a unit of it which stands is of."""
+        found: dict[str, int] = {}
+        for model, epoch, _ in self._standing:
+            found[model] = max(epoch, found.get(model, 0))
+        return found
+
+    def let_go(self, is_over: Callable[[TaskKey], bool]) -> list[Try]:
+        """Forget units that nothing which comes later may concern; those of them that stand, in the order of their
+        commits."""
+        over = [each for each, piece in self._pieces.items() if piece.attempt.outcome and is_over(piece.key)]
+        gone = [self._pieces.pop(each) for each in over]
+        for key in {piece.key for piece in gone}:
+            for partition in key.partitions:
+                self._standing.pop((key.model or "", key.epoch or 0, partition), None)
+        found = [Try(piece.key, piece.attempt, piece.visit) for piece in gone if piece.visit is not None]
+        return sorted(found, key=lambda tried: tried.attempt.ended)
+
+
+def _begun(move: Move) -> Attempt:
+    """An attempt that is met for the first time."""
+    return Attempt(
+        number=move.attempt,
+        worker=move.worker,
+        assigned=move.time,
+        devices=move.devices,
+        way=move.way,
+        others=move.others,
+    )

@@ -1,0 +1,58 @@
+"""Stretches of a log that is cut short while it grows are what the fold of all of it has."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.state import log_pages
+from cerebro.state.experiment import fold
+from cerebro.state.log_pages import Log, LogPages
+from cerebro.state.timeline import tries
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from tests.controller.test_core import own_partition, plan, request
+
+
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_any_window_of_a_simulated_run(data: st.DataObject) -> None:
+    """With validations, units that fail, lose their checkpoints, and a worker that goes away; each unit whose visit
+    the fold has is there with this visit."""
+    kinds = (FailureKind.CRASH, FailureKind.CHECKPOINT)
+    failing = data.draw(
+        st.dictionaries(st.integers(0, 30), st.sampled_from(kinds), max_size=4), label="fails"
+    )
+    attempts = iter(range(1_000_000))
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        kind = failing.get(next(attempts)) if attempt == 1 else None
+        return Failure(kind=kind, message="drawn") if kind else None
+
+    away = data.draw(st.floats(0, 15), label="away")
+    scenario = Scenario(
+        holdings=own_partition(2),
+        keeps_every=data.draw(st.integers(10, 40), label="every"),
+        outcome=outcome,
+        outages=[WorkerOutage(worker="worker-1", start=away, length=3.0)],
+    )
+    simulation = Simulation(scenario, request(3, 3), plan(3, 2, validated=True))
+    simulation.run(limit=20_000)
+    events = simulation.store.events(EXPERIMENT)
+    run = fold(EXPERIMENT, events).runs["fit-1"]
+    assert simulation.store.segments(EXPERIMENT).segments
+    ends = st.floats(events[0].time, events[-1].time)
+    since, until = sorted((data.draw(ends, label="one end"), data.draw(ends, label="other end")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_pages, "PAGE", 25)
+        window = LogPages(simulation.store).window(Log(EXPERIMENT, 0.0, len(events)), "fit-1", since, until)
+    found = {(str(each.key), each.attempt.number): each.visit for each in window.tries}
+    for known in tries(run):
+        attempt = known.attempt
+        began = attempt.started or attempt.assigned
+        if began <= until and attempt.ended >= since:
+            visit = found.pop((str(known.key), attempt.number))
+            assert known.visit in (visit, None)
+    assert not found

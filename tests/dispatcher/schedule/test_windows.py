@@ -1,0 +1,133 @@
+"""The page looks at stretches of a long run's time: what the fold has left to the log is read from there."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from cerebro.contract.segments import Segment, SegmentsAnswer
+from cerebro.errors import LostEventsError
+from cerebro.state import log_pages
+from cerebro.state.snapshots import packed, snapshot_format
+from cerebro.state.timeline import tries
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.stories import record
+from tests.state.archived_runs import archived
+
+PAGE = "/experiments/one/schedule"
+VIEWS = "/api/views/experiments/one"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """With a run that archives its units, known by a snapshot of its fold."""
+    monkeypatch.setattr(log_pages, "PAGE", 50)
+    bench, made = Bench(), archived(0)
+    bench.store.records["one"] = record("one")
+    bench.store.logs["one"] = made.log
+    bench.store.snapshots["one", snapshot_format()] = packed(made.state)
+    bench.clock.now = made.time
+    return bench
+
+
+@pytest.fixture
+def browser(bench: Bench) -> Browser:
+    return bench.signed_in()
+
+
+def test_older_units_are_read_from_the_log(browser: Browser) -> None:
+    """From the newest ones one gets to the first, link by link; on the way each attempt was there."""
+    made, seen, page = archived(0), set[str](), PAGE
+    for _ in range(200):
+        text = browser.get(page).text
+        seen |= set(re.findall(r'<tr data-key="(fit-1/[^"]+?)(?:-note)?"', text))
+        pages = re.search(r"Page 1 of (\d+)", text)
+        for number in range(2, int(pages[1]) + 1 if pages else 2):
+            more = browser.get(f"{page}{'&' if '?' in page else '?'}page={number}").text
+            seen |= set(re.findall(r'<tr data-key="(fit-1/[^"]+?)(?:-note)?"', more))
+        older = re.search(r'href="([^"]+)">Older</a>', text)
+        if older is None:
+            break
+        page = older[1].replace("&amp;", "&")
+    else:
+        raise AssertionError("there is always something older")
+    whole = {str(visit.key("fit-1", m.id)) for m in made.run.models.values() for visit in m.visits.kept}  # type: ignore[attr-defined, unused-ignore]
+    committed = {event.task for event in made.log if event.type == "TaskCommitted"}
+    assert whole < committed
+    assert committed <= seen
+
+
+def test_figure_and_table_of_a_window_agree(browser: Browser) -> None:
+    """As many bars as attempts; nothing of it is drawn of the run's end."""
+    since, until = 20, 60
+    figure: Any = browser.get(f"{VIEWS}/figures/schedule?since={since}&until={until}").json
+    units: Any = browser.get(f"{VIEWS}/units?kind=train&since={since}&until={until}&size=500").json
+    bars = {
+        (key, number) for trace in figure["data"] for _, _, _, number, key in trace.get("customdata") or ()
+    }
+    attempts = {
+        (row["key"], each["number"]) for row in units["rows"] for each in row["attempts"] if each["started"]
+    }
+    assert bars == attempts != set()
+    assert figure["layout"]["xaxis"]["range"][0] == since
+    assert units["window"]["since_s"] == since
+    made = archived(0)
+    zero = made.run.origin
+    expected = {
+        (str(each.key), each.attempt.number)
+        for each in tries(made.run)
+        if each.key.kind == "train" and each.attempt.has_run
+        if each.attempt.started <= zero + until and each.attempt.ended >= zero + since
+    }
+    assert expected <= attempts
+
+
+def test_what_cannot_be_read_is_told(bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the page is there, and the newest units."""
+    log = archived(0).log
+    segment = Segment(
+        first=1,
+        last=200,
+        began=log[0].time,
+        ended=log[199].time,
+        entries=200,
+        size=0,
+        sha256="0" * 64,
+        file="-",
+    )
+    read = bench.store.events
+
+    def events(experiment: str, after: int = 0) -> Any:
+        if after < segment.last:
+            raise LostEventsError.of(experiment, 1, "its file is gone")
+        return read(experiment, after)
+
+    monkeypatch.setattr(bench.store, "events", events)
+    monkeypatch.setattr(bench.store, "segments", lambda name: SegmentsAnswer(segments=(segment,)))
+    answer = browser.get(f"{PAGE}?since=0&until=20")
+    assert answer.status_code == 200
+    assert "cannot be read, and is left out: its file is gone" in answer.text
+    figure: Any = browser.get(f"{VIEWS}/figures/schedule?since=0&until=20").json
+    assert "its file is gone" in figure["layout"]["meta"]["empty"]
+    assert 'data-key="fit-1/train' in browser.get(PAGE).text
+
+
+def test_a_model_has_its_units_by_time(browser: Browser) -> None:
+    """Of the window that the address names."""
+    made = archived(0)
+    model = next(iter(made.run.models.values()))
+    text = browser.get(f"/experiments/one/models/{model.id}?since=0&until=40").text
+    first = f"fit-1/train/{model.id}/e1/"
+    assert f'data-key="{first}' in text
+    assert "Newest" in text
+
+
+def test_no_window_makes_no_sense(browser: Browser) -> None:
+    """What is no time is refused by the API and left out by the page."""
+    assert browser.get(f"{PAGE}?since=x&until=-3").status_code == 200
+    assert browser.get(f"{VIEWS}/units?since=-3").status_code == 400
+    assert browser.get(f"{PAGE}?since=50&until=3").status_code == 200
+    assert math.isfinite(archived(0).run.origin)

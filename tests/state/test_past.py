@@ -1,0 +1,206 @@
+"""Attempts of a stretch of a log are those that the fold of all of it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import Event
+from cerebro.contract.segments import Segment, SegmentsAnswer
+from cerebro.errors import LostEventsError
+from cerebro.state import log_pages
+from cerebro.state.log_pages import Log, LogPages, Window
+from cerebro.state.past import Pieces, moves
+from cerebro.state.timeline import Try, tries
+from tests.state.histories import History
+
+PAGE = 20
+
+
+class Store:
+    """A log of which the oldest part is in segments; counts what is read."""
+
+    def __init__(self, log: Sequence[Event], cuts: Sequence[int] = (), lost: int | None = None) -> None:
+        self._log, self.asked = log, 0
+        self._segments = [
+            Segment(
+                first=first + 1,
+                last=last,
+                began=log[first].time,
+                ended=log[last - 1].time,
+                entries=last - first,
+                size=0,
+                sha256="0" * 64,
+                file=f"{first}.segment",
+            )
+            for first, last in zip([0, *cuts[:-1]], cuts, strict=False)
+        ]
+        self._lost = self._segments[lost] if lost is not None else None
+
+    def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
+        """A page; as kvs_api, none of one that reaches into a lost segment."""
+        self.asked += 1
+        page = self._log[after : after + PAGE]
+        if self._lost and page and page[0].seq <= self._lost.last and page[-1].seq >= self._lost.first:
+            raise LostEventsError.of(experiment, self._lost.first, f"{self._lost.file} is gone")
+        return page
+
+    def segments(self, experiment: str) -> SegmentsAnswer:
+        """Those before the part that is in the database."""
+        return SegmentsAnswer(segments=tuple(self._segments))
+
+
+@pytest.fixture(autouse=True)
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_pages, "PAGE", PAGE)
+
+
+def history(seed: int, *, steps: int = 150, **more: bool) -> History:
+    made = History(Random(seed), validated=True, epochs=3, devices=2, workers=3, **more)
+    for _ in range(steps):
+        made.step()
+    return made
+
+
+def read(store: Store, log: Sequence[Event], since: float, until: float, **more: int) -> Window:
+    known = Log("one", 0.0, len(log))
+    return LogPages(store).window(known, "fit-1", since, until, most=more.get("most", 10**6))
+
+
+def told(tried: Try) -> tuple[object, ...]:
+    """All but when it was assigned, which the fold forgets of most units, and what it was asked."""
+    attempt = tried.attempt
+    return (
+        str(tried.key),
+        *(attempt.number, attempt.worker, attempt.started, attempt.ended, attempt.outcome),
+        *(attempt.start_s, attempt.devices, str(attempt.way), attempt.others),
+    )
+
+
+def overlapping(found: Sequence[Try], since: float, until: float) -> dict[tuple[object, ...], Try]:
+    here = [
+        each
+        for each in found
+        if (each.attempt.started or each.attempt.assigned) <= until
+        and (not each.attempt.outcome or each.attempt.ended >= since)
+    ]
+    return {told(each): each for each in here}
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 10**6), has_ways=st.booleans(), has_gangs=st.booleans(), data=st.data())
+def test_a_window_has_the_attempts_that_the_fold_has(
+    seed: int, has_ways: bool, has_gangs: bool, data: st.DataObject
+) -> None:
+    """Of any log, cut into segments anywhere: with the same visits, but for units that are taken back later."""
+    made = history(seed, has_ways=has_ways, has_gangs=has_gangs)
+    log = made.log
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(log) - 1), max_size=5), label="cuts"))
+    ends = st.floats(log[0].time - 1, log[-1].time + 1)
+    since, until = sorted((data.draw(ends, label="one end"), data.draw(ends, label="other end")))
+    expected = overlapping(list(tries(made.run)), since, until)
+    window = read(Store(log, cuts), log, since, until)
+    found = {told(each): each for each in window.tries}
+    assert_same(found, expected, made)
+    assert (window.guessed, window.problems, window.is_cut) == (0, (), False)
+    whole = read(Store(log, cuts), log, -math.inf, math.inf)
+    assert_same(
+        {told(each): each for each in whole.tries}, {told(each): each for each in tries(made.run)}, made
+    )
+
+
+def assert_same(
+    found: dict[tuple[object, ...], Try], expected: dict[tuple[object, ...], Try], made: History
+) -> None:
+    assert found.keys() == expected.keys()
+    for name, each in found.items():
+        if each.visit != expected[name].visit:
+            assert expected[name].visit is None  # taken back, and nothing that was read goes on from there
+            assert (each.key.epoch, each.key.partitions) in made.model(each.key.model or "").taken_back
+
+
+def test_what_began_before_the_stretch_is_completed_from_its_commit() -> None:
+    """The start is as long before the end as the commit says; devices are not known then."""
+    log = history(7).log
+    whole = Pieces(run="fit-1")
+    whole.take(moves(log))
+    commits = [each for each in whole.window(-math.inf, math.inf).tries if each.visit is not None]
+    for commit in commits:
+        assert commit.visit is not None
+        pieces = Pieces(run="fit-1")
+        pieces.take(moves(event for event in log if event.time == commit.attempt.ended))
+        found = {str(each.key): each for each in pieces.window(-math.inf, math.inf).tries}[str(commit.key)]
+        assert found.visit is not None
+        took = commit.visit.load_s + commit.visit.compute_s + commit.visit.save_s
+        assert found.visit.ended == commit.visit.ended
+        assert found.visit.metrics == commit.visit.metrics
+        assert found.visit.started == found.visit.begun == pytest.approx(commit.visit.ended - took)
+        assert str(commit.key) in pieces.window(-math.inf, math.inf).guessed
+
+
+def test_a_window_that_is_too_long_is_read_from_its_end() -> None:
+    """It says from when on."""
+    log = history(3, steps=400).log
+    window = read(Store(log), log, log[0].time, log[-1].time, most=3 * PAGE)
+    assert window.is_cut
+    assert window.since > log[0].time
+    assert window.events == len(log)
+    newest = read(Store(log), log, window.since, window.until)
+    assert [told(each) for each in window.tries] == [told(each) for each in newest.tries]
+
+
+def test_what_a_window_costs_does_not_grow_with_the_log() -> None:
+    """Of a log eight times as long as many pages are read."""
+    asked = []
+    for steps in (600, 4800):
+        log: list[Event] = []
+        made = history(5, steps=150).log
+        while len(log) < steps:
+            gone = log[-1].time if log else 0.0
+            log += [
+                event.model_copy(update={"seq": len(log) + n, "time": gone + event.time})
+                for n, event in enumerate(made, start=1)
+            ]
+        store = Store(log, range(3 * PAGE, len(log) - 3 * PAGE, 3 * PAGE))
+        middle = log[len(log) // 2].time
+        read(store, log, middle, log[len(log) // 2 + 2 * PAGE].time)
+        asked.append(store.asked)
+    assert abs(asked[1] - asked[0]) <= 2
+
+
+def test_a_segment_that_is_lost_is_told_of_and_the_rest_is_read() -> None:
+    """Its own pages are missing, and those that reach into it."""
+    log = history(11, steps=400).log
+    cuts = (5 * PAGE, 8 * PAGE, 11 * PAGE)
+    store = Store(log, cuts, lost=1)
+    window = read(store, log, log[0].time, log[-1].time)
+    assert window.problems == ("100.segment is gone",)
+    ends = {each.attempt.ended for each in window.tries if each.attempt.outcome}
+    assert ends == {
+        each.attempt.ended
+        for each in read(Store(log, cuts), log, log[0].time, log[-1].time).tries
+        if each.attempt.outcome and not log[cuts[0]].time <= each.attempt.ended <= log[cuts[1] - 1].time
+    }
+    inside = read(store, log, log[cuts[0] + 1].time, log[cuts[0] + 3].time)
+    assert inside.problems
+    behind = read(store, log, log[cuts[1] + PAGE].time, log[cuts[1] + 2 * PAGE].time)
+    assert not behind.problems
+    assert behind.tries
+
+
+def test_pages_are_read_once() -> None:
+    """The same window again asks for nothing but what is not complete."""
+    log = history(13, steps=300).log
+    store = Store(log, (6 * PAGE,))
+    pages, known = LogPages(store), Log("one", 0.0, len(log))
+    first = pages.window(known, "fit-1", log[20].time, log[60].time)
+    asked = store.asked
+    assert pages.window(known, "fit-1", log[20].time, log[60].time) == first
+    assert store.asked == asked
+    pages.window(known._replace(created=1.0), "fit-1", log[20].time, log[60].time)
+    assert store.asked > asked
