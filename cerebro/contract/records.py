@@ -165,7 +165,10 @@ KNOWS_SHORTAGE = "shortage"
 """The same: who registers with it preprocesses by fewer processes where memory ran out before."""
 
 KNOWS_RULES = "rules"
-"""The same: who registers with it judges failures by failure rules."""
+"""The same: who registers with it judges failures of tasks on models by failure rules."""
+
+KNOWS_RULES_OF_ETL = "rules-of-etl"
+"""The same, of preprocessing."""
 
 COMPUTES = "computes:"
 """The same, with what follows: processors of which that is equal compute the same bits with as many threads."""
