@@ -153,7 +153,7 @@ class Controller:
                 if not self._lead():
                     self.stop.wait(self._settings.tick_s)
                     continue
-                self._membership.tend(is_running=self._is_running())
+                self._membership.tend(self._reading.now(), is_running=self._is_running())
                 self._deletion.tend(self._term)
                 self._admit()
                 self._turn()

@@ -351,6 +351,8 @@ class Troubles(Contract):
     before_rest: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Workers that there were before they were given back, for a controller that takes over. Absent unless they were.
     """
+    emptied_at: float | None = Field(None, exclude_if=lambda time: time is None)
+    """The same: when a person chose that there are none, seconds since the epoch. Absent unless that holds."""
 
 
 class CodeRecord(Contract):
