@@ -407,5 +407,7 @@ def test_the_page_says_how_many_workers_are_on_their_way() -> None:
     """Or that the cluster rests; nothing where there is nothing to say."""
     bench = Bench()
     assert "workers are starting" not in Bench().signed_in().get("/cluster").text.lower()
-    bench.store.in_trouble = Troubles(note="workers are starting: 2 of 4")
-    assert "Workers are starting: 2 of 4." in text_of(bench.signed_in().get("/cluster").text)
+    bench.store.in_trouble = Troubles(note="workers are starting: 2 of 4; a node is being made")
+    assert "Workers are starting: 2 of 4; a node is being made." in text_of(
+        bench.signed_in().get("/cluster").text
+    )
