@@ -82,10 +82,14 @@ class Arrivals:
 
     @property
     def told(self) -> str:
-        """How far they are, for people; empty if none are awaited."""
-        if self._fleet is None or not self.is_awaited:
+        """How far they are, for people; empty if none are awaited, and no node is being made for one."""
+        if self._fleet is None:
             return ""
-        return f"workers are starting: {self._here} of {self._fleet.size}"
+        is_made = any(map(self._fleet.is_wanted, self._fleet.expected))
+        if not self.is_awaited and not is_made:
+            return ""
+        node = "; a node is being made" if is_made else ""
+        return f"workers are starting: {self._here} of {self._fleet.size}{node}"
 
     def stalled(self) -> tuple[int, str] | None:
         """(how many workers to be content with, why): the last of those that are wanted have found no node for a

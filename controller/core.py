@@ -118,6 +118,13 @@ class Core:
         if priors:
             self._times = self._fit = None
 
+    def slowness(self) -> dict[str, tuple[float, int]]:
+        """What units of the newest fit run have shown of workers, as `Estimates.slowness`; none before one was
+        committed."""
+        if self._times is None:
+            return {}
+        return {name: self._times.estimates.slowness(name) for name in self.state.workers}
+
     def start_over(self) -> None:
         """Make what is kept beside the state anew, from the state, when it is asked for."""
         self._times = self._fit = self._searching = self._pruning = None

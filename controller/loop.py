@@ -153,7 +153,7 @@ class Controller:
                 if not self._lead():
                     self.stop.wait(self._settings.tick_s)
                     continue
-                self._membership.tend(is_running=self._is_running())
+                self._membership.tend(self._reading.now(), is_running=self._is_running())
                 self._deletion.tend(self._term)
                 self._admit()
                 self._turn()
@@ -335,15 +335,22 @@ class Controller:
         self._membership.rest(use, bounds=(least, max(least, most)))
 
     def _tend_machines(self, overviews: Iterable[Overview]) -> bool:
-        """Do what is to be done about broken machines; whether anything was."""
+        """Do what is to be done about broken and slow machines; whether what is known of them is out of date."""
+        statuses, health = self._membership.statuses, self._membership.health
+        self._machines.label(self._term, statuses, health, self._slowness, self._reading.now())
         return self._machines.tend(
             self._term,
-            self._membership.statuses,
-            self._membership.health,
+            statuses,
+            health,
             seen=evidence(each.ended for each in overviews),
             open_runs=[(core.state, run) for core, run in self._experiments.open_runs()],
             now=self._reading.now(),
         )
+
+    def _slowness(self) -> list[dict[str, tuple[float, int]]]:
+        """What each experiment's units have shown of workers."""
+        ready = self._experiments.ready()
+        return [self._isolation.attempt(name, core.slowness, {}) for name, core in ready.items()]
 
     def _look_over(self) -> list[Overview]:
         """Overview of each experiment whose log is read. A fault in one shows here, and is kept from the others."""

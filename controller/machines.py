@@ -1,11 +1,13 @@
 """What the controller does about broken machines: checks that it asks for, workers that it quarantines, models that it
-has tried again. Effects only; what is to be done is decided in `controller.health`. Belongs to the loop.
+has tried again; and about slow ones, which it labels. Effects only; what is to be done is decided in
+`controller.health` and `controller.stragglers`. Belongs to the loop.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from cerebro.contract import api
@@ -15,6 +17,7 @@ from cerebro.contract.health import (
     CheckRequest,
     HealthAnswer,
     IncidentRequest,
+    PaceRequest,
     QuarantineWorkerRequest,
     ReleaseRequest,
     WorkerHealth,
@@ -22,6 +25,7 @@ from cerebro.contract.health import (
 from cerebro.contract.records import WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError
 from cerebro.state import ExperimentState, Run
+from controller import stragglers
 from controller.health import (
     Action,
     Checked,
@@ -52,6 +56,10 @@ class MachineStore(Protocol):
         """Have a worker check its machine."""
         ...
 
+    def tell_pace(self, worker: str, request: PaceRequest) -> None:
+        """How long its units take, against the others'."""
+        ...
+
     def tell_incident(self, request: IncidentRequest) -> None:
         """Something that people are to know."""
         ...
@@ -69,6 +77,8 @@ class Machines:
         self._told: dict[str, str] = {}
         """Worker -> why it was not quarantined although it is broken by the rule."""
         self._looked: HealthAnswer | None = None
+        self._compared = -math.inf
+        """When unit times of workers were compared last."""
 
     def tend(
         self,
@@ -103,6 +113,37 @@ class Machines:
             self._looked = health
             has_acted |= self._try_again(term, health, open_runs)
         return has_acted
+
+    def label(
+        self,
+        term: int,
+        statuses: Sequence[WorkerStatus],
+        health: HealthAnswer,
+        shown: Callable[[], Iterable[stragglers.Learned]],
+        now: float,
+    ) -> None:
+        """Label workers whose units take much longer than the others', now and then.
+
+        Args:
+            shown: what open runs have shown of workers; asked only when it is looked at.
+            now: seconds.
+
+        Raises:
+            ConflictError: another controller leads.
+            RetryableError: the store is away.
+        """
+        if now - self._compared < stragglers.EVERY_S:
+            return
+        self._compared = now
+        for each in stragglers.label(shown(), statuses, health):
+            request = PaceRequest(is_slow=each.is_slow, factor=each.factor, units=each.units, term=term)
+            try:
+                self._store.tell_pace(each.worker, request)
+            except NotFoundError:
+                log.info("%s is not registered any more", each.worker)
+            else:
+                factor = f"{each.factor:.1f} x the others" if each.factor is not None else "no others"
+                log.info("%s is %s: %s", each.worker, "slow" if each.is_slow else "not slow", factor)
 
     def _do(self, action: Action, term: int) -> bool:
         worker = action.worker

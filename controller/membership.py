@@ -87,7 +87,7 @@ class Membership:
         """What the brain asked for last, unless somebody else has changed it since."""
         self._emptying_since: float | None = None
         self._emptied_at = -math.inf
-        """Since when a person wants none, as asked for, and when that is so."""
+        """Since when a person wants none, as asked for; and the same once there are none."""
 
     def take_over(self) -> None:
         """The leadership is new: somebody else may have told other things meanwhile, and a person chosen a size."""
@@ -97,7 +97,10 @@ class Membership:
 
     def _recall(self) -> None:
         if not self._is_recalled:
-            self._rest = Rest(self._rest_rules, before=self._kvs.troubles().before_rest)
+            told = self._kvs.troubles()
+            self._rest = Rest(self._rest_rules, before=told.before_rest)
+            if told.emptied_at is not None:
+                self._emptying_since = told.emptied_at
             self._is_recalled = True
 
     def hear(self) -> None:
@@ -161,14 +164,14 @@ class Membership:
 
     def _see_size(self, fleet: Fleet | None) -> None:
         """Whoever changes the number of pods without the brain is a person. So is, to a controller that has just taken
-        over, who chose the present one: it cannot know."""
+        over, who chose the present one: it cannot know. But if a person has chosen none, it was told by the store."""
         if fleet is None or fleet.size == self._size:
             return
         self._emptied_at = -math.inf
         if fleet.size != self._own:
             self._chosen_at = self._now
             is_known = self._size is not None and self._size > 0
-            if not fleet.size and is_known:
+            if not fleet.size and (is_known or self._emptying_since is not None):
                 self._emptied_at = self._now if self._emptying_since is None else self._emptying_since
             self._own = None
         self._emptying_since = None
@@ -259,20 +262,22 @@ class Membership:
         """Whether runs are to be paused, because all workers are to be given back."""
         return self._is_pausing
 
-    def tend(self, *, is_running: bool = False) -> None:
+    def tend(self, now: float | None = None, *, is_running: bool = False) -> None:
         """Keep the number of workers as it was asked for, once per tick. Only the controller that leads calls it.
 
         Args:
+            now: as of `snapshot`; left out: as it was then.
             is_running: whether a run may have begun that is not paused.
 
         Raises:
             RetryableError: the store is away.
         """
-        now = time.monotonic()
-        if now - self._tended_at < self._tick_s:
+        monotonic = time.monotonic()
+        if monotonic - self._tended_at < self._tick_s:
             return
+        self._now = self._now if now is None else now
         self._recall()
-        self._tended_at = now
+        self._tended_at = monotonic
         self._resize(is_running)
         fleet = self._fleet()
         if fleet is not None:
@@ -321,8 +326,16 @@ class Membership:
             return
         try:
             if problem:
+                self._emptying_since = None
                 self._kvs.request_size(request.model_copy(update={"problem": problem}))
             else:
+                if self._emptying_since is not None:
+                    # Before the request goes, which tells of it: somebody else may lead next.
+                    self._tell(
+                        (self._told or self._kvs.troubles()).model_copy(
+                            update={"emptied_at": self._none_since}
+                        )
+                    )
                 self._kvs.withdraw_size_request(request.workers)
         except ConflictError:
             log.info("the request for %s workers was replaced meanwhile", request.workers)
@@ -371,7 +384,16 @@ class Membership:
             pods=fleet.troubles(),
             note=self._arrivals.told or self._rest.told(fleet.size) or self._told_of_fall(fleet.size),
             before_rest=self._rest.before,
+            emptied_at=self._none_since,
         )
+        self._tell(troubles)
+
+    @property
+    def _none_since(self) -> float | None:
+        """When a person chose that there are no workers; `None`: that does not hold."""
+        return self._emptying_since if self._emptied_at == -math.inf else self._emptied_at
+
+    def _tell(self, troubles: Troubles) -> None:
         if troubles != self._told:
             self._kvs.set_troubles(troubles)
             self._told = troubles

@@ -75,11 +75,13 @@ class Fleet:
     `size` counts from ordinal 0: a pod ``NAME-K`` with K >= size is not wanted, and will not come back.
 
     `unmade`: pods that are wanted and do not exist -> why the cluster manager cannot make them, where it says so.
+    `expected`: pods that fit on no node, and for which one is being made, as far as that is told.
     """
 
     pods: Mapping[str, Pod]
     size: int
     unmade: Mapping[str, str] = field(default_factory=dict)
+    expected: frozenset[str] = frozenset()
 
     def is_wanted(self, pod: str) -> bool:
         """Whether a pod of this name will be there again."""
@@ -88,7 +90,12 @@ class Fleet:
 
     def troubles(self) -> dict[str, str]:
         """Pods that do not start -> why."""
-        return {name: pod.trouble for name, pod in self.pods.items() if pod.trouble} | dict(self.unmade)
+        troubles = {name: pod.trouble for name, pod in self.pods.items() if pod.trouble}
+        coming = {
+            name: f"a node is being made for it; until then {troubles[name]}"
+            for name in self.expected & troubles.keys()
+        }
+        return troubles | coming | dict(self.unmade)
 
 
 class Orchestrator(Protocol):

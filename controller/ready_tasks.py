@@ -55,7 +55,9 @@ def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> b
         made = state.datasets[plan.dataset].plan if plan else None
         parts = made.splits.get(key.split or "", ()) if made else ()
         owner = next((part.worker for part in parts if part.partition == key.partition), "")
-        return owner == worker.name or owner not in state.workers or state.workers[owner].is_removed
+        if owner == worker.name or owner not in state.workers or state.workers[owner].is_removed:
+            return True
+        return owner in run.task(key).shunned  # it failed there of what may be the machine's
     if plan is not None and key.kind in _READING and not state.can_read(worker, plan.dataset):
         return False
     if not isinstance(plan, EvaluatePlan) or not isinstance(run.request, EvaluateRequest):

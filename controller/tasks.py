@@ -70,6 +70,7 @@ def _fitting(record: ExperimentRecord, run: Run, key: TaskKey) -> FittingTask:
         code=run.request.code,
         archive=record.archive,
         locators=record.locators,
+        rules=run.request.failure_rules,
     )
 
 
@@ -91,6 +92,7 @@ def _etl(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKe
         archive=record.archive,
         locators=record.locators,
         max_failed=request.max_failed,
+        rules=request.failure_rules,
     )
 
 

@@ -14,6 +14,7 @@ from cerebro.contract.health import (
     HealthAnswer,
     Incident,
     IncidentRequest,
+    PaceRequest,
     QuarantineWorkerRequest,
     ReleaseRequest,
     WorkerHealth,
@@ -68,6 +69,14 @@ class HealthStore(QuarantineStore):
             return quarantine.check_told(worker, result, known, now)
 
         self._change(worker, change)
+
+    def tell_pace(self, worker: str, request: PaceRequest) -> None:
+        """As `KvsClient.tell_pace`."""
+
+        def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
+            return quarantine.paced(worker, request, statuses, known, now)
+
+        self._change(worker, change, term=request.term)
 
     def tell_incident(self, request: IncidentRequest) -> None:
         """As `KvsClient.tell_incident`."""

@@ -232,6 +232,11 @@ class Views(SegmentViews):
         self._store.tell_incident(body(health.IncidentRequest))
         return Response(status=204)
 
+    def tell_pace(self, name: str) -> Response:
+        """How long a worker's units take, against the others'."""
+        self._store.tell_pace(checked_name(name), body(health.PaceRequest))
+        return Response(status=204)
+
     def quarantine_worker(self, name: str) -> Response:
         """Give a worker nothing more."""
         asked = stamped_health(body(health.QuarantineWorkerRequest), caller())

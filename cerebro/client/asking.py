@@ -32,18 +32,26 @@ from cerebro.usercode.checks import (
 
 
 def check_etl(
-    spec: ETLSpec, locators: Locators, *, fraction: float, max_failed: float, is_outside: bool
+    spec: ETLSpec,
+    locators: Locators,
+    *,
+    fraction: float,
+    max_failed: float,
+    is_outside: bool,
+    rules: object = (),
 ) -> None:
     """Whether the cluster could preprocess the data.
 
     Args:
         is_outside: the cluster is elsewhere, so that paths cannot be looked up from here.
+        rules: failure rules.
 
     Raises:
         SpecError: the spec lacks something, or names columns that the metadata has not.
-        DataError: a number is out of range.
+        DataError: a number is out of range, or a rule cannot be.
     """
     check_etl_spec(spec, "run_etl")
+    rules_of_run(rules)
     check_shares(fraction=fraction, max_failed=max_failed)
     if fits(spec) and locators.train is None:
         raise SpecError(NO_TRAINING_ROWS)
@@ -52,6 +60,11 @@ def check_etl(
             columns = known_columns(locator.metadata)
             if columns is not None:
                 check_features(spec, split, columns, has_objects=locator.objects is not None)
+
+
+def rules_of_run(given: object) -> tuple[failure_rules.FailureRule, ...]:
+    """Failure rules of a run, as its user gives them; DataError says which one cannot be, and where."""
+    return failure_rules.checked(given, "failure_rules", OF_RUNS)
 
 
 def check_shares(*, fraction: float, max_failed: float) -> None:
@@ -128,9 +141,7 @@ def fit_request(
         named: of `techniques.chosen`.
     """
     settings = {name: options[name] for name in _SETTINGS}
-    settings["failure_rules"] = failure_rules.checked(
-        options.get("failure_rules", ()), "failure_rules", OF_RUNS
-    )
+    settings["failure_rules"] = rules_of_run(options.get("failure_rules", ()))
     if goal := options.get("goal"):
         settings["goal"] = goal
     return FitRequest(code=code, models=tuple(models), search=searched, **settings, **named)
@@ -155,7 +166,7 @@ def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_val
     for name in ("epochs", "hang_timeout_s", "max_attempts"):
         if not 0 < (value := settings[name]) < math.inf:
             raise DataError(f"{name} is {value}, expected a finite number above 0")
-    failure_rules.checked(settings.get("failure_rules", ()), "failure_rules", OF_RUNS)
+    rules_of_run(settings.get("failure_rules", ()))
     audit = settings.get("audit", 0.0)
     if not isinstance(audit, int | float) or not 0 <= audit <= 1:
         raise DataError(

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro.client.asking import asked_fit, check_dry_run, check_etl, fit_request
+from cerebro.client.asking import asked_fit, check_dry_run, check_etl, fit_request, rules_of_run
 from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import Connection, connect
 from cerebro.client.creation import created, packed_code
@@ -139,6 +139,7 @@ class Experiment(CommandsMixin, RegistryMixin):
         fraction: float = 1.0,
         seed: int = 0,
         max_failed: float = 0.0,
+        failure_rules: Sequence[FailureRule] = (),
         priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
@@ -151,6 +152,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             fraction: share of each split's rows to use, drawn by `seed`.
             seed: of the shuffle that deals rows to workers.
             max_failed: share of rows whose function may raise before the run stops; those rows are recorded.
+            failure_rules: as of `run_fit`: what follows when the log of a partition that failed has something in it.
             priority: how much of the cluster the run gets beside other open runs: ``low``, ``normal``, ``high`` or a
                 number, as in `prioritize`.
             project: a name; the runs of one project share the cluster as one.
@@ -159,10 +161,17 @@ class Experiment(CommandsMixin, RegistryMixin):
         Raises:
             SpecError: the spec is no ETLSpec object, lacks a method or has one with other parameters, names columns
                 that the metadata has not, or cannot be sent.
+            DataError: a number is out of range, or a failure rule cannot be.
             RunFailedError: the run failed; the message says why.
         """
-        is_outside = self.connection.is_outside
-        check_etl(spec, self.locators, fraction=fraction, max_failed=max_failed, is_outside=is_outside)
+        check_etl(
+            spec,
+            self.locators,
+            fraction=fraction,
+            max_failed=max_failed,
+            is_outside=self.connection.is_outside,
+            rules=failure_rules,
+        )
         code = self.connection.kvs.put_code(encode(spec, author=author()))
         request = EtlRequest(
             code=code.sha256,
@@ -171,6 +180,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             fraction=fraction,
             max_failed=max_failed,
             fits=fits(spec),
+            failure_rules=rules_of_run(failure_rules),
         )
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         from cerebro.client.results import EtlResult

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, cast
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from cerebro.contract.base import Contract
 from cerebro.contract.texts import cleaned
@@ -51,6 +51,16 @@ class MatchedRule(Contract):
     name: RuleName
     action: Action
     line: str = Field("", max_length=MAX_LINE)
+
+
+def _of_run(rules: tuple[FailureRule, ...]) -> tuple[FailureRule, ...]:
+    if any(rule.action not in OF_RUNS for rule in rules):
+        raise ValueError(f"failure rules of a run may {', '.join(OF_RUNS)}: workers are not its own")
+    return rules
+
+
+RulesOfRun = Annotated[tuple[FailureRule, ...], Field(max_length=MAX_RULES), AfterValidator(_of_run)]
+"""What follows from failures of a run's tasks whose log has something in it. None of them quarantines."""
 
 
 def checked(given: object, source: str, actions: Sequence[Action] = ACTIONS) -> tuple[FailureRule, ...]:

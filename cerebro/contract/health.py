@@ -98,11 +98,32 @@ class Quarantine(Contract):
     host: str = ""
 
 
+class Pace(Contract):
+    """That a worker's units take much longer than those of the others.
+
+    Attributes:
+        factor: times as long as on the median of the others.
+        units: of the worker, that have shown it.
+        time: when it was found; seconds since the epoch.
+        host: the machine that the worker ran on then.
+    """
+
+    factor: float = Field(gt=0)
+    units: int = Field(ge=0)
+    time: float
+    host: str = ""
+
+
 class WorkerHealth(Contract):
-    """What is known of a worker's machine."""
+    """What is known of a worker's machine.
+
+    Attributes:
+        pace: absent unless its units are slow.
+    """
 
     quarantine: Quarantine | None = None
     check: WorkerCheck | None = None
+    pace: Pace | None = Field(None, exclude_if=lambda pace: pace is None)
 
     @property
     def is_quarantined(self) -> bool:
@@ -162,6 +183,20 @@ class CheckRequest(Contract):
     reason: Reason
     by: By = ""
     term: int | None = None
+
+
+class PaceRequest(Contract):
+    """The controller's: how long a worker's units take, as of `Pace`.
+
+    Attributes:
+        is_slow: whether that is much longer than the others' take; false takes the label off again.
+        factor: `None`: there are no others any more.
+    """
+
+    is_slow: bool
+    factor: float | None = Field(None, gt=0)
+    units: int = Field(ge=0)
+    term: int
 
 
 class IncidentRequest(Contract):

@@ -165,7 +165,10 @@ KNOWS_SHORTAGE = "shortage"
 """The same: who registers with it preprocesses by fewer processes where memory ran out before."""
 
 KNOWS_RULES = "rules"
-"""The same: who registers with it judges failures by failure rules."""
+"""The same: who registers with it judges failures of tasks on models by failure rules."""
+
+KNOWS_RULES_OF_ETL = "rules-of-etl"
+"""The same, of preprocessing."""
 
 COMPUTES = "computes:"
 """The same, with what follows: processors of which that is equal compute the same bits with as many threads."""
@@ -348,6 +351,8 @@ class Troubles(Contract):
     before_rest: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Workers that there were before they were given back, for a controller that takes over. Absent unless they were.
     """
+    emptied_at: float | None = Field(None, exclude_if=lambda time: time is None)
+    """The same: when a person chose that there are none, seconds since the epoch. Absent unless that holds."""
 
 
 class CodeRecord(Contract):

@@ -443,6 +443,13 @@ STORE: dict[str, Operation] = {
         body=health.CheckResult,
         statuses=(204, 404),
     ),
+    "PUT /v1/workers/{name}/pace": Operation(
+        name="tell_pace",
+        scope=Scope.CONTROL,
+        summary="The controller's: how long a worker's units take, against the others'.",
+        body=health.PaceRequest,
+        statuses=(204, 404, 409),
+    ),
     "GET /v1/workers/{name}/inbox": Operation(
         name="inbox",
         scope=Scope.WORK,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
-from cerebro.contract.failure_rules import MAX_RULES, OF_RUNS, FailureRule
+from cerebro.contract.failure_rules import RulesOfRun
 from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import SearchRequest
@@ -32,6 +32,8 @@ class EtlRequest(Contract):
     fits: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether the spec has the method `fit`, which is called once for a data set, before rows are preprocessed; or may
     have it, where only workers can tell."""
+    failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
+    """As of `FitRequest`; of whatever is made with this request's code."""
 
 
 class Goal(Contract):
@@ -83,16 +85,8 @@ class FitRequest(Contract):
     """When it is to end and what it may cost. Absent: nothing is asked for."""
     audit: float = Field(0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
     """Share of the units that are done once more, by another worker, and compared. Absent: none is."""
-    failure_rules: tuple[FailureRule, ...] = Field(
-        (), max_length=MAX_RULES, exclude_if=lambda rules: not rules
-    )
+    failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
     """What follows from failures whose log has something in it. Absent: there are none."""
-
-    @model_validator(mode="after")
-    def _quarantines_nobody(self) -> FitRequest:
-        if any(rule.action not in OF_RUNS for rule in self.failure_rules):
-            raise ValueError(f"failure rules of a run may {', '.join(OF_RUNS)}: workers are not its own")
-        return self
 
     @model_validator(mode="after")
     def _has_models(self) -> FitRequest:

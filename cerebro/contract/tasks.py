@@ -344,6 +344,8 @@ class EtlTask(LateContract):
     shortages: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """How many attempts at it ran out of memory. Absent where none did, and where the worker is of a version that does
     not know it."""
+    rules: tuple[FailureRule, ...] | None = Field(None, exclude_if=lambda rules: rules is None)
+    """As of `ModelTask`."""
 
 
 class FittingTask(LateContract):
@@ -358,6 +360,8 @@ class FittingTask(LateContract):
     code: Sha256
     archive: Sha256 | None = None
     locators: Locators
+    rules: tuple[FailureRule, ...] | None = Field(None, exclude_if=lambda rules: rules is None)
+    """As of `ModelTask`."""
 
 
 class ModelTask(LateContract):

@@ -9,6 +9,7 @@ from cerebro.contract.health import (
     CheckResult,
     HealthAnswer,
     IncidentRequest,
+    PaceRequest,
     QuarantineWorkerRequest,
     ReleaseRequest,
     WorkerHealth,
@@ -59,6 +60,15 @@ class MachineCalls(Transport):
     def tell_check(self, worker: str, result: CheckResult) -> None:
         """The worker's: what it found."""
         self.send("PUT", f"/v1/workers/{_quoted(worker)}/check", result.model_dump_json().encode(), 0.0)
+
+    def tell_pace(self, worker: str, request: PaceRequest) -> None:
+        """The controller's: how long a worker's units take, against the others'.
+
+        Raises:
+            NotFoundError: nobody of that name is registered.
+            ConflictError: another controller leads.
+        """
+        self.send("PUT", f"/v1/workers/{_quoted(worker)}/pace", request.model_dump_json().encode(), 0.0)
 
     def tell_incident(self, request: IncidentRequest) -> None:
         """The controller's: something that people are to know of a worker's machine; `ConflictError` if another one

@@ -82,6 +82,8 @@ class Estimates:
     _subjects: defaultdict[str, list[_Subject]] = field(default_factory=lambda: defaultdict(list))
     """Worker -> what ran there."""
     _costs: dict[_Subject, float] = field(default_factory=dict)
+    _units: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Worker -> how many ran there."""
     _seeds: dict[_Subject, tuple[str, float]] = field(default_factory=dict)
     """Where a trial ran, and the logarithm of its seconds per row."""
     _fixed: dict[_Subject, _Mean] = field(default_factory=dict)
@@ -185,6 +187,7 @@ class Estimates:
             pairs[worker] = _Mean()
             self._subjects[worker].append(subject)
         pairs[worker].learn(log_rate)
+        self._units[worker] += 1
         self._fixed.setdefault(subject, _Mean()).learn(fixed_s)
         self._fit_cost(subject)
         self.observations += 1
@@ -237,8 +240,7 @@ class Estimates:
     def slowness(self, worker: str) -> tuple[float, int]:
         """Logarithm of the factor by which the worker takes longer than others, as it was fitted last, and of how many
         units there: 0 of none."""
-        units = sum(self._pairs[subject][worker].count for subject in self._subjects.get(worker, ()))
-        return self._slowness.get(worker, 0.0), units
+        return self._slowness.get(worker, 0.0), self._units.get(worker, 0)
 
     def fixed_s(self, model: str, technique: str = "") -> float:
         """The fixed part of a unit. Of a model that never ran it is what is typical."""

@@ -61,8 +61,8 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     elif model is None and (failure.kind is FailureKind.CHECKPOINT or task.state is TaskState.FAILED):
         # A test or prediction cannot have the unit done again: its fit run has ended.
         run.fatal = failure
-    elif failure.kind in FAILS_RUN:
-        run.fatal = failure
+    elif failure.kind in FAILS_RUN and task.state is TaskState.FAILED:
+        run.fatal = failure  # unless a failure rule wants it tried elsewhere
     elif task.state is TaskState.FAILED and model:
         model.give_up(ways.final(failure, run, model))
 

@@ -14,6 +14,8 @@ from cerebro.contract.health import (
     HealthAnswer,
     Incident,
     IncidentRequest,
+    Pace,
+    PaceRequest,
     Quarantine,
     QuarantineWorkerRequest,
     ReleaseRequest,
@@ -26,7 +28,8 @@ from cerebro.errors import ConflictError, NotFoundError
 MOST = 0.5
 """Share of the workers that train which may be quarantined."""
 SLOW = 1.5
-"""Times as long as the median of workers with the same devices: that is told of a worker, and has no other effect."""
+"""Times as long as the median of workers with the same devices: that is told of a worker, and has no other effect. As
+often as the other workers' units the units of one have to take to be labelled so (`controller.stragglers`)."""
 CHECK_S = 75.0
 """So long a check may take with all that belongs to it; one that has told nothing by then is not waited for."""
 
@@ -102,6 +105,8 @@ def health_words(status: WorkerStatus, health: HealthAnswer) -> str:
     check = known.check
     if check is not None and check.result is not None and check.result.verdict:
         return f"its check failed: {check.result.verdict}"
+    if known.pace is not None and known.pace.host == status.record.host:
+        return f"slow: {known.pace.factor:.1f} x the others"
     return f"slow: {factor:.1f} times as long as the median of its kind" if factor is not None else ""
 
 
@@ -215,6 +220,39 @@ def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: floa
         by=check.by,
     )
     return Change(known.model_copy(update={"check": told}), incident)
+
+
+def paced(
+    worker: str, request: PaceRequest, statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
+) -> Change:
+    """Label a worker whose units take much longer than the others', or take the label off. People are told of both, and
+    not of what it is by now.
+
+    Raises:
+        NotFoundError: nobody of that name is registered.
+    """
+    host, known = found(worker, statuses).record.host, health.of(worker)
+    pace = None
+    if request.is_slow and request.factor is not None:
+        pace = Pace(factor=request.factor, units=request.units, time=now, host=host)
+    had = known.pace is not None and known.pace.host == host
+    changed = known.model_copy(update={"pace": pace})
+    if had == (pace is not None):
+        return Change(changed)
+    evidence = "there is no other worker any more to compare it with"
+    if request.factor is not None:
+        evidence = (
+            f"{request.units} of its units take {request.factor:.1f} times as long as those of the others"
+        )
+    incident = Incident(
+        time=now,
+        worker=worker,
+        what="slow" if pace is not None else "no longer slow",
+        evidence=evidence,
+        action="its partitions are made on others, too, where that pays" if pace is not None else "",
+        by=CONTROLLER,
+    )
+    return Change(changed, incident)
 
 
 def told(request: IncidentRequest, health: HealthAnswer, now: float) -> Incident | None:

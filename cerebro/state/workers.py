@@ -15,6 +15,7 @@ from cerebro.contract.records import (
     CHECKS_NODE,
     KNOWS_FITTED,
     KNOWS_RULES,
+    KNOWS_RULES_OF_ETL,
     KNOWS_SHORTAGE,
     READS_BASES,
     READS_RAGGED,
@@ -202,8 +203,13 @@ def tells_device(worker: Worker) -> bool:
 
 
 def knows_rules(worker: Worker) -> bool:
-    """Whether it judges failures by failure rules."""
+    """Whether it judges failures of tasks on models by failure rules."""
     return KNOWS_RULES in worker.kinds
+
+
+def knows_rules_of_etl(worker: Worker) -> bool:
+    """Whether it judges failures of preprocessing so."""
+    return KNOWS_RULES_OF_ETL in worker.kinds
 
 
 def answers_searches(worker: Worker) -> bool:

@@ -39,6 +39,11 @@ def read_making(event: Mapping[str, Any]) -> Making | None:
     found = _TRY.search(str(event.get("message") or ""))
     if found is None:
         return None
+    return Making(pod=found[1], time=time_of(event), problem=(found[2] or "").strip())
+
+
+def time_of(event: Mapping[str, Any]) -> str:
+    """When what it tells has happened, the last time; as `Making.time`."""
     series, metadata = event.get("series"), event.get("metadata")
     times = (
         series.get("lastObservedTime") if isinstance(series, Mapping) else None,
@@ -46,8 +51,7 @@ def read_making(event: Mapping[str, Any]) -> Making | None:
         event.get("eventTime"),
         metadata.get("creationTimestamp") if isinstance(metadata, Mapping) else None,
     )
-    time = next((str(time) for time in times if time), "")
-    return Making(pod=found[1], time=time, problem=(found[2] or "").strip())
+    return next((str(time) for time in times if time), "")
 
 
 def unmade(missing: Set[str], tries: Iterable[Making]) -> dict[str, str]:

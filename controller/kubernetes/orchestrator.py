@@ -1,8 +1,8 @@
 """The pods of the worker StatefulSet as `controller.orchestrator` has them.
 
-Three threads keep three copies up: of the StatefulSet (its size), of its pods, and of the set's events, which alone
-tell why a pod was not even made. `fleet` reads them and never waits. None is written down anywhere: a controller that
-starts lists again.
+Four threads keep four copies up: of the StatefulSet (its size), of its pods, of the set's events, which alone tell why
+a pod was not even made, and of events of pods, which tell whether nodes are made. `fleet` reads them and never waits.
+None is written down anywhere: a controller that starts lists again.
 
 What is out of date is `None`, not a guess. A view that lags is worse than none: it would show a pod's predecessor, and
 a worker that has just joined would be taken for one whose pod is gone. Silence then tells, as it does on one machine.
@@ -23,6 +23,7 @@ from urllib3.exceptions import HTTPError
 
 from controller.kubernetes.access import resize_refused, translated
 from controller.kubernetes.making import Making, read_making, unmade
+from controller.kubernetes.nodes import NodeNews, expected, read_news
 from controller.kubernetes.reading import read_pod
 from controller.kubernetes.watching import TIMEOUT_S, Mirror, Object
 from controller.orchestrator import Fleet, Memory, Pod
@@ -90,20 +91,36 @@ class KubernetesOrchestrator:
             clock=clock,
             changed=changed,
         )
+        events = core(kind="Event", name="events")
         of_set = f"involvedObject.kind=StatefulSet,involvedObject.name={name}"
         self._events: Mirror[Making] = Mirror(
             what=f"events of StatefulSet {name}",
-            resource=core(kind="Event", name="events"),
+            resource=events,
             selected={"namespace": namespace, "field_selector": of_set},
             read=read_making,
             clock=clock,
             changed=changed,
             without="nothing tells why pods are not made",
         )
+        self._nodes: Mirror[NodeNews] = Mirror(
+            what=f"events of pods in namespace {namespace}",
+            resource=events,
+            # Of all pods: several reasons, or names, cannot be asked for at once.
+            selected={"namespace": namespace, "field_selector": "involvedObject.kind=Pod"},
+            read=read_news,
+            clock=clock,
+            changed=changed,
+            without="nothing tells whether nodes are made",
+        )
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=mirror.run, args=(self._stop,), name=f"kubernetes-{kind}", daemon=True)
-            for kind, mirror in (("set", self._sets), ("pods", self._pods), ("events", self._events))
+            for kind, mirror in (
+                ("set", self._sets),
+                ("pods", self._pods),
+                ("events", self._events),
+                ("nodes", self._nodes),
+            )
         ]
 
     def start(self) -> None:
@@ -129,7 +146,12 @@ class KubernetesOrchestrator:
         size = sets[self._name]
         # Without events nothing is known of pods that are not there: no reason to doubt those that are.
         missing = {f"{self._name}-{ordinal}" for ordinal in range(size)} - pods.keys()
-        return Fleet(pods=pods, size=size, unmade=unmade(missing, (self._events.items() or {}).values()))
+        return Fleet(
+            pods=pods,
+            size=size,
+            unmade=unmade(missing, (self._events.items() or {}).values()),
+            expected=expected(pods, (self._nodes.items() or {}).values()),
+        )
 
     def scale(self, workers: int) -> None:
         """Ask for so many workers. Doing it again changes nothing."""

@@ -263,10 +263,13 @@ class Simulation:
         return True
 
     def _tend_machines(self, cores: Mapping[str, Core]) -> bool:
+        statuses, health = self.store.workers(), self.store.workers_health()
+        shown = (core.slowness() for core in cores.values())
+        self.machines.label(self._term, statuses, health, lambda: shown, self.now)
         has_acted = self.machines.tend(
             self._term,
-            self.store.workers(),
-            self.store.workers_health(),
+            statuses,
+            health,
             seen=evidence(ended(core.state) for core in cores.values()),
             open_runs=[(core.state, run) for core in cores.values() for run in core.open_runs()],
             now=self.now,

@@ -8,6 +8,7 @@ from cerebro.contract.health import (
     HealthAnswer,
     Incident,
     IncidentRequest,
+    PaceRequest,
     QuarantineWorkerRequest,
     ReleaseRequest,
     WorkerHealth,
@@ -62,6 +63,12 @@ class VirtualMachineStore(VirtualWorkerStore):
         """What a worker found."""
         quarantine.found(worker, self.workers())
         self._keep_health(worker, quarantine.check_told(worker, result, self._health, self._now()))
+
+    def tell_pace(self, worker: str, request: PaceRequest) -> None:
+        """How long its units take."""
+        self._require_term(request.term)
+        change = quarantine.paced(worker, request, self.workers(), self._health, self._now())
+        self._keep_health(worker, change)
 
     def tell_incident(self, request: IncidentRequest) -> None:
         """Something that people are to know."""

@@ -19,6 +19,7 @@ from cerebro.contract.records import (
     COMPUTES,
     KNOWS_FITTED,
     KNOWS_RULES,
+    KNOWS_RULES_OF_ETL,
     KNOWS_SHORTAGE,
     READS_BASES,
     READS_RAGGED,
@@ -135,7 +136,7 @@ class VirtualWorkers:
             kinds = _KINDS if name in scenario.without_ways else self._kinds
             self._workers[name] = _Worker(name=name, kinds=kinds, pod=pod)
             if scenario.has_pods:
-                kinds = ("etl", *self._searches)
+                kinds = ("etl", KNOWS_RULES_OF_ETL, *self._searches)
                 self._workers[f"{name}-etl"] = _Worker(name=f"{name}-etl", kinds=kinds, pod=pod)
 
     @property
@@ -153,6 +154,7 @@ class VirtualWorkers:
             CHECKS_NODE,
             f"{COMPUTES}virtual",
             KNOWS_RULES,
+            KNOWS_RULES_OF_ETL,
         )
         return (*_KINDS, "audit", *inspects, *searches, "trial", *knows)
 

@@ -244,6 +244,7 @@ test: true
     fit: Any = read(folder / "e.yaml").fit
     assert fit.audit == 0.01
     assert fit.failure_rules == [FailureRule("solver", "cusolver.*failed", "retry_elsewhere")]
+    assert read(folder / "e.yaml").etl.whole["failure_rules"] == ()
     (folder / "e.yaml").write_text(GOOD.replace(rules, asked.replace("FailureRule", "FailRule")))
     with pytest.raises(ExperimentFileError, match=r"fit\.failure_rules.*FailRule"):
         read(folder / "e.yaml")

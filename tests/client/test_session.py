@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment, SubEpochSpec
+from cerebro.client.asking import rules_of_run
 from cerebro.client.failure_rules import FailureRule
 from cerebro.client.session import Session
 from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
@@ -290,6 +291,8 @@ def test_failure_rules_that_cannot_be_are_refused_with_the_place(rules: Any, tol
     vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
     with pytest.raises(DataError, match=told):
         experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", failure_rules=rules)
+    with pytest.raises(DataError, match=told):
+        rules_of_run(rules)  # what `run_etl` asks before anything
 
 
 def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,31 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cerebro.contract.events import TaskFailed
+from cerebro.contract.api import Assign, Note
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted, TaskFailed
 from cerebro.contract.failure_rules import Action, FailureRule, MatchedRule
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
-from cerebro.state import ModelState, RunState
+from cerebro.contract.health import HealthAnswer
+from cerebro.contract.records import KNOWS_FITTED, KNOWS_RULES, KNOWS_RULES_OF_ETL, WorkerStatus
+from cerebro.contract.runs import EtlRequest
+from cerebro.contract.tasks import (
+    KINDS,
+    EtlTask,
+    Failure,
+    FailureKind,
+    FittingTask,
+    TaskBody,
+    TrainTask,
+)
+from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
+from controller.health import Quarantined, act, evidence
+from controller.opened import ended
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Outcome, Scenario
 from tests.controller.test_core import assert_complete, plan, request
+from tests.controller.test_fit_dispatch import all_here, core_of
+from tests.kvs_api.bench import worker
+from tests.state.stories import SHA, Story, etl_plan, joined
 
 EVERYWHERE = {f"worker-{n}": [0, 1] for n in range(3)}
 
@@ -132,6 +149,8 @@ def test_a_run_cannot_quarantine_workers_whoever_asks_for_it() -> None:
     rules = [{"name": "x", "pattern": "y", "action": "quarantine"}]
     with pytest.raises(ValidationError, match="workers are not its own"):
         type(request(1, 1)).model_validate({**request(1, 1).model_dump(), "failure_rules": rules})
+    with pytest.raises(ValidationError, match="workers are not its own"):
+        EtlRequest.model_validate({"code": SHA, "code_fingerprint": SHA, "failure_rules": rules})
 
 
 def test_what_older_versions_cannot_read_is_not_written() -> None:
@@ -139,5 +158,95 @@ def test_what_older_versions_cannot_read_is_not_written() -> None:
     failure = Failure(kind=FailureKind.CRASH, message="x")
     assert {"rule", "late_rules"}.isdisjoint(failure.model_dump())
     assert {"failure_rules", "audit"}.isdisjoint(request(1, 1).model_dump())
+    assert "failure_rules" not in EtlRequest(code=SHA, code_fingerprint=SHA).model_dump()
     assert failure.label == ""
     assert failure.line == "x"
+
+
+# --- preprocessing -------------------------------------------------------------------------------
+
+PARTITION = TaskKey(run="etl-1", kind="etl", split="train", partition=0)
+RULE = FailureRule(name="x", pattern="y", action="retry_elsewhere")
+
+
+def preprocessing(*, fits: bool = False, knows: tuple[str, ...] = (KNOWS_RULES_OF_ETL,)) -> Story:
+    """Two workers, and an ETL run with a rule and a partition of each."""
+    story = Story(workers=0)
+    for number in range(2):
+        kinds = (*KINDS, KNOWS_FITTED, *knows)
+        story.tell(joined(number, partitions=()).model_copy(update={"kinds": kinds}))
+    asked = EtlRequest(code=SHA, code_fingerprint=SHA, fits=fits, failure_rules=(RULE,))
+    story.tell(
+        RunRequested(run="etl-1", request=asked),
+        RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
+    )
+    return story
+
+
+def fail_partition(story: Story, kind: FailureKind, action: Action, worker: int = 0) -> None:
+    attempt = story.start(PARTITION, worker, ())
+    story.tell(
+        TaskFailed(
+            task=str(PARTITION), attempt=attempt, worker=f"worker-{worker}", failure=failing(kind, action)
+        )
+    )
+
+
+def given(story: Story) -> dict[str, Assign]:
+    core = core_of(story)
+    steps = core.decide(all_here(story), core.state.runs["etl-1"])
+    return {step.task: step for step in steps if isinstance(step, Assign)}
+
+
+@pytest.mark.parametrize("kind", [FailureKind.DATA, FailureKind.USER_ERROR, FailureKind.CRASH])
+def test_a_partition_is_made_elsewhere_if_a_rule_says_so(kind: FailureKind) -> None:
+    """Although it was cut for the first worker, and its rows' errors end a run else; until all attempts are used up."""
+    story = preprocessing()
+    fail_partition(story, kind, "retry_elsewhere")
+    assert given(story)[str(PARTITION)].worker == "worker-1"
+    fail_partition(story, kind, "retry_elsewhere", worker=1)
+    assert str(PARTITION) in given(story)
+    fail_partition(story, kind, "retry_elsewhere")
+    fatal = story.state.runs["etl-1"].fatal
+    assert fatal is not None
+    assert fatal.line == "[the rule] it failed"
+
+
+@pytest.mark.parametrize(
+    ("action", "is_over"), [("label", False), ("no_retry", True), ("retry_elsewhere", False)]
+)
+def test_a_crash_of_preprocessing_is_worth_what_its_rule_says(action: Action, is_over: bool) -> None:
+    """Three attempts, or one; the message of the run has the rule's name."""
+    story = preprocessing()
+    fail_partition(story, FailureKind.CRASH, action)
+    assert (story.state.runs["etl-1"].fatal is not None) == is_over
+    core = core_of(story)
+    steps = core.decide(all_here(story), core.state.runs["etl-1"])
+    ends = [
+        step.event.error for step in steps if isinstance(step, Note) and isinstance(step.event, RunFinished)
+    ]
+    assert ends == (["[the rule] it failed"] if is_over else [])
+
+
+def test_a_rule_of_the_cluster_quarantines_who_preprocesses() -> None:
+    """After one failure, which costs the partition no attempt; another worker makes it."""
+    story = preprocessing()
+    fail_partition(story, FailureKind.DEVICE, "quarantine")
+    task = story.state.runs["etl-1"].task(PARTITION)
+    assert (task.failures, story.state.runs["etl-1"].fatal) == (0, None)
+    assert given(story)[str(PARTITION)].worker == "worker-1"
+    statuses = [WorkerStatus(record=worker("a", f"worker-{number}"), silent_s=0.0) for number in range(3)]
+    (action,) = act(statuses, HealthAnswer(), evidence([ended(story.state)]), story.time)
+    assert action == Quarantined(worker="worker-0", reason="[the rule] it failed")
+
+
+@pytest.mark.parametrize(("knows", "told"), [((KNOWS_RULES_OF_ETL,), (RULE,)), ((KNOWS_RULES,), None)])
+@pytest.mark.parametrize("fits", [False, True])
+def test_who_preprocesses_is_told_rules_if_it_can_read_them(
+    *, fits: bool, knows: tuple[str, ...], told: tuple[FailureRule, ...] | None
+) -> None:
+    """An earlier version that judges units by rules is not; nor is the pass over all rows."""
+    for step in given(preprocessing(fits=fits, knows=knows)).values():
+        assert isinstance(step.body, FittingTask if fits else EtlTask)
+        assert step.body.rules == told
+        assert ("rules" in step.body.model_dump()) == (told is not None)

@@ -13,6 +13,7 @@ from cerebro.contract.health import (
     CheckResult,
     HealthAnswer,
     IncidentRequest,
+    PaceRequest,
     Probe,
     QuarantineWorkerRequest,
     ReleaseRequest,
@@ -55,6 +56,9 @@ class Store:
         raise AssertionError
 
     def ask_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
+        raise AssertionError
+
+    def tell_pace(self, worker: str, request: PaceRequest) -> None:
         raise AssertionError
 
     def tell_incident(self, request: IncidentRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from contextlib import suppress
 from typing import cast
 
 import pytest
@@ -482,6 +483,62 @@ def test_who_has_all_workers_go_is_not_overruled_by_older_runs(requested: float,
         watcher.rest(used)
         watcher.tend()
     assert manager.sizes == ([0, 2] if wakes else [0])
+
+
+class _DiedError(Exception):
+    """The controller is gone."""
+
+
+@pytest.mark.parametrize(
+    "dies", ["before the manager was told", "after it", "once the request was gone", "later"]
+)
+@pytest.mark.parametrize(("requested", "wakes"), [(15.0, False), (400.0, True)])
+def test_who_leads_next_knows_that_a_person_wants_none(
+    monkeypatch: pytest.MonkeyPatch, *, dies: str, requested: float, wakes: bool
+) -> None:
+    """Whenever its predecessor died: older runs wake nobody, and one that is requested later does."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
+    store.set_troubles(Troubles(before_rest=2))
+    first = watched(store, manager, least=0)
+    first.tend(10.0)
+    first.snapshot(10.0)
+    store.request_size(SizeRequest(workers=0, by="ann"))
+    first.hear()
+
+    def die(*_: object) -> None:
+        raise _DiedError
+
+    where = {"before the manager was told": (manager, "scale"), "after it": (store, "withdraw_size_request")}
+    with monkeypatch.context() as patch, suppress(_DiedError):
+        if dies in where:
+            patch.setattr(*where[dies], die)
+        first.tend(20.0)
+    if dies != "before the manager was told":
+        manager.pods = fleet(size=0)
+    if dies == "later":
+        first.tend(30.0)
+        first.snapshot(30.0)
+        first.tend(31.0)
+    heir = watched(store, manager, least=0)
+    heir.take_over()
+    for now in (300.0, 310.0, 320.0, 410.0, 420.0, 430.0, 440.0):
+        heir.tend(now)
+        heir.snapshot(now)
+        heir.rest(Use(is_used=now > requested, wished_at=requested))
+        manager.pods = fleet(size=manager.sizes[-1])
+    assert (manager.sizes[-1] == 2) == wakes
+    assert (store.troubles().emptied_at is None) == wakes
+
+
+def test_a_choice_of_none_that_no_longer_holds_is_forgotten() -> None:
+    """Somebody had workers come while no controller led: that they go again is news."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
+    store.set_troubles(Troubles(before_rest=2, emptied_at=5.0))
+    watcher = watched(store, manager, least=0)
+    for now in (10.0, 20.0):
+        watcher.snapshot(now)
+        watcher.tend(now)
+    assert store.troubles().emptied_at is None
 
 
 def test_a_person_is_one_also_after_the_cluster_has_rested() -> None:

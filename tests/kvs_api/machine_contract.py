@@ -12,6 +12,7 @@ from cerebro.contract.health import (
     CheckRequest,
     CheckResult,
     IncidentRequest,
+    PaceRequest,
     Probe,
     QuarantineWorkerRequest,
     ReleaseRequest,
@@ -162,6 +163,9 @@ class MachineContract:
             lambda: bench.store.quarantine_worker("worker-1", QuarantineWorkerRequest(reason="r", term=old)),
             lambda: bench.store.ask_check("worker-1", CheckRequest(reason="r", term=old)),
             lambda: bench.store.tell_incident(IncidentRequest(worker="worker-1", what="w", term=old)),
+            lambda: bench.store.tell_pace(
+                "worker-1", PaceRequest(is_slow=True, factor=2.0, units=9, term=old)
+            ),
         ):
             with pytest.raises(ConflictError, match="term"):
                 call()
@@ -179,3 +183,24 @@ class MachineContract:
             ("worker-1", "not quarantined", CONTROLLER),
             ("worker-0", "not quarantined", CONTROLLER),
         ]
+
+    def test_a_slow_worker_is_labelled_until_it_is_well(self, bench: Bench) -> None:
+        """People are told of both, once; what it is by now is kept. Of who is not there nothing is."""
+        term = bench.store.lead("controller-0", LONG_S).term
+        crowd(bench, 2, host="node-a")
+        slow = PaceRequest(is_slow=True, factor=2.0, units=5, term=term)
+        for request in (slow, slow, slow.model_copy(update={"factor": 3.0, "units": 9})):
+            bench.store.tell_pace("worker-1", request)
+        pace = bench.store.workers_health().of("worker-1").pace
+        assert pace is not None
+        assert (pace.factor, pace.units, pace.host) == (3.0, 9, "node-a")
+        for _ in range(2):
+            bench.store.tell_pace("worker-1", PaceRequest(is_slow=False, factor=1.1, units=12, term=term))
+        known = bench.store.workers_health()
+        assert known.of("worker-1").pace is None
+        assert [(each.worker, each.what, each.by) for each in known.incidents] == [
+            ("worker-1", "slow", CONTROLLER),
+            ("worker-1", "no longer slow", CONTROLLER),
+        ]
+        with pytest.raises(NotFoundError, match="no worker 'worker-7'"):
+            bench.store.tell_pace("worker-7", slow)

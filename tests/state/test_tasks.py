@@ -17,7 +17,7 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.failure_rules import ACTIONS, Action, MatchedRule
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
+from cerebro.contract.tasks import FAILS_RUN, CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, Task, TaskKey, TaskState
 from cerebro.state.tasks import MAX_DEVICE_FAILURES, UNCOUNTED
@@ -200,7 +200,9 @@ def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action
     task, goes_on = story.run.task(key), kind in RETRIED or action == "retry_elsewhere"
     is_over = action == "no_retry" or not goes_on
     assert task.state is (TaskState.FAILED if is_over else TaskState.PENDING)
-    assert story.model().state is (ModelState.FAILED if is_over else ModelState.ACTIVE)
+    is_of_all = is_over and kind in FAILS_RUN  # then the run ends of it, not the model
+    assert (story.run.fatal is not None) == is_of_all
+    assert story.model().state is (ModelState.FAILED if is_over and not is_of_all else ModelState.ACTIVE)
     if action == "retry_elsewhere":
         assert task.shunned == {"worker-0"}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from cerebro.client.asking import asked_fit, check_shares, fit_request
+from cerebro.client.asking import asked_fit, check_shares, fit_request, rules_of_run
 from cerebro.client.experiment_file.form import ExperimentFile, Options, WithModels, parsed
 from cerebro.client.goals import goal
 from cerebro.client.techniques import chosen
@@ -120,12 +120,14 @@ class _Reader:
         shares = {name: options[name] for name in ("fraction", "max_failed")}
         with self._told("etl"):
             check_shares(**shares)
+            rules = rules_of_run(options["failure_rules"])
         code = self._encoded(file.etl.spec)
         return EtlRequest(
             code=code.sha256,
             code_fingerprint=code.fingerprint,
             seed=options["seed"],
             fits=True,  # perhaps: the class is not opened here, so the worker tells
+            failure_rules=rules,
             **shares,
         )
 

@@ -98,6 +98,7 @@ class Study:
                 fraction=etl["fraction"],
                 max_failed=etl["max_failed"],
                 is_outside=False,
+                rules=etl["failure_rules"],
             )
         if self.file.fit is None or self.training is None:
             return

@@ -160,7 +160,7 @@ class Execution:
     def _ruled(self, failure: Failure, item: InboxItem) -> Failure:
         """By failure rules, those of the cluster first: a run's own may not hide them."""
         body = item.body
-        if not isinstance(body, ModelTask) or body.rules is None:
+        if not isinstance(body, ModelTask | EtlTask | FittingTask) or body.rules is None:
             return failure
         logs = self._task_logs(item)
         path = logs[failure.rank] if failure.rank is not None and failure.rank < len(logs) else logs[0]

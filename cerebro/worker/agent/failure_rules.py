@@ -54,6 +54,7 @@ texts."""
 MATCHED = frozenset(
     {
         FailureKind.USER_ERROR,
+        FailureKind.DATA,
         FailureKind.NON_FINITE,
         FailureKind.HANG,
         FailureKind.CRASH,

@@ -21,6 +21,7 @@ from cerebro.contract.records import (
     COMPUTES,
     KNOWS_FITTED,
     KNOWS_RULES,
+    KNOWS_RULES_OF_ETL,
     KNOWS_SHORTAGE,
     READS_BASES,
     READS_RAGGED,
@@ -52,6 +53,7 @@ _ABILITIES = (
     KNOWS_FITTED,
     TELLS_STACKS,
     KNOWS_SHORTAGE,
+    KNOWS_RULES_OF_ETL,
 )
 
 _LOOK_S = 2.0

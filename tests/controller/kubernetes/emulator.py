@@ -179,7 +179,7 @@ class Emulator:
         """Selectors: of a name, and of labels that are there."""
         if "fieldSelector" in request.query:
             return all(_field(content, path) == value for path, value in _selected(request).items())
-        return request.query["labelSelector"] in content["metadata"]["labels"]
+        return request.query["labelSelector"] in content["metadata"].get("labels", {})
 
 
 def _selected(request: Request) -> dict[str, str]:
@@ -206,6 +206,24 @@ def creation(pod: str, problem: str = "", *, time: str = "2026-11-21T06:00:00Z",
         "message": f"create Pod {pod} in StatefulSet {SET} {told}",
         "lastTimestamp": time,
         "type": "Warning" if problem else "Normal",
+    }
+
+
+def of_pod(uid: str, reason: str, message: str, *, time: str = "2026-11-21T06:00:00Z") -> Json:
+    """An event of a pod, by whoever makes nodes or gives them to pods."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"pod.{uid}.{reason}.{time}",
+            "namespace": NAMESPACE,
+            "creationTimestamp": time,
+        },
+        "involvedObject": {"kind": "Pod", "name": f"{SET}-x", "namespace": NAMESPACE, "uid": uid},
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": time,
+        "type": "Normal",
     }
 
 

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
+from controller.arrivals import Arrivals
 from controller.kubernetes.watching import TIMEOUT_S, WATCH_S
-from tests.controller.kubernetes.emulator import SET, Emulator, Fault, Request, creation, worker_set
-from tests.controller.kubernetes.pods import deleted, pod
+from tests.controller.kubernetes.emulator import SET, Emulator, Fault, Request, creation, of_pod, worker_set
+from tests.controller.kubernetes.pods import condition, deleted, pod
 from tests.controller.kubernetes.watching import Watched
 
 FIRST, SECOND = f"{SET}-0", f"{SET}-1"
@@ -83,6 +84,26 @@ def test_a_pod_that_is_not_made_is_explained_by_the_events_of_its_set(watched: W
     assert fleet.troubles() == {SECOND: fleet.unmade[SECOND]}
     watched.emulator.put("pods", pod(1))
     watched.until(lambda fleet: fleet is not None and not fleet.unmade)
+
+
+def test_a_node_that_is_being_made_is_told_until_the_pod_has_it(watched: Watched) -> None:
+    """By the events of whoever makes nodes, of this very pod; the page says so while workers start."""
+    uid = pod(1)["metadata"]["uid"]
+    nowhere = condition(
+        "PodScheduled", "False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu."
+    )
+    watched.emulator.put("pods", pod(1, phase="Pending", conditions=[nowhere], containerStatuses=[]))
+    watched.emulator.put("events", of_pod("another", "TriggeredScaleUp", "pod triggered scale-up"))
+    watched.emulator.put("events", of_pod(uid, "TriggeredScaleUp", "pod triggered scale-up: [{gpu 1->2}]"))
+    fleet = watched.until(lambda fleet: fleet is not None and bool(fleet.expected))
+    assert fleet is not None
+    assert fleet.expected == {SECOND}
+    assert fleet.troubles()[SECOND].startswith("a node is being made for it; until then no node fits: 0/3")
+    arrivals = Arrivals()
+    arrivals.see([], fleet, 0.0)
+    assert arrivals.told == "workers are starting: 0 of 3; a node is being made"
+    watched.emulator.put("pods", pod(1))
+    watched.until(lambda fleet: fleet is not None and not fleet.expected)
 
 
 def test_events_that_are_not_to_be_had_hide_no_pod(

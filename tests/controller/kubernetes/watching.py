@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from controller.kubernetes import KubernetesOrchestrator
 from controller.kubernetes.making import read_making, unmade
+from controller.kubernetes.nodes import expected, read_news
 from controller.kubernetes.reading import read_pod
 from controller.orchestrator import Fleet
 from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator
@@ -54,7 +55,13 @@ class Watched:
         size = objects["statefulsets"][SET]["spec"]["replicas"]
         missing = {f"{SET}-{ordinal}" for ordinal in range(size)} - pods.keys()
         tries = [read_making(event) for event in objects["events"].values()]
-        return Fleet(pods=pods, size=size, unmade=unmade(missing, filter(None, tries)))
+        told = filter(None, map(read_news, objects["events"].values()))
+        return Fleet(
+            pods=pods,
+            size=size,
+            unmade=unmade(missing, filter(None, tries)),
+            expected=expected(pods, told),
+        )
 
     def sees_the_truth(self) -> None:
         """Waits until it does."""

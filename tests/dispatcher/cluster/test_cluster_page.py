@@ -10,6 +10,7 @@ from cerebro.contract.health import (
     CheckResult,
     HealthAnswer,
     Incident,
+    Pace,
     Probe,
     Quarantine,
     WorkerCheck,
@@ -371,7 +372,7 @@ def test_health_and_incidents_are_shown() -> None:
 
 
 def test_slow_workers_are_labelled() -> None:
-    """By what their checks measured, against others of their kind; the others are well."""
+    """By what their checks measured, against others of their kind, or by what their units take; the others are well."""
 
     def checked(rate: float) -> WorkerHealth:
         probe = Probe(name="arithmetic", seconds=2.0, rate=rate)
@@ -381,11 +382,15 @@ def test_slow_workers_are_labelled() -> None:
     bench = Bench()
     bench.store.statuses = [worker(f"worker-{number}") for number in range(3)]
     rates = {"worker-0": 100.0, "worker-1": 90.0, "worker-2": 40.0}
-    bench.store.machines = HealthAnswer(workers={name: checked(rate) for name, rate in rates.items()})
+    known = {name: checked(rate) for name, rate in rates.items()}
+    known["worker-1"] = WorkerHealth(check=known["worker-1"].check, pace=Pace(factor=2.1, units=9, time=1.0))
+    bench.store.machines = HealthAnswer(workers=known)
     page = bench.signed_in().get("/cluster").text
     rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="worker-')[1:]]
     assert "slow: 2.2 times as long as the median of its kind" in rows[2]
-    assert all("slow" not in row and "well" in row for row in rows[:2])
+    assert "slow: 2.1 x the others" in rows[1]
+    assert "slow" not in rows[0]
+    assert "well" in rows[0]
 
 
 def test_a_store_that_keeps_no_health_leaves_the_page_as_it_was() -> None:
@@ -402,5 +407,7 @@ def test_the_page_says_how_many_workers_are_on_their_way() -> None:
     """Or that the cluster rests; nothing where there is nothing to say."""
     bench = Bench()
     assert "workers are starting" not in Bench().signed_in().get("/cluster").text.lower()
-    bench.store.in_trouble = Troubles(note="workers are starting: 2 of 4")
-    assert "Workers are starting: 2 of 4." in text_of(bench.signed_in().get("/cluster").text)
+    bench.store.in_trouble = Troubles(note="workers are starting: 2 of 4; a node is being made")
+    assert "Workers are starting: 2 of 4; a node is being made." in text_of(
+        bench.signed_in().get("/cluster").text
+    )

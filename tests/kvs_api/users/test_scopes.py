@@ -61,6 +61,7 @@ TABLE: dict[str, set[str]] = {
     "GET /v1/workers/{name}/inbox": {W},
     "GET /v1/cluster/health": READERS,
     "POST /v1/cluster/health": {C},
+    "PUT /v1/workers/{name}/pace": {C},
     "PUT /v1/workers/{name}/quarantine": {A, C},
     "POST /v1/workers/{name}/release": {A, C},
     "POST /v1/workers/{name}/check": {A, C},

@@ -7,8 +7,14 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.failure_rules import FailureRule
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.records import Locator, Locators
+from cerebro.contract.tasks import EtlTask, FailureKind
+from cerebro.spec import ETLSpec
 from tests.worker.agent.agents import Agents
+
+
+class Columns(ETLSpec):
+    """What preprocesses nothing: it has nothing to read."""
 
 
 @pytest.mark.parametrize(
@@ -66,3 +72,36 @@ def test_a_units_failure_is_judged_by_the_clusters_rules_before_its_runs(agents:
     assert isinstance(told, TaskFailed)
     assert (told.failure.rule, told.failure.late_rules) == (None, ())
     assert isinstance(agents.end_of(agents.give(3, "work", rules=own)), TaskCommitted)
+
+
+def test_what_fails_of_preprocessing_is_judged_too(agents: Agents) -> None:
+    """By the cluster's rules, which may blame the machine, then its run's; only where it is asked."""
+    agents.start(
+        handler="etl_worker",
+        CEREBRO_FAILURE_RULES='[{"name": "ours", "pattern": "no-such-folder", "action": "quarantine"}]',
+    )
+    code = agents.learn(Columns())
+    own = (FailureRule(name="own", pattern="metadata", action="no_retry"),)
+    asked = (
+        ("no-such-folder", own, ("ours", "quarantine")),
+        ("d", own, ("own", "no_retry")),
+        ("no-such-folder", None, None),
+    )
+    for number, (dataset, rules, expected) in enumerate(asked):
+        body = EtlTask(
+            key=f"etl-1/etl/train/p{number}",
+            experiment="one",
+            dataset=dataset,
+            split="train",
+            partition=number,
+            code=code,
+            locators=Locators(train=Locator(metadata="/nowhere.csv")),
+            max_failed=0.0,
+            rules=rules,
+        )
+        agents.assign(body, attempt=1, devices=())
+        told = agents.end_of(body.key)  # there is no metadata of it
+        assert isinstance(told, TaskFailed)
+        rule = told.failure.rule
+        assert (rule and (rule.name, rule.action)) == expected, told.failure.text
+        assert (told.failure.kind is FailureKind.DEVICE) == (expected == ("ours", "quarantine"))

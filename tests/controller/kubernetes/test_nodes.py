@@ -1,0 +1,62 @@
+"""What events of pods say of nodes that are being made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.kubernetes.nodes import NodeNews, expected, read_news
+from controller.orchestrator import Pod
+from tests.controller.kubernetes.emulator import of_pod
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "is_made"),
+    [
+        ("TriggeredScaleUp", "pod triggered scale-up: [{gpu-pool 1->2 (max: 8)}]", True),
+        ("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached", False),
+        ("Nominated", "Pod should schedule on: nodeclaim/default-75hvl", True),
+        ("Nominated", "Pod should schedule on: machine/default-75hvl", True),
+        ("Nominated", "Pod should schedule on: node/ip-10-0-0-7", False),
+        (
+            "FailedScheduling",
+            'Failed to schedule pod, all instance types exceed limits for nodepool "gpu"',
+            False,
+        ),
+        ("FailedScheduling", "0/3 nodes are available: 3 Insufficient cpu.", None),
+        ("Pulled", "Container image is on the machine/ already", None),
+    ],
+)
+def test_who_makes_nodes_says_so(reason: str, message: str, is_made: bool | None) -> None:
+    """The cluster autoscaler and Karpenter, of which a node that is there is none that is made. All else says
+    nothing."""
+    news = read_news(of_pod("a", reason, message))
+    assert (news and news.is_made) == is_made
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 59), st.booleans()), unique_by=lambda i: i[:2])
+)
+def test_the_newest_counts_of_a_pod_that_waits(told: list[tuple[str, int, bool]]) -> None:
+    """In whatever order events are heard; of one that has its node, or is gone, they say nothing."""
+    pods = {"w-0": Pod(uid="a", is_pending=True), "w-1": Pod(uid="b"), "w-2": Pod(uid="c", is_pending=True)}
+    news = [
+        NodeNews(pod=uid, time=f"2026-11-21T06:00:{second:02d}Z", is_made=is_made)
+        for uid, second, is_made in told
+    ]
+    own = sorted((second, is_made) for uid, second, is_made in told if uid == "a")
+    assert expected(pods, news) == ({"w-0"} if own and own[-1][1] else set())
+
+
+_ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"uid": 7}))
+
+
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("message", "reason", "involvedObject", "series"), _ODD))
+)
+def test_no_event_is_too_odd_to_be_read(fields: dict[str, Any]) -> None:
+    """Any field may be missing or of another type."""
+    read_news(of_pod("a", "TriggeredScaleUp", "so") | fields)

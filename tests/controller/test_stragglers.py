@@ -1,0 +1,109 @@
+"""Workers whose units take much longer than the others': labelled, and not for ever; nobody else is."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.health import HealthAnswer, Pace, WorkerHealth
+from cerebro.contract.records import WorkerStatus
+from cerebro.contract.tasks import EtlTask, TaskBody
+from cerebro.state.quarantine import SLOW, health_words
+from controller.simulation.scenario import Scenario
+from controller.stragglers import UNITS, WELL, Paced, compared, label
+from tests.controller.test_core import own_partition
+from tests.controller.test_workers_change import simulate
+from tests.kvs_api.bench import worker
+
+
+def there(number: int, host: str = "") -> list[WorkerStatus]:
+    records = (
+        worker("a", f"worker-{each}").model_copy(update={"host": host, "kinds": ("train",)})
+        for each in range(number)
+    )
+    return [WorkerStatus(record=record, silent_s=0.0) for record in records]
+
+
+def labelled(factor: float, host: str = "", name: str = "worker-0") -> HealthAnswer:
+    pace = Pace(factor=factor, units=9, time=1.0, host=host)
+    return HealthAnswer(workers={name: WorkerHealth(pace=pace)})
+
+
+def took(*factors: float, units: int = 9) -> dict[str, tuple[float, int]]:
+    """What one run has shown: `factors` of worker-0, worker-1 and so on."""
+    return {f"worker-{number}": (math.log(factor), units) for number, factor in enumerate(factors)}
+
+
+def test_a_slow_worker_is_labelled_and_loses_the_label_with_its_cause() -> None:
+    """By what its units show, in words that status and page have; dispatch and copies rest on the same."""
+    rng, slow = Random(0), 6
+
+    def unit_time(body: TaskBody, name: str) -> float:
+        nonlocal slow
+        if isinstance(body, EtlTask):
+            return 3000.0  # a copy takes longer than it saves
+        is_slow = name == "worker-2" and slow > 0
+        slow -= is_slow
+        return 60.0 * (3.0 if is_slow else 1.0) * rng.lognormvariate(0, 0.1)
+
+    simulation = simulate(
+        Scenario(holdings=own_partition(3), unit_time=unit_time), models=3, epochs=14, partitions=3
+    )
+    known = simulation.store.workers_health()
+    assert [(each.worker, each.what) for each in known.incidents] == [
+        ("worker-2", "slow"),
+        ("worker-2", "no longer slow"),
+    ]
+    assert known.incidents[0].evidence.startswith("5 of its units take ")
+    assert {health_words(each, known) for each in simulation.store.workers()} == {""}
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0.3, 6.0), min_size=2, max_size=6), st.integers(0, UNITS + 2))
+def test_only_who_has_shown_enough_is_labelled(factors: list[float], units: int) -> None:
+    """More than 1.5 times the median of the others, by five units of its own, against others with as many."""
+    found = list(label([took(*factors, units=units)], there(len(factors)), HealthAnswer()))
+    if units < UNITS:
+        assert found == []
+    for number in range(len(factors)):
+        others = sorted(factors[:number] + factors[number + 1 :])
+        low, high = others[(len(others) - 1) // 2], others[len(others) // 2]
+        factor = factors[number] / math.sqrt(low * high)
+        if abs(factor - SLOW) > 1e-6:
+            is_slow = factor > SLOW and units >= UNITS
+            assert any(each.worker == f"worker-{number}" for each in found) == is_slow
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(WELL + 0.01, SLOW - 0.01), max_size=20), st.booleans())
+def test_between_the_borders_nothing_changes(factors: list[float], had: bool) -> None:
+    """Whoever has the label keeps it, and nobody gets it: it does not flicker."""
+    health = labelled(1.6) if had else HealthAnswer()
+    for factor in factors:
+        assert all(each.is_slow and had for each in label([took(factor, 1.0, 1.0)], there(3), health))
+
+
+def test_one_worker_alone_is_not_slow() -> None:
+    """Nor is one that was, once the others are gone. What is not known changes nothing."""
+    assert list(label([took(9.0)], there(1), HealthAnswer())) == []
+    assert list(label([took(9.0, 1.0)], there(1), labelled(9.0))) == [Paced(worker="worker-0", is_slow=False)]
+    assert list(label([], there(3), labelled(9.0))) == []
+
+
+def test_a_label_is_of_the_machine_that_it_was_found_on() -> None:
+    """A pod on another node is not told of what its predecessor did there."""
+    (status,) = there(1, "node-b")
+    assert health_words(status, labelled(2.1, "node-b")) == "slow: 2.1 x the others"
+    assert health_words(status, labelled(2.1, "node-a")) == ""
+
+
+def test_several_runs_count_by_their_units() -> None:
+    """Each against what the others took in the same run."""
+    found = compared([took(4.0, 1.0, units=30), took(1.0, 1.0, units=10)], ["worker-0", "worker-1"])
+    factor, units = found["worker-0"]
+    assert factor == pytest.approx(4.0**0.75)
+    assert units == 40
