@@ -105,7 +105,7 @@ class ExperimentState:
     is_archived: bool = False
     deletion: DeletionRequested | None = None
     """Set once a user wants the experiment gone; nothing is begun from then on."""
-    archive_after: int | None = ARCHIVE_AFTER
+    archive_after: int | None = field(default_factory=lambda: ARCHIVE_AFTER)
     """As `Run.archive_after`, of its runs."""
     torn: str = ""
     """Why the event after `seq` was perhaps applied in part; empty for a state that can be relied on."""

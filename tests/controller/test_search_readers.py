@@ -165,7 +165,7 @@ def test_models_that_wait_at_a_rung_are_paused_and_those_stopped_there_stopped()
     }
 
 
-def test_a_clone_has_its_kept_visits_alone_and_joins_its_parents_curve() -> None:
+def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
     """Population-based training: `m04` goes on from `m00`."""
     run = run_of("pbt")
     clones = [model for model in run.models.values() if model.inherited]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,22 @@ def test_the_controller_may_die_at_any_write_of_snapshots_and_segments() -> None
         state = fold(EXPERIMENT, log_of(simulation))
         assert state.runs["fit-1"].state is RunState.FINISHED, f"crash at write {write}"
         assert_complete(state, epochs=2, partitions=2)
+        assert_exclusive(simulation)
+        assert known_to(simulation) == state, f"crash at write {write}"
+
+
+@pytest.mark.slow
+def test_a_controller_whose_fold_archives_may_die_at_any_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sweep, where snapshots and folds have archived visits: who begins with a snapshot and who folds the whole
+    log archive the same."""
+    monkeypatch.setattr("cerebro.state.experiment.ARCHIVE_AFTER", 0)
+    undisturbed = short(epochs=4)
+    for write in range(undisturbed.writes + 1):
+        simulation = short(frozenset({write}), epochs=4)
+        state = fold(EXPERIMENT, log_of(simulation))
+        run = state.runs["fit-1"]
+        assert run.state is RunState.FINISHED, f"crash at write {write}"
+        assert all(model.archived_epochs for model in run.models.values())
         assert_exclusive(simulation)
         assert known_to(simulation) == state, f"crash at write {write}"
 
