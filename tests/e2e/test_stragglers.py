@@ -13,7 +13,7 @@ from cerebro.state import TaskKey
 from tests.e2e.conftest import MakeLab
 from tests.e2e.specs import TinyTraining
 
-_UNIT_S, _SLOWER, _MODELS, _EPOCHS = 0.5, 4.0, 8, 4
+_UNIT_S, _SLOWER, _MODELS, _EPOCHS = 0.25, 4.0, 8, 4
 
 
 class Dawdling(TinyTraining):
@@ -28,7 +28,7 @@ class Dawdling(TinyTraining):
 
 @pytest.mark.slow
 def test_a_slow_workers_partition_is_trained_on_by_others_too(own_lab: MakeLab) -> None:
-    """It would take 64 s for its own units alone; its partition is made elsewhere while the run goes on."""
+    """It would take 32 s for its own units alone; its partition is made elsewhere while the run goes on."""
     lab = own_lab(workers=3)
     experiment = lab.prepared()
     log = lab.log(experiment)
@@ -43,6 +43,6 @@ def test_a_slow_workers_partition_is_trained_on_by_others_too(own_lab: MakeLab) 
     key = next(k for k in map(TaskKey.parse, run.tasks) if k.kind == "etl")
     trained_by = {visit.worker for visit in visits if visit.partition == key.partition}
     assert len(trained_by) > 1
-    spent_s = max(v.ended for v in visits) - min(v.started for v in visits)
-    assert spent_s < 0.75 * _MODELS * _EPOCHS * _UNIT_S * _SLOWER
+    # In units: what they take beside their pauses is the machine's.
+    assert sum(visit.worker == "worker-1" for visit in visits) <= 0.75 * _MODELS * _EPOCHS
     lab.check(experiment)

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,8 +127,6 @@ def test_second_run_preprocesses_nothing_again(
     monkeypatch.setenv("CEREBRO_HOME", str(place.home.path))
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     experiment = Experiment.attach("digits")
-    state = experiment.state()
-    assert state.runs["etl-2"].ended - state.runs["etl-2"].requested < 5
     events = experiment.connection.kvs.events("digits")
     given = [event.task for event in events if isinstance(event, TaskAssigned)]
     assert {task.split("/")[0] for task in given if "/etl/" in task} == {"etl-1"}
@@ -179,10 +176,8 @@ def test_ctrl_c_leaves_no_process_of_a_cluster_that_the_job_had_started(own_plac
                 break
         assert find_running(own_place.home) is not None, "".join(said[-20:])
         job.send_signal(signal.SIGINT)
-        began = time.monotonic()
         rest, _ = job.communicate(timeout=60)
     assert job.returncode == 130, rest[-3000:]
-    assert time.monotonic() - began < 30
     assert "Traceback" not in rest
     assert find_running(own_place.home) is None
     assert processes.marked(own_place.home.path) == ()

@@ -103,7 +103,7 @@ class FakeCluster:
         """Wait until a service has written something."""
         self.eventually(lambda: words in self.home.log(name).read_text() or None)
 
-    def restarted(self, name: str, before: processes.ProcessId, *, within_s: float = 20.0) -> ServiceInfo:
+    def restarted(self, name: str, before: processes.ProcessId, *, within_s: float = 60.0) -> ServiceInfo:
         """Wait until the service is ready in another process."""
 
         def look() -> ServiceInfo | None:
@@ -112,7 +112,7 @@ class FakeCluster:
 
         return self.eventually(look, within_s=within_s)
 
-    def eventually(self, look: Callable[[], Found | None], *, within_s: float = 20.0) -> Found:
+    def eventually(self, look: Callable[[], Found | None], *, within_s: float = 60.0) -> Found:
         """The first answer that is not None; ends early if the supervisor ends."""
         deadline = time.monotonic() + within_s
         supervisor = self.info().supervisor
