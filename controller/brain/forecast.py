@@ -35,6 +35,12 @@ _UNITS = 600
 _P90 = 1.2816
 """Of the standard normal distribution."""
 
+_OF_FEW = 1.3
+"""Of Student's distribution, whose 90 % quantile for one more value than n is 1.2816 x (1 + 1.3 / (n - 1)), to 2 %."""
+
+_SPREAD = 0.1
+"""Relative deviation of simulations where there was time for none."""
+
 _GAIN = 0.1
 """A copy shortens what its partition takes by this share at least."""
 
@@ -62,6 +68,7 @@ class Outlook:
         order: workers in the order in which they are kept: who goes first is last.
         sigma: of the logarithm of unit times.
         doubts: of each model, of the logarithm of what its units take on average: how little is known of it.
+        shared: the same of what all models take together.
         made_s, join_s: seconds that a copy, and a worker, take to be there.
         losses_per_s, back_s: how often a worker is lost, and after how many seconds it is back; 0: `join_s`.
     """
@@ -83,6 +90,7 @@ class Outlook:
     losses_per_s: float = 0.0
     back_s: float = 0.0
     doubts: tuple[float, ...] = ()
+    shared: float = 0.0
 
     @property
     def is_unsure(self) -> bool:
@@ -123,7 +131,14 @@ def forecast(outlook: Outlook, counts: Sequence[int], *, limit_s: float = LIMIT_
         for count, world in worlds.items():
             if time.monotonic() < until and (number < _FEWEST or outlook.is_unsure):
                 makespans[count].append(world.makespan(number))
-    return {count: world.ends(makespans[count]) for count, world in worlds.items()}
+    known = [(statistics.fmean(found), _deviation(found)) for found in makespans.values() if len(found) >= _FEWEST]
+    spread = statistics.median([deviation / mean for mean, deviation in known if mean] or [_SPREAD])
+    return {count: world.ends(makespans[count], spread) for count, world in worlds.items()}
+
+
+def _deviation(makespans: Sequence[float]) -> float:
+    """Of one more simulation from the mean of these, as far as that is known of so few."""
+    return statistics.stdev(makespans) * (1 + _OF_FEW / (len(makespans) - 1))
 
 
 def _part(outlook: Outlook) -> Outlook:
@@ -221,7 +236,7 @@ class _World:
             delays=tuple(delays),
             fluid_s=fluid_s,
             rest=fluid_s / part_fluid if part_fluid else 1.0,
-            calm=math.sqrt(part_units / units) if units else 1.0,
+            calm=_calm(whole, part, units, part_units),
         )
 
     def makespan(self, number: int) -> float:
@@ -241,18 +256,38 @@ class _World:
         policy = POLICIES[DEFAULT_POLICY]
         return dispatch(self.problem, policy, seed=number, conditions=conditions).makespan
 
-    def ends(self, makespans: Sequence[float]) -> Ends:
-        """Of all that is left."""
-        delay_s = min(self.delays)
+    def ends(self, makespans: Sequence[float], spread: float) -> Ends:
+        """Of all that is left.
+
+        Args:
+            spread: relative deviation of simulations, where these are too few to tell.
+        """
+        delay_s, shared = min(self.delays), _P90 * self.outlook.shared
         if not makespans:
-            return Ends(self.fluid_s + delay_s, 1.1 * self.fluid_s + delay_s)
-        middle = statistics.median(makespans)
-        if len(makespans) >= _SAMPLES:
-            upper = sorted(makespans)[math.ceil(0.9 * len(makespans)) - 1]
+            return Ends(self.fluid_s + delay_s, (1 + _P90 * spread + shared) * self.fluid_s + delay_s)
+        middle, count = statistics.median(makespans), len(makespans)
+        if count >= _SAMPLES:
+            # Of so many and one more, which is the run, nine of ten are no later.
+            upper = sorted(makespans)[math.ceil(0.9 * (count + 1)) - 1]
+        elif count >= _FEWEST:
+            upper = statistics.fmean(makespans) + _P90 * _deviation(makespans)
         else:
-            spread = statistics.stdev(makespans) if len(makespans) > 1 else 0.0
-            upper = max(middle, statistics.fmean(makespans) + _P90 * spread)
-        return Ends(self.rest * middle, self.rest * (middle + self.calm * (upper - middle)))
+            upper = middle * (1 + _P90 * spread)
+        later = math.hypot(self.calm * max(0.0, upper - middle), shared * middle)
+        return Ends(self.rest * middle, self.rest * (middle + later))
+
+
+def _calm(whole: Outlook, part: Outlook, units: int, part_units: int) -> float:
+    """By which the relative noise of the whole is less than that of the part: units stray each by itself, and what is
+    not known of a model is the same for all its units."""
+
+    def noise(outlook: Outlook, units: int) -> float:
+        doubts = [d for d, mask, a in zip(outlook.doubts, outlook.left, outlook.ahead) if mask or a]
+        of_models = statistics.fmean(d * d for d in doubts) / len(doubts) if doubts else 0.0
+        return outlook.sigma**2 / max(1, units) + of_models
+
+    of_part = noise(part, part_units)
+    return math.sqrt(noise(whole, units) / of_part) if of_part else 1.0
 
 
 def _copied(balance: Balance, made_s: float) -> list[tuple[int, int]]:
