@@ -402,7 +402,9 @@ class FitDispatch:
 
     def stored(self, worker: Worker) -> int:
         """The mask of partitions on its volume, be it there or not."""
-        return self._mask(p for dataset, p in worker.holdings if dataset == self._dataset and p in self._partition)
+        return self._mask(
+            p for dataset, p in worker.holdings if dataset == self._dataset and p in self._partition
+        )
 
     def _mask(self, partitions: Iterable[int]) -> int:
         return sum(1 << self._partition[number] for number in partitions)

@@ -1,8 +1,8 @@
 """How far estimates of models' unit times are to be believed, where few units have shown them. Pure.
 
-An estimate follows the units that have ended. Where these are few, two things are wrong with that. They stray, so a model
-that seems to be costly was mostly unlucky: where units stray no less than models differ, it is likelier to be nearer to
-the others. And short ones end first: those that still run say that they take longer than this.
+An estimate follows the units that have ended. Where these are few, two things are wrong with that. They stray, so a
+model that seems to be costly was mostly unlucky: where units stray no less than models differ, it is likelier to be
+nearer to the others. And short ones end first: those that still run say that they take longer than this.
 
 How much models differ is known of the models alone. It is taken to be a standard error more, for in general they do.
 """

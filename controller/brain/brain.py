@@ -24,7 +24,7 @@ from cerebro.state.absences import Absences, Frequency
 from cerebro.state.goals import goal_of, worker_hours
 from cerebro.state.waiting import needed_partitions
 from controller.advisor import Helper
-from controller.brain.forecast import Ends
+from controller.brain.ends import Ends
 from controller.brain.outlook import outlook, trainers
 from controller.brain.policy import Situation, candidates, choose, wish
 from controller.core import Core

@@ -17,40 +17,23 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from cerebro.scheduling.balance import Balance
 from cerebro.scheduling.conditions import Conditions, Join, Outage
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.problem import Problem, Strategy
+from controller.brain.ends import FEWEST, P90, SAMPLES, Ends, simulated, spread
 
 LIMIT_S = 2.5
 """For all sizes together: an answer is to come within 3 s."""
 
-_SAMPLES, _FEWEST = 20, 3
 _UNITS = 600
 """Units that one simulation has at the most, but for one epoch of as many models as two to a worker."""
 
-_P90 = 1.2816
-"""Of the standard normal distribution."""
-
-_OF_FEW = 1.3
-"""Of Student's distribution, whose 90 % quantile for one more value than n is 1.2816 x (1 + 1.3 / (n - 1)), to 2 %."""
-
-_SPREAD = 0.1
-"""Relative deviation of simulations where there was time for none."""
-
 _GAIN = 0.1
 """A copy shortens what its partition takes by this share at least."""
-
-
-class Ends(NamedTuple):
-    """Seconds from now until the run has ended, as one half and nine of ten simulations have it. Workers that have to
-    join, and copies that have to be made, are in it."""
-
-    p50_s: float
-    p90_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,18 +110,12 @@ def forecast(outlook: Outlook, counts: Sequence[int], *, limit_s: float = LIMIT_
     worlds = {count: _World.of(outlook, part, count) for count in dict.fromkeys(counts) if count > 0}
     makespans: dict[int, list[float]] = {count: [] for count in worlds}
     until = time.monotonic() + limit_s
-    for number in range(_SAMPLES):
+    for number in range(SAMPLES):
         for count, world in worlds.items():
-            if time.monotonic() < until and (number < _FEWEST or outlook.is_unsure):
+            if time.monotonic() < until and (number < FEWEST or outlook.is_unsure):
                 makespans[count].append(world.makespan(number))
-    known = [(statistics.fmean(found), _deviation(found)) for found in makespans.values() if len(found) >= _FEWEST]
-    spread = statistics.median([deviation / mean for mean, deviation in known if mean] or [_SPREAD])
-    return {count: world.ends(makespans[count], spread) for count, world in worlds.items()}
-
-
-def _deviation(makespans: Sequence[float]) -> float:
-    """Of one more simulation from the mean of these, as far as that is known of so few."""
-    return statistics.stdev(makespans) * (1 + _OF_FEW / (len(makespans) - 1))
+    deviation = spread(makespans.values())
+    return {count: world.ends(makespans[count], deviation) for count, world in worlds.items()}
 
 
 def _part(outlook: Outlook) -> Outlook:
@@ -262,18 +239,11 @@ class _World:
         Args:
             spread: relative deviation of simulations, where these are too few to tell.
         """
-        delay_s, shared = min(self.delays), _P90 * self.outlook.shared
+        delay_s, shared = min(self.delays), P90 * self.outlook.shared
         if not makespans:
-            return Ends(self.fluid_s + delay_s, (1 + _P90 * spread + shared) * self.fluid_s + delay_s)
-        middle, count = statistics.median(makespans), len(makespans)
-        if count >= _SAMPLES:
-            # Of so many and one more, which is the run, nine of ten are no later.
-            upper = sorted(makespans)[math.ceil(0.9 * (count + 1)) - 1]
-        elif count >= _FEWEST:
-            upper = statistics.fmean(makespans) + _P90 * _deviation(makespans)
-        else:
-            upper = middle * (1 + _P90 * spread)
-        later = math.hypot(self.calm * max(0.0, upper - middle), shared * middle)
+            return Ends(self.fluid_s + delay_s, (1 + P90 * spread + shared) * self.fluid_s + delay_s)
+        middle, upper = simulated(makespans, spread)
+        later = math.hypot(self.calm * (upper - middle), shared * middle)
         return Ends(self.rest * middle, self.rest * (middle + later))
 
 
@@ -282,7 +252,9 @@ def _calm(whole: Outlook, part: Outlook, units: int, part_units: int) -> float:
     not known of a model is the same for all its units."""
 
     def noise(outlook: Outlook, units: int) -> float:
-        doubts = [d for d, mask, a in zip(outlook.doubts, outlook.left, outlook.ahead) if mask or a]
+        doubts = [
+            d for d, mask, a in zip(outlook.doubts, outlook.left, outlook.ahead, strict=False) if mask or a
+        ]
         of_models = statistics.fmean(d * d for d in doubts) / len(doubts) if doubts else 0.0
         return outlook.sigma**2 / max(1, units) + of_models
 

@@ -120,11 +120,13 @@ def _running(run: Run, fit: FitDispatch) -> dict[int, float]:
 
 
 def trainers(state: ExperimentState, now: float, absent: Frequency) -> tuple[str, ...]:
-    """Workers that train and are there, or were lost a moment ago and will be back, in the order in which they are kept:
-    a cluster manager ends those with the highest numbers."""
+    """Workers that train and are there, or were lost a moment ago and will be back, in the order in which they are
+    kept: a cluster manager ends those with the highest numbers."""
     since = now - _AWAITED * absent.back_s
     names = [
-        w.name for w in state.workers.values() if w.trains and (w.is_alive or (w.since > since and not w.is_removed))
+        w.name
+        for w in state.workers.values()
+        if w.trains and (w.is_alive or (w.since > since and not w.is_removed))
     ]
     return tuple(sorted(names, key=lambda name: (number_of(name), name)))
 

@@ -62,7 +62,9 @@ def test_a_run_is_told_when_it_ends_and_that_comes_true() -> None:
     told = forecasts(simulation)
     assert 1 <= len(told) <= 6
     for each in told:
-        assert each.time + each.end.p50_s == pytest.approx(simulation.now, rel=0.05 if each is not told[0] else 0.08)
+        assert each.time + each.end.p50_s == pytest.approx(
+            simulation.now, rel=0.05 if each is not told[0] else 0.08
+        )
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
     assert run.forecasts == told
     (line,) = forecast_lines(run, simulation.now)

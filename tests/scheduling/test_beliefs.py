@@ -57,7 +57,7 @@ def test_models_that_differ_are_told_apart_by_one_unit_each() -> None:
 
 
 def test_units_that_still_run_say_that_the_short_ones_ended_first() -> None:
-    """What is typical is more than what has ended says, and a model that has run for longer than the others is costly."""
+    """What is typical is more than what has ended says, and a model that has run for longer than others is costly."""
     shown = [(0.0, 0.2), (0.1, 0.2), (-0.1, 0.2), (0.0, math.inf), (0.0, math.inf)]
     calm, found = beliefs(shown, sigma=0.2), beliefs(shown, {3: 0.5}, sigma=0.2)
     assert found.shifts[3] > 0.2
