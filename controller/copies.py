@@ -48,19 +48,26 @@ class Left(NamedTuple):
     unit_s: float
 
 
-def paces(fit: FitDispatch) -> list[float]:
-    """By which factor each worker takes longer than the median one, as far as that is proven; a worker with several
-    devices takes so many times less."""
+def slowness(fit: FitDispatch) -> list[tuple[float, float]]:
+    """Of each worker the logarithm of the factor by which it takes longer than the median one: as it is estimated, and
+    as far as that is proven. The estimates follow noise, and the largest of several is always too large."""
     estimates = fit.times.estimates
     known = [estimates.slowness(name) for name in fit.workers]
     here = [slowness for slowness, units in known if units]
     typical = statistics.median(here) if here else 0.0
     found = []
-    for (slowness, units), gpus in zip(known, fit.dispatch_state.gpus, strict=True):
+    for slowness, units in known:
         off = slowness - typical
         doubt = _CERTAIN * estimates.sigma / math.sqrt(units) if units else NEVER
-        found.append(math.exp(math.copysign(max(0.0, abs(off) - doubt), off)) / gpus)
+        found.append((off, math.copysign(max(0.0, abs(off) - doubt), off)))
     return found
+
+
+def paces(fit: FitDispatch) -> list[float]:
+    """By which factor each worker takes longer than the median one, as far as that is proven; a worker with several
+    devices takes so many times less."""
+    pairs = zip(slowness(fit), fit.dispatch_state.gpus, strict=True)
+    return [math.exp(proven) / gpus for (_, proven), gpus in pairs]
 
 
 def left(state: DispatchState) -> Left:

@@ -44,7 +44,7 @@ from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey
 from cerebro.state.tasks import ENDED, Attempt
-from cerebro.state.workers import knows_ways
+from cerebro.state.workers import Worker, knows_ways
 from controller.unit_times import UnitTimes
 from controller.ways import Ways
 
@@ -397,10 +397,14 @@ class FitDispatch:
         found = []
         for name in self.workers:
             worker = state.workers[name]
-            is_place = worker.is_alive and worker.trains
-            known = (p for dataset, p in worker.holdings if dataset == self._dataset and p in self._partition)
-            found.append(self._mask(known) if is_place else 0)
+            found.append(self.stored(worker) if worker.is_alive and worker.trains else 0)
         return found
+
+    def stored(self, worker: Worker) -> int:
+        """The mask of partitions on its volume, be it there or not."""
+        return self._mask(
+            p for dataset, p in worker.holdings if dataset == self._dataset and p in self._partition
+        )
 
     def _mask(self, partitions: Iterable[int]) -> int:
         return sum(1 << self._partition[number] for number in partitions)

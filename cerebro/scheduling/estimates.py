@@ -16,7 +16,6 @@ a fold over observations, so it can be rebuilt from a log.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,6 +42,9 @@ _SWEEPS = 4
 _SIGMA, _SIGMA_PRIOR = 0.2, 4
 """The error expected before it is measured, and the observations this counts as. A prediction that came true once by
 chance is no reason to trust a plan."""
+
+_SIGMA_EXPECTED = 16
+"""Observations that the error counts as that earlier runs have shown, where it is asked how well it is known."""
 
 _SURPRISING = 2.0
 """Standard deviations."""
@@ -98,6 +100,8 @@ class Estimates:
     _typical: float = 0.0
     _variance: float = _SIGMA**2
     _predicted: int = 0
+    _sigma_expected: int = 0
+    """As how many observations the error that was expected counts, beyond the usual ones."""
 
     @property
     def sigma(self) -> float:
@@ -140,7 +144,7 @@ class Estimates:
     def expect_sigma(self, sigma: float) -> None:
         """How much unit times strayed in earlier runs."""
         if not self._predicted:
-            self._variance = sigma * sigma
+            self._variance, self._sigma_expected = sigma * sigma, _SIGMA_EXPECTED
 
     def seed(
         self,
@@ -227,15 +231,20 @@ class Estimates:
         mean = self._pairs.get((model, technique), {}).get(worker)
         return seconds if mean is None else seconds * _own_share(mean, cost, slowness)
 
-    def doubt(self, model: str, technique: str = "") -> float:
-        """Standard deviation of the logarithm of what the model's units will take on average over what is estimated:
-        the mean of few units strays, and a model that never ran may be any of the others."""
+    def shown(self, model: str, technique: str = "") -> tuple[float, float]:
+        """What is estimated of a model, and how far it may be off, as `cerebro.scheduling.beliefs` has it."""
         subject = (model, technique)
+        cost = self._costs.get(subject, self._typical)
         units = sum(mean.count for mean in self._pairs.get(subject, {}).values())
-        known = units + self._expected_units.get(model, 0.0) * (not technique)
-        if known:
-            return self.sigma / math.sqrt(known)
-        return statistics.pstdev(self._costs.values()) if self._costs else 0.0
+        before = self._expected_units.get(model, 0.0) if self._is_expected(subject) else 0.0
+        if not units and not before:
+            return cost, math.inf
+        weight = _EXPECTED_WEIGHT if before else 0.0
+        told = units + (weight**2 / before if before else 0.0)
+        # How much units stray is known of few, too: Student's distribution has that much more variance.
+        known = _SIGMA_PRIOR + self._predicted + self._sigma_expected
+        sigma = self.sigma * math.sqrt(known / (known - 2))
+        return cost, sigma * math.sqrt(told) / (units + weight)
 
     def slowness(self, worker: str) -> tuple[float, int]:
         """Logarithm of the factor by which the worker takes longer than others, as it was fitted last, and of how many

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from cerebro.contract.events import ForecastMade
 from cerebro.contract.runs import ForecastEnd
 from cerebro.state import ExperimentState, Run, RunState
-from cerebro.state.absences import Absences
+from cerebro.state.absences import Absences, Frequency
 from cerebro.state.goals import goal_of, worker_hours
 from cerebro.state.waiting import needed_partitions
 from controller.advisor import Helper
-from controller.brain.forecast import Ends
+from controller.brain.ends import Ends
 from controller.brain.outlook import outlook, trainers
 from controller.brain.policy import Situation, candidates, choose, wish
 from controller.core import Core
@@ -77,10 +77,10 @@ class Seen:
 
 
 class _Question(NamedTuple):
-    """That is open: when it was asked, about how many workers, and what a copy takes."""
+    """That is open: when it was asked, about which workers, and what a copy takes."""
 
     at: float
-    workers: int
+    there: tuple[str, ...]
     made_s: float
 
 
@@ -103,8 +103,8 @@ class Brain:
         self._occasion: tuple[object, ...] | None = None
         self._question: _Question | None = None
         self._asked_at = self._looked_at = -math.inf
-        self._shrinking: ForecastMade | None = None
-        """Asks for fewer workers; kept back until those that stay hold all that is needed."""
+        self._shrinking: tuple[ForecastMade, tuple[str, ...]] | None = None
+        """What asks for fewer workers than these; kept back until those that stay hold all that is needed."""
 
     def see_workers(self, absences: Callable[[], Absences]) -> None:
         """From what the cluster's log has told, it is known how often workers are lost."""
@@ -121,7 +121,8 @@ class Brain:
         """Workers that are to go, with those on their volumes: what only they hold is made on others before."""
         if self._shrinking is None:
             return frozenset()
-        going = trainers(state)[self._shrinking.asked_for :]
+        made, there = self._shrinking
+        going = there[made.asked_for :]
         volumes = {state.workers[name].volume for name in going}
         return frozenset(worker.name for worker in state.workers.values() if worker.volume in volumes)
 
@@ -139,7 +140,7 @@ class Brain:
             return None
         view = _View(core.state, fit, run, now, seen)
         if self._shrinking is not None:
-            return self._shrink(view, self._shrinking)
+            return self._shrink(view, *self._shrinking)
         if self._question is not None:
             answer = self._helper.answer()
             return self._take(view, self._question, answer) if answer is not None else None
@@ -155,19 +156,25 @@ class Brain:
         run, observed = view.run, view.fit.times.estimates.observations
         knowledge = int(math.log(max(1, observed), 1.5))
         given_up = sum(model.is_cut_short for model in run.models.values())
-        occasion = (run.id, (*trainers(view.state),), len(run.epochs), knowledge, given_up, len(run.models))
+        occasion = (run.id, self._there(view), len(run.epochs), knowledge, given_up, len(run.models))
         if occasion == self._occasion and waited_s < _AT_LEAST_EVERY_S:
             return False
         self._occasion = occasion
         return True
 
+    def _absent(self, view: _View) -> Frequency:
+        return self._absences().frequency(view.now, self._rules.join_s)
+
+    def _there(self, view: _View) -> tuple[str, ...]:
+        return trainers(view.state, view.now, self._absent(view))
+
     def _ask(self, view: _View) -> None:
         self._asked_at = view.now
-        absent = self._absences().frequency(view.now, self._rules.join_s)
-        found = outlook(view.state, view.run, view.fit, self._rules.join_s, absent)
+        there, absent = self._there(view), self._absent(view)
+        found = outlook(view.state, view.run, view.fit, there, join_s=self._rules.join_s, absent=absent)
         if found is None:
             return
-        self._question = _Question(view.now, len(found.order), found.made_s)
+        self._question = _Question(view.now, there, found.made_s)
         models = sum(1 for mask in view.fit.dispatch_state.open if mask)
         bounds = self._situation(view, self._question, {}).bounds
         counts = candidates(len(found.order), len(found.sizes), models, bounds)
@@ -177,11 +184,11 @@ class Brain:
         goal, seen = goal_of(view.run), view.seen()
         return Situation(
             now=view.now,
-            workers=question.workers,
+            workers=len(question.there),
             ends=ends,
             goal=goal,
             spent_h=worker_hours(view.state, view.run, view.now),
-            most=self._rules.most or max(2 * question.workers, *(goal.workers or (1,))),
+            most=self._rules.most or max(2 * len(question.there), *(goal.workers or (1,))),
             hour_of_waiting=self._rules.hour_of_waiting,
             join_s=self._rules.join_s,
             made_s=question.made_s,
@@ -196,7 +203,7 @@ class Brain:
         if "error" in answer:
             log.warning("no forecast for %s: %s", view.run.id, answer["error"])
             return None
-        if question.workers != len(trainers(view.state)):
+        if question.there != self._there(view):
             return None  # it is about a cluster that was
         over_s = view.now - question.at
         ends = {
@@ -208,7 +215,7 @@ class Brain:
         wanted = wish(situation, choice) if self._may_act(view.run) else None
         made = ForecastMade(
             run=view.run.id,
-            workers=question.workers,
+            workers=len(question.there),
             ends=tuple(
                 ForecastEnd(count, round(each.p50_s, 1), round(each.p90_s, 1))
                 for count, each in sorted(ends.items())
@@ -217,15 +224,15 @@ class Brain:
             allowed=None if choice.is_kept else situation.bounds[1],
             asked_for=wanted,
         )
-        if wanted is not None and wanted < question.workers:
-            self._shrinking = made
-            return self._shrink(view, made)
+        if wanted is not None and wanted < len(question.there):
+            self._shrinking = made, question.there
+            return self._shrink(view, *self._shrinking)
         return made if wanted is not None or _is_news(view.run, made, view.now) else None
 
-    def _shrink(self, view: _View, made: ForecastMade) -> ForecastMade | None:
+    def _shrink(self, view: _View, made: ForecastMade, there: tuple[str, ...]) -> ForecastMade | None:
         """The request for fewer workers, once each partition that is needed has a live holder that stays."""
         state, fit = view.state, view.fit
-        if made.workers != len(trainers(state)) or view.now - self._asked_at > _AT_LEAST_EVERY_S:
+        if there != self._there(view) or view.now - self._asked_at > _AT_LEAST_EVERY_S:
             self._shrinking = None  # others have changed it, or it takes too long: look again
             return None
         going = self.leaving(state)

@@ -17,34 +17,23 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from cerebro.scheduling.balance import Balance
 from cerebro.scheduling.conditions import Conditions, Join, Outage
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.problem import Problem, Strategy
+from controller.brain.ends import FEWEST, P90, SAMPLES, Ends, simulated, spread
 
 LIMIT_S = 2.5
 """For all sizes together: an answer is to come within 3 s."""
 
-_SAMPLES, _FEWEST = 20, 3
 _UNITS = 600
 """Units that one simulation has at the most, but for one epoch of as many models as two to a worker."""
 
-_P90 = 1.2816
-"""Of the standard normal distribution."""
-
 _GAIN = 0.1
 """A copy shortens what its partition takes by this share at least."""
-
-
-class Ends(NamedTuple):
-    """Seconds from now until the run has ended, as one half and nine of ten simulations have it. Workers that have to
-    join, and copies that have to be made, are in it."""
-
-    p50_s: float
-    p90_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +51,7 @@ class Outlook:
         order: workers in the order in which they are kept: who goes first is last.
         sigma: of the logarithm of unit times.
         doubts: of each model, of the logarithm of what its units take on average: how little is known of it.
+        shared: the same of what all models take together.
         made_s, join_s: seconds that a copy, and a worker, take to be there.
         losses_per_s, back_s: how often a worker is lost, and after how many seconds it is back; 0: `join_s`.
     """
@@ -83,6 +73,7 @@ class Outlook:
     losses_per_s: float = 0.0
     back_s: float = 0.0
     doubts: tuple[float, ...] = ()
+    shared: float = 0.0
 
     @property
     def is_unsure(self) -> bool:
@@ -119,11 +110,12 @@ def forecast(outlook: Outlook, counts: Sequence[int], *, limit_s: float = LIMIT_
     worlds = {count: _World.of(outlook, part, count) for count in dict.fromkeys(counts) if count > 0}
     makespans: dict[int, list[float]] = {count: [] for count in worlds}
     until = time.monotonic() + limit_s
-    for number in range(_SAMPLES):
+    for number in range(SAMPLES):
         for count, world in worlds.items():
-            if time.monotonic() < until and (number < _FEWEST or outlook.is_unsure):
+            if time.monotonic() < until and (number < FEWEST or outlook.is_unsure):
                 makespans[count].append(world.makespan(number))
-    return {count: world.ends(makespans[count]) for count, world in worlds.items()}
+    deviation = spread(makespans.values())
+    return {count: world.ends(makespans[count], deviation) for count, world in worlds.items()}
 
 
 def _part(outlook: Outlook) -> Outlook:
@@ -221,7 +213,7 @@ class _World:
             delays=tuple(delays),
             fluid_s=fluid_s,
             rest=fluid_s / part_fluid if part_fluid else 1.0,
-            calm=math.sqrt(part_units / units) if units else 1.0,
+            calm=_calm(whole, part, units, part_units),
         )
 
     def makespan(self, number: int) -> float:
@@ -241,18 +233,33 @@ class _World:
         policy = POLICIES[DEFAULT_POLICY]
         return dispatch(self.problem, policy, seed=number, conditions=conditions).makespan
 
-    def ends(self, makespans: Sequence[float]) -> Ends:
-        """Of all that is left."""
-        delay_s = min(self.delays)
+    def ends(self, makespans: Sequence[float], spread: float) -> Ends:
+        """Of all that is left.
+
+        Args:
+            spread: relative deviation of simulations, where these are too few to tell.
+        """
+        delay_s, shared = min(self.delays), P90 * self.outlook.shared
         if not makespans:
-            return Ends(self.fluid_s + delay_s, 1.1 * self.fluid_s + delay_s)
-        middle = statistics.median(makespans)
-        if len(makespans) >= _SAMPLES:
-            upper = sorted(makespans)[math.ceil(0.9 * len(makespans)) - 1]
-        else:
-            spread = statistics.stdev(makespans) if len(makespans) > 1 else 0.0
-            upper = max(middle, statistics.fmean(makespans) + _P90 * spread)
-        return Ends(self.rest * middle, self.rest * (middle + self.calm * (upper - middle)))
+            return Ends(self.fluid_s + delay_s, (1 + P90 * spread + shared) * self.fluid_s + delay_s)
+        middle, upper = simulated(makespans, spread)
+        later = math.hypot(self.calm * (upper - middle), shared * middle)
+        return Ends(self.rest * middle, self.rest * (middle + later))
+
+
+def _calm(whole: Outlook, part: Outlook, units: int, part_units: int) -> float:
+    """By which the relative noise of the whole is less than that of the part: units stray each by itself, and what is
+    not known of a model is the same for all its units."""
+
+    def noise(outlook: Outlook, units: int) -> float:
+        doubts = [
+            d for d, mask, a in zip(outlook.doubts, outlook.left, outlook.ahead, strict=False) if mask or a
+        ]
+        of_models = statistics.fmean(d * d for d in doubts) / len(doubts) if doubts else 0.0
+        return outlook.sigma**2 / max(1, units) + of_models
+
+    of_part = noise(part, part_units)
+    return math.sqrt(noise(whole, units) / of_part) if of_part else 1.0
 
 
 def _copied(balance: Balance, made_s: float) -> list[tuple[int, int]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
+from cerebro.scheduling.beliefs import beliefs
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Run
 from cerebro.state.absences import Frequency
+from cerebro.state.tasks import TaskState
 from controller.advisor.planner_query import ready
 from controller.brain.forecast import Outlook
-from controller.copies import paces
+from controller.copies import paces, slowness
 from controller.fit_dispatch import FitDispatch
 from controller.replication import making_s
 
@@ -22,17 +25,27 @@ _SIGMA = 0.5
 """Beyond that units are of several kinds rather than of one that strays."""
 
 
+_AWAITED = 3.0
+"""A worker that is away for so many times what one takes to be back is not waited for."""
+
+
 def outlook(
-    state: ExperimentState, run: Run, fit: FitDispatch, join_s: float, absent: Frequency
+    state: ExperimentState,
+    run: Run,
+    fit: FitDispatch,
+    there: Sequence[str],
+    *,
+    join_s: float,
+    absent: Frequency,
 ) -> Outlook | None:
     """What is left; `None` while it is not known, or too much.
 
     Args:
+        there: the workers that the run has, see `trainers`.
         join_s: until a worker that is asked for is there.
         absent: how often workers are lost, and how soon they are back.
     """
     told = fit.dispatch_state
-    there = trainers(state)
     units = len(fit.models) * len(fit.partitions)
     estimates = fit.times.estimates
     is_known = estimates.observations >= min(len(fit.models), 2 * len(there))
@@ -40,8 +53,9 @@ def outlook(
     if not there or not is_known or fit.gang_size > 1 or not run.has_known_end or units > MAX_UNITS:
         return None
     chosen = [fit.worker(name) for name in there]
-    index = {worker: number for number, worker in enumerate(chosen)}
     models_ready, gpus_ready = ready(fit)
+    workers = [state.workers[name] for name in there]
+    stored = [fit.stored(worker) for worker in workers]
     pace = paces(fit)
     left, ahead = [], []
     for model, mask in enumerate(told.open):
@@ -52,9 +66,19 @@ def outlook(
     if not any(left) and not any(ahead):
         return None
     sigma = estimates.sigma
-    # Estimates are means of logarithms. What units add up to is their mean, which is more.
-    mean = math.exp(min(sigma, _SIGMA) ** 2 / 2)
-    times = (tuple(None if row[w] == NEVER else mean * row[w] for w in chosen) for row in told.time)
+    believed = beliefs([estimates.shown(model) for model in fit.models], _running(run, fit), sigma=sigma)
+    # Estimates are of logarithms. What units add up to is their mean, which is more.
+    means = [
+        math.exp(shift + (min(sigma, _SIGMA) ** 2 + min(doubt, _SIGMA) ** 2) / 2)
+        for shift, doubt in zip(believed.shifts, believed.doubts, strict=True)
+    ]
+    # Nor does a worker take longer than others because its few units did: dispatch soon finds that out, a forecast adds
+    # it up over all that is left.
+    calm = [math.exp(proven - estimated) for estimated, proven in slowness(fit)]
+    times = (
+        tuple(None if row[w] == NEVER else mean * calm[w] * row[w] for w in chosen)
+        for mean, row in zip(means, told.time, strict=True)
+    )
     return Outlook(
         seconds=tuple(times),
         fixed=tuple(tuple(row[w] for w in chosen) for row in told.fixed),
@@ -62,15 +86,19 @@ def outlook(
         pace=tuple(pace[w] for w in chosen),
         sizes=told.sizes,
         holders=tuple(
-            tuple(index[w] for w in told.holders(p) if w in index) for p in range(len(fit.partitions))
+            tuple(w for w, mask in enumerate(stored) if mask >> p & 1) for p in range(len(fit.partitions))
         ),
         left=tuple(left),
         ahead=tuple(ahead),
         model_ready=tuple(models_ready.get(m, 0.0) for m in range(len(fit.models))),
-        gpu_ready=tuple(gpus_ready[w] for w in chosen),
+        gpu_ready=tuple(
+            gpus_ready[w] if worker.is_alive else (absent.back_s,) * told.gpus[w]
+            for w, worker in zip(chosen, workers, strict=True)
+        ),
         order=tuple(range(len(there))),
         sigma=sigma,
-        doubts=tuple(map(estimates.doubt, fit.models)),
+        doubts=believed.doubts,
+        shared=believed.shared,
         made_s=making_s(state, run),
         join_s=join_s,
         losses_per_s=absent.losses_per_s,
@@ -78,11 +106,29 @@ def outlook(
     )
 
 
-def trainers(state: ExperimentState) -> list[str]:
-    """Workers that train and are there, in the order in which they are kept: a cluster manager ends those with the
-    highest numbers."""
-    names = [w.name for w in state.workers.values() if w.is_alive and w.trains]
-    return sorted(names, key=lambda name: (number_of(name), name))
+def _running(run: Run, fit: FitDispatch) -> dict[int, float]:
+    """Model -> logarithm of the seconds per row that its unit which runs will take at least."""
+    found = {}
+    for task in run.open.values():
+        if task.key.kind != "train" or task.state is not TaskState.RUNNING:
+            continue
+        model, rows = task.key.model or "", fit.rows[task.key.partition or 0]
+        lasted_s = fit.dispatch_state.now - task.attempts[-1].started - fit.times.estimates.fixed_s(model)
+        if lasted_s > 0 and rows:
+            found[fit.model(model)] = math.log(lasted_s / rows)
+    return found
+
+
+def trainers(state: ExperimentState, now: float, absent: Frequency) -> tuple[str, ...]:
+    """Workers that train and are there, or were lost a moment ago and will be back, in the order in which they are
+    kept: a cluster manager ends those with the highest numbers."""
+    since = now - _AWAITED * absent.back_s
+    names = [
+        w.name
+        for w in state.workers.values()
+        if w.trains and (w.is_alive or (w.since > since and not w.is_removed))
+    ]
+    return tuple(sorted(names, key=lambda name: (number_of(name), name)))
 
 
 def number_of(name: str) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cerebro.contract.runs import Goal
-from controller.brain.forecast import Ends
+from controller.brain.ends import Ends
 
 GAIN, COST = 0.1, 2.0
 """Share, and how many times its cost, that a change has to gain."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.runs import Goal
-from controller.brain.forecast import Ends
+from controller.brain.ends import Ends
 from controller.brain.policy import EVERY_S, HOLD_S, SETTLED_S, Choice, Situation, choose, wish
 
 HOUR = 3600.0

@@ -19,7 +19,7 @@ from cerebro.contract.trials import DeviceKind
 from cerebro.errors import BadRequestError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
 from cerebro.state.absences import Absences
-from controller.brain.outlook import outlook
+from controller.brain.outlook import outlook, trainers
 from controller.core import Core
 from controller.history import RunHistory
 from controller.priors import Priors
@@ -288,9 +288,10 @@ def test_a_run_with_a_history_knows_its_models_before_a_unit_has_run(log: tuple[
         assert fit is not None
         run = begun.core.state.runs["fit-1"]
         assert fit.times.estimates.observations == 0
-        assert (
-            outlook(begun.core.state, run, fit, 60.0, Absences().frequency(begun.now, 60.0)) is not None
-        ) is is_known
+        absent = Absences().frequency(begun.now, 60.0)
+        there = trainers(begun.core.state, begun.now, absent)
+        found = outlook(begun.core.state, run, fit, there, join_s=60.0, absent=absent)
+        assert (found is not None) is is_known
         times = [times[0] for times in fit.dispatch_state.time]
         if is_known:
             assert times == pytest.approx([10 * cost(f"m{n}") - 1 for n in range(MODELS)], rel=0.1)

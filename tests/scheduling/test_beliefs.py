@@ -1,0 +1,64 @@
+"""How far estimates of models are to be believed."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.scheduling.beliefs import beliefs
+
+COST = st.floats(-5.0, 5.0)
+DOUBT = st.one_of(st.just(math.inf), st.floats(0.0, 2.0))
+
+
+@given(
+    shown=st.lists(st.tuples(COST, DOUBT), min_size=1, max_size=8),
+    lasted=st.lists(st.floats(-8.0, 8.0), max_size=8),
+    sigma=st.floats(0.0, 1.0),
+)
+def test_whatever_was_shown_there_is_a_belief(
+    shown: list[tuple[float, float]], lasted: list[float], sigma: float
+) -> None:
+    """Nothing that is known for sure is doubted, and a unit that still runs makes nothing cheaper."""
+    running = dict(enumerate(lasted[: len(shown)]))
+    found, calm = beliefs(shown, running, sigma=sigma), beliefs(shown, sigma=sigma)
+    assert all(map(math.isfinite, (*found.shifts, *found.doubts, found.shared)))
+    assert all(doubt >= 0 for doubt in found.doubts)
+    for shift, doubt, (_, known) in zip(calm.shifts, calm.doubts, shown, strict=True):
+        assert known or (shift, doubt) == pytest.approx((0.0, 0.0))
+    if len(running) == len(shown):
+        assert all(more >= less - 1e-6 for more, less in zip(found.shifts, calm.shifts, strict=True))
+
+
+def test_a_model_is_nearer_to_the_others_than_its_first_unit_says_where_units_stray() -> None:
+    """And what is believed is right more often, and off by about as much as it says."""
+    rng, raw, better, scaled = random.Random(5), [], [], []
+    for _ in range(300):
+        truth = [rng.gauss(0.0, 0.3) for _ in range(10)]
+        shown = [(cost + rng.gauss(0.0, 0.3), 0.3) for cost in truth]
+        found = beliefs(shown, sigma=0.3)
+        for cost, (told, _), shift, doubt in zip(truth, shown, found.shifts, found.doubts, strict=True):
+            raw.append((told - cost) ** 2)
+            better.append((told + shift - cost) ** 2)
+            scaled.append((told + shift - cost) ** 2 / doubt**2)
+    assert statistics.fmean(better) < 0.85 * statistics.fmean(raw)
+    assert 0.7 < statistics.fmean(scaled) < 1.3
+
+
+def test_models_that_differ_are_told_apart_by_one_unit_each() -> None:
+    """Where they differ by more than their units, each is what its unit showed."""
+    found = beliefs([(0.0, 0.1), (2.0, 0.1), (4.0, 0.1)], sigma=0.1)
+    assert found.shifts == pytest.approx((0.0, 0.0, 0.0), abs=0.02)
+
+
+def test_units_that_still_run_say_that_the_short_ones_ended_first() -> None:
+    """What is typical is more than what has ended says, and a model that has run for longer than others is costly."""
+    shown = [(0.0, 0.2), (0.1, 0.2), (-0.1, 0.2), (0.0, math.inf), (0.0, math.inf)]
+    calm, found = beliefs(shown, sigma=0.2), beliefs(shown, {3: 0.5}, sigma=0.2)
+    assert found.shifts[3] > 0.2
+    assert found.shifts[4] > calm.shifts[4]
