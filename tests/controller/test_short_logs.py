@@ -66,7 +66,7 @@ def test_the_controller_may_die_at_any_write_of_snapshots_and_segments() -> None
 
 @pytest.mark.slow
 def test_a_controller_whose_fold_archives_may_die_at_any_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same sweep, where snapshots and folds have archived visits: who begins with a snapshot and who folds all of the
+    """The same sweep with archived visits in snapshots and folds: who begins with a snapshot and who folds the whole
     log archive the same."""
     monkeypatch.setattr("cerebro.state.experiment.ARCHIVE_AFTER", 0)
     undisturbed = short(epochs=4)
