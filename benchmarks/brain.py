@@ -232,10 +232,17 @@ def benchmark() -> list[Figure]:
         ),
         Figure(
             what=f"the first forecast beside the truth, {_TOLD} workers: mean error of its P50",
-            measured=f"the worst {100 * max(off):.0f} %; {surely} of {SCENARIOS} ended by its P90",
+            measured=f"the worst {100 * max(off):.0f} %",
             ratio=statistics.fmean(off),
             bar=0.15,
             sense="at most",
+        ),
+        Figure(
+            what="the same: runs that ended by its P90",
+            measured=f"{surely} of {SCENARIOS}",
+            ratio=surely / SCENARIOS,
+            bar=0.9,
+            sense="at least",
         ),
     ]
 

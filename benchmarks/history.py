@@ -24,8 +24,8 @@ from controller.simulation.cluster import Simulation
 from controller.simulation.history import history_of
 from controller.simulation.scenario import DATASET, Scenario
 
-WORLDS, WORKERS = 13, 4
-"""The first scenarios of `benchmarks.brain`, and how many workers they have."""
+WORLDS, WORKERS = 40, 4
+"""The scenarios of `benchmarks.brain`, and how many workers they have."""
 
 _SEEDS, _SPREADS, _MODELS = 8, (3, 10, 30), (12, 16, 24)
 _PLACES, _SIGMA, _UNIT_S = 8, 0.1, 60.0
