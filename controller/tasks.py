@@ -156,7 +156,7 @@ def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[
     more likely to be misspelt than to be missing in a partition."""
     rules = request.search.stop if request.search is not None else ()
     read = {request.metric, *(rule.metric for rule in rules if isinstance(rule, AboveRule | BelowRule))}
-    known = model.visits[0].names if model.visits and not run.is_validated else ()
+    known = model.returns if model.visits and not run.is_validated else ()
     return {"merges": model.returned_in(epoch), "needs": tuple(sorted(read.intersection(known)))}
 
 

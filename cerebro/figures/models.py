@@ -94,7 +94,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         worker=(task.worker or "") if task else "",
         redone=model.redone,
         compute_s=model.compute_s,
-        started=model.visits[model.inherited].started if model.own_units else 0.0,
+        started=model.began,
         ended=model.visits[-1].ended if model.own_units else 0.0,
         failure=model.failure,
         parent=model.parent,

@@ -8,6 +8,8 @@ asked for: the last of each epoch, and the one that it began with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TypeVar
 
 from cerebro.contract.tasks import CurvePoint
 from cerebro.contract.ways import Way
@@ -15,6 +17,8 @@ from cerebro.state.archived import EpochSummary, WayUsed, totals_of
 from cerebro.state.models import Model
 from cerebro.state.positions import steps_of
 from cerebro.state.visits import Visit
+
+_Item = TypeVar("_Item")
 
 ARCHIVE_AFTER = 4096
 """Committed units of a run. It is no setting: all who read a log are to keep the same of it."""
@@ -33,13 +37,18 @@ def archive(model: Model, epochs: int, rows: Mapping[int, int]) -> list[Visit]:
 
 
 def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
-    visits, first = model.epoch_visits(epoch), model.visits_until(epoch - 1)
+    visits, first, means = (
+        model.epoch_visits(epoch),
+        model.visits_until(epoch - 1),
+        model.training_metrics(epoch),
+    )
     reported = next((visit.reported for visit in visits if visit.reported), "")
     reporting = [visit for visit in visits if reported and visit.reported == reported]
     took = [visit.turn_s or visit.compute_s or visit.ended - visit.started for visit in visits]
     return EpochSummary(
-        means=model.training_metrics(epoch),
-        returned=model.returned_in(epoch),
+        returned=_same(tuple(model.returned_in(epoch).items())),
+        names=_same(tuple(means)),
+        values=tuple(means.values()),
         totals=totals_of(visits),
         trained_rows=sum(visit.rows - visit.resumed_rows for visit in visits),
         took_s=sum(took),
@@ -52,6 +61,12 @@ def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
         has_diverged=bool(reporting) and reporting[-1].has_diverged,
         shown_at=visits[0].ended,
     )
+
+
+@lru_cache(maxsize=256)
+def _same(found: tuple[_Item, ...]) -> tuple[_Item, ...]:
+    """Equal ones as one object: there is one for each epoch of a model."""
+    return found
 
 
 def _ways(visits: Sequence[Visit]) -> tuple[WayUsed, ...]:

@@ -41,8 +41,8 @@ class EpochSummary(NamedTuple):
     """What is remembered of the visits of an epoch once they are archived.
 
     Attributes:
-        means: of what they returned, as `cerebro.state.visits.mean` has it.
-        returned: names of that -> whether it is a ratio, as `Model.returned_in` has it.
+        returned: names of what they returned, and whether each is a ratio, as `Model.returned_in` has it.
+        names, values: of that, as `cerebro.state.visits.mean` has it.
         trained_rows: without those that earlier attempts trained on.
         took_s: seconds that units had a device, added up.
         steps: optimizer steps that they took.
@@ -53,8 +53,9 @@ class EpochSummary(NamedTuple):
         shown_at: when the first unit ended.
     """
 
-    means: dict[str, float]
-    returned: dict[str, bool]
+    returned: tuple[tuple[str, bool], ...]
+    names: tuple[str, ...]
+    values: tuple[float, ...]
     totals: EpochTotals
     trained_rows: int
     took_s: float
@@ -66,6 +67,11 @@ class EpochSummary(NamedTuple):
     point: CurvePoint | None
     has_diverged: bool
     shown_at: float
+
+    @property
+    def means(self) -> dict[str, float]:
+        """What they returned together, by name, made anew at each call."""
+        return dict(zip(self.names, self.values, strict=True))
 
 
 @dataclass(slots=True)

@@ -138,6 +138,10 @@ class Model:
     removed: set[str] = field(default_factory=set)
     """Names of checkpoints of its visits that were removed although it may have asked for them
     (`cerebro.state.pruning`)."""
+    returns: tuple[str, ...] = ()
+    """Names of what its first unit returned."""
+    began: float = 0.0
+    """When its own first unit started; 0 before."""
     trained_s: float = 0.0
     """Seconds of its visits, without what their processes took to start."""
     compute_s: float = 0.0
@@ -183,6 +187,10 @@ class Model:
             self.begun.append((unit, self.given))
         self.saved = None
         self.visits.append(visit)
+        if len(self.visits) == 1:
+            self.returns = visit.names
+        if self.own_units == 1:
+            self.began = visit.started
         self.trained_s += visit.seconds
         self.compute_s += visit.compute_s
         self.rows += visit.rows
@@ -203,6 +211,7 @@ class Model:
         self._visited = {partition for visit in begun for partition in visit.partitions}
         self.visited = self._inherited = len(self._ends) * len(self.partitions) + len(self._visited)
         epochs = range(1, len(self._ends) + 1)
+        self.returns = parent.returns
         self.inherited_rows = sum(self.epoch_totals(epoch).rows for epoch in epochs) + sum(
             v.rows for v in begun
         )
@@ -247,6 +256,10 @@ class Model:
             self._visited.update(self.partitions)
         self._visited.difference_update(lost.partitions)
         self.visited -= len(lost.partitions)
+        if not self.visits:
+            self.returns = ()
+        if not self.own_units:
+            self.began = 0.0
         del self._ends[self.completed_epochs :]
         self.unreadable.discard(lost.epoch)
         has_own = len(self.visits) > self.inherited
@@ -262,7 +275,7 @@ class Model:
         where it began; those of them that are its own."""
         self.summaries.update(summaries)
         first, until = self.visits.archived, self._ends[max(summaries) - 1]
-        pins = {0, self.inherited - 1, self.inherited, *(self._ends[epoch - 1] - 1 for epoch in summaries)}
+        pins = {self.inherited - 1, *(self._ends[epoch - 1] - 1 for epoch in summaries)}
         gone = self.visits.archive(until, pins)
         for epoch in summaries:
             self._means.pop(epoch, None)

@@ -350,7 +350,7 @@ class Run:
         """Names of what a model returned where the run looks for its metric; `None` before it did."""
         if self.is_validated:
             return model.validations.get(1)
-        return model.visits[0].names if model.visits else None
+        return model.returns if model.visits else None
 
     # --- what changes it -------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ run anything; and its checksum is in the database, out of reach.
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import io
 import pickle
@@ -72,7 +73,12 @@ def packed(state: ExperimentState | ClusterState) -> bytes:
     """
     if isinstance(state, ExperimentState) and state.torn:
         raise ValueError(f"the fold of {state.name} is torn: {state.torn}")
-    return zlib.compress(pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL), _LEVEL)
+    found = io.BytesIO()
+    pickler = pickle.Pickler(found, protocol=pickle.HIGHEST_PROTOCOL)
+    # Some versions of Python would have it be looked up as an attribute, by a function.
+    pickler.dispatch_table = copyreg.dispatch_table | dict.fromkeys(_enums(Enum), _by_value)
+    pickler.dump(state)
+    return zlib.compress(found.getvalue(), _LEVEL)
 
 
 def unpacked(content: bytes, kind: type[_Fold]) -> _Fold:
@@ -112,6 +118,18 @@ def restored_cluster(store: SnapshotStore) -> ClusterState:
         return unpacked(content, ClusterState) if content is not None else ClusterState()
     except DamagedSnapshotError:
         return ClusterState()
+
+
+def _enums(kind: type[Enum]) -> Iterator[type[Enum]]:
+    """All that are derived from it, and are part of folds."""
+    for found in kind.__subclasses__():
+        if _is_ours(found.__module__):
+            yield found
+        yield from _enums(found)
+
+
+def _by_value(member: Enum) -> tuple[type[Enum], tuple[Any]]:
+    return type(member), (member.value,)
 
 
 def _sources(folder: Any, path: str) -> Iterator[tuple[str, bytes]]:

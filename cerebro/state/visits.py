@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cerebro.contract.metrics import Part, Terms, merged
 from cerebro.contract.tasks import CheckpointRef, CurvePoint, Member, TaskResult
 from cerebro.contract.ways import Way
 from cerebro.state.keys import TaskKey
 from cerebro.state.tasks import Attempt
+
+_Tuple = TypeVar("_Tuple", tuple[str, ...], tuple[int, ...])
 
 
 class Visit(NamedTuple):
@@ -78,7 +80,7 @@ class Visit(NamedTuple):
             epoch,
             partition,
             attempt.number,
-            attempt.worker,
+            sys.intern(attempt.worker),
             result.rows,
             _shared(tuple(result.metrics)),
             tuple(result.metrics.values()),
@@ -93,7 +95,7 @@ class Visit(NamedTuple):
             attempt.start_s,
             result.cores,
             result.resumed_rows,
-            attempt.devices,
+            _shared(attempt.devices),
             result.peak_bytes,
             result.peak_gpu_bytes,
             attempt.way,
@@ -202,6 +204,6 @@ def mean(visits: Sequence[Visit]) -> dict[str, float]:
 
 
 @lru_cache(maxsize=256)
-def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Equal names as one object."""
+def _shared(names: _Tuple) -> _Tuple:
+    """Equal ones as one object."""
     return names

@@ -69,7 +69,7 @@ def _kept(run: Run) -> Iterator[_Numbered]:
 
 def _archived(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> Iterator[_Numbered]:
     since, until = _stretch(run, wanted)
-    if since > until:
+    if not run.archived_until or since > until:
         return
     if pages is None:
         reason = f"units of {run.id} before {until:.0f} are in the log alone, which is not at hand here"
