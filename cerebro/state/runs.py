@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -33,7 +34,6 @@ from cerebro.state.tasks import ENDED, Task, TaskState
 from cerebro.state.visits import Visit
 
 DEFAULT_MAX_ATTEMPTS = 3
-_ROUNDING_S = 1e-6
 
 
 class RunState(StrEnum):
@@ -193,6 +193,8 @@ class Run:
     to nothing it is not known how long its process took, so it counts from its start."""
     trained_s: dict[str, float] = field(default_factory=dict)
     """Worker -> device-seconds of visits there."""
+    visits_at: Counter[str] = field(default_factory=Counter)
+    """Worker -> how many visits were there."""
     ends: dict[int, float] = field(default_factory=dict)
     """Epoch -> when the newest of its units ended."""
     reported_until: float = 0.0
@@ -419,6 +421,7 @@ class Run:
         for worker, devices in visit.places:
             self.counts.unit_devices += len(devices)
             self.trained_s[worker] = self.trained_s.get(worker, 0.0) + visit.seconds * len(devices)
+            self.visits_at[worker] += 1
             if visit.start_s:
                 self.starts += [(worker, visit.started, visit.begun)] * len(devices)
 
@@ -431,9 +434,10 @@ class Run:
         self.ends[lost.epoch] = max(self._newest_of(lost.epoch), default=0.0)
         for worker, devices in lost.places:
             self.counts.unit_devices -= len(devices)
-            left = self.trained_s.pop(worker, 0.0) - lost.seconds * len(devices)
-            if left > _ROUNDING_S:
-                self.trained_s[worker] = left
+            self.trained_s[worker] -= lost.seconds * len(devices)
+            self.visits_at[worker] -= 1
+            if not self.visits_at[worker]:
+                del self.visits_at[worker], self.trained_s[worker]
             for _ in devices if lost.start_s else ():
                 self.starts.remove((worker, lost.started, lost.begun))
 
