@@ -67,7 +67,7 @@ def _of_log(read_model: ReadModel, run: Run, asked: ScheduleFigureQuery, found: 
         draw = partial(
             figures.schedule,
             spans,
-            workers=workers,
+            workers=figures.rows_with(workers, spans),
             models=models,
             landmarks=figures.within(landmarks, read.since - found.zero, read.until - found.zero),
             beside=figures.spans_of(read.tries, found.zero, read.until, figures.BESIDE),

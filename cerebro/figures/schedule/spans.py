@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -165,7 +165,14 @@ def _taken(run: Run) -> list[TakenBar]:
 
 def worker_rows(state: ExperimentState, found: Iterable[Span]) -> dict[str, int]:
     """Workers that run units, or ran one of these, and how many devices they have; `by_number`."""
-    there = {w.name: w.devices for w in state.workers.values() if w.trains and not w.is_removed}
+    return rows_with(
+        {w.name: w.devices for w in state.workers.values() if w.trains and not w.is_removed}, found
+    )
+
+
+def rows_with(known: Mapping[str, int], found: Iterable[Span]) -> dict[str, int]:
+    """Rows of workers, and of those that ran one of these, in the order of `by_number`."""
+    there = dict(known)
     for span in found:
         there[span.worker] = max([there.get(span.worker, 1), *(device + 1 for device in span.devices)])
     return dict(sorted(there.items(), key=lambda item: by_number(item[0])))
