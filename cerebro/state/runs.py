@@ -392,6 +392,10 @@ class Run:
             for worker, devices in visit.places:
                 spent = (visit.ended - visit.started) * len(devices)
                 self.archived_s[worker] = self.archived_s.get(worker, 0.0) + spent
+        for audit in [*self.audits.open()]:
+            # Where it was in the training is not known any more (`cerebro.state.positions`).
+            if audit.unit.model == model.id and audit.number < model.visits.archived:
+                self.audits.drop(audit.unit, "its epoch was archived before a worker was free to do it again")
 
     def see_report(self, report: EpochCompleted) -> None:
         """An epoch of all models that go on is over."""
