@@ -29,9 +29,9 @@ TEST_PROCESSES ?= 3
 SPREAD := -n $(TEST_PROCESSES) --dist worksteal
 # Slow tests that measure time or train on all cores: one after another, and nothing beside them.
 ALONE := tests/compat tests/e2e/test_ending.py tests/examples tests/local tests/notebooks
-# Whole clusters on a machine of unknown speed: what fails is tried once more, by itself and in new processes. What passes
-# then is told below "once more", and is to be mended all the same.
-AGAIN = { echo "=== once more, what failed"; $(PYTEST) --last-failed --last-failed-no-failures=none -m slow; }
+# Clusters and servers on a machine of unknown speed: in CI what fails is tried once more, by itself and in new processes.
+# What passes then is told below "once more", and is to be mended all the same.
+AGAIN = { [ -n "$$CI" ] && echo "=== once more, what failed" && $(PYTEST) --last-failed --last-failed-no-failures=none; }
 
 # One stamp per set of dependencies installed into .venv/.
 VENV_STAMP := $(VENV)/.stamp-venv
@@ -89,7 +89,7 @@ tools: $(TOOLS_STAMP)  ## put helm and kubectl into .venv/tools/, unless they ar
 trackers: $(TRACKERS_STAMP)  ## put MLflow and W&B, for tests of exports, into .venv/trackers/ (test-slow does it)
 
 test: $(DEV_STAMP)  ## run the tests, but for the slow ones
-	@$(PYTEST) $(SPREAD) -m 'not slow'
+	@$(PYTEST) $(SPREAD) -m 'not slow' || $(AGAIN)
 
 test-slow: $(DEV_STAMP) $(TRACKERS_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
 	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m 'hypothesis and not slow'

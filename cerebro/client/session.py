@@ -55,7 +55,6 @@ from cerebro.state import (
     whole,
     wording,
 )
-from cerebro.state.archive import ARCHIVE_AFTER
 from cerebro.state.goals import forecast_lines
 from cerebro.state.snapshots import restored
 from cerebro.state.throughput import ThroughputMeter, TimeLeft
@@ -76,7 +75,8 @@ class Session:
 
     Args:
         clock: seconds since the epoch.
-        is_whole: whether the fold keeps all units of long runs, too: it reads the whole log, and takes memory for all.
+        is_whole: whether the units of long runs that are archived are kept, too: it reads the whole log, and takes
+            memory for all.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Session:
         self._clock = clock
         self._kvs = connection.kvs
         self._is_whole = is_whole
-        self._state = ExperimentState(name=record.name, archive_after=None if is_whole else ARCHIVE_AFTER)
+        self._state = ExperimentState(name=record.name, keeps_archived=is_whole)
         self._meter = ThroughputMeter()
         self._queue: tuple[float, QueueAnswer] = (-math.inf, QueueAnswer(runs=()))
 
@@ -134,7 +134,7 @@ class Session:
         self._state = whole(
             self._state,
             lambda after: self._kvs.events(self.name, after),
-            lambda name: restored(self._kvs, name),
+            None if self._is_whole else lambda name: restored(self._kvs, name),
         )
 
     def status(self) -> str:

@@ -174,6 +174,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         """When the peer last took some of an answer, or the first of one was given to it."""
         self._poll: LongPoll | None = None
         """Of the request that has its turn, once it has had one."""
+        self._polled: Any = None
+        """That request."""
         self._is_parked = False
         super().__init__(*arguments, **named)
 
@@ -231,7 +233,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         here."""
         self._is_answering, self.server.task_dispatcher.moved = True, time.monotonic()
         self._thread.channel, self._is_parked = self, False
-        poll = self._poll = self._poll or LongPoll(self._resume)
+        request, poll = self._begin()
         try:
             with answering(poll):
                 super().service()
@@ -245,8 +247,18 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         else:
             self._rest()
             self.server.parked.forget(poll)
-            # What waits next on this connection is another request.
-            self._poll = None
+            with self.requests_lock:
+                if self._polled is request:
+                    self._poll = self._polled = None
+
+    def _begin(self) -> tuple[Any, LongPoll]:
+        """The request that has its turn, and its poll. Another thread may not be done yet with the one before, whose
+        time is over."""
+        with self.requests_lock:
+            request = self.requests[0]
+            if self._poll is None or self._polled is not request:
+                self._poll, self._polled = LongPoll(self._resume), request
+            return request, self._poll
 
     def _rest(self) -> None:
         self._since, self._headed, self._is_rested = time.monotonic(), None, self.request is None

@@ -24,16 +24,17 @@ ARCHIVE_AFTER = 4096
 """Committed units of a run. It is no setting: all who read a log are to keep the same of it."""
 
 
-def archive(model: Model, epochs: int, rows: Mapping[int, int]) -> list[Visit]:
+def archive(model: Model, epochs: int, rows: Mapping[int, int], *, keeps_all: bool = False) -> list[Visit]:
     """Keep the visits of a model's first epochs no longer; those of them that are its own.
 
     Args:
         epochs: so many, all complete.
         rows: partition -> its rows; see `FitPlan.partitions`.
+        keeps_all: all are pinned (`Visits`).
     """
     known = model.archived_epochs
     found = {epoch: _summary(model, epoch, rows) for epoch in range(known + 1, epochs + 1)}
-    return model.archive(found) if found else []
+    return model.archive(found, keeps_all=keeps_all) if found else []
 
 
 def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:

@@ -52,7 +52,7 @@ def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: M
         case TaskStarted():
             _begin(event, concerned)
         case TaskCommitted() | TaskFailed() | TaskRevoked():
-            _close(event, concerned, datasets)
+            _close(event, concerned, datasets, workers)
             _see_end(event, concerned, workers)
             if isinstance(event, TaskCommitted):
                 _see_audit(event, concerned, workers)
@@ -119,7 +119,10 @@ def _go_on(event: UnitSaved | TaskAsked, concerned: _Concerned) -> None:
 
 
 def _close(
-    event: TaskCommitted | TaskFailed | TaskRevoked, concerned: _Concerned, datasets: Mapping[str, Dataset]
+    event: TaskCommitted | TaskFailed | TaskRevoked,
+    concerned: _Concerned,
+    datasets: Mapping[str, Dataset],
+    workers: Mapping[str, Worker],
 ) -> None:
     run, task, worker, model, members = concerned
     # Before the task knows: what never ran has met no savepoint.
@@ -137,7 +140,7 @@ def _close(
         case TaskCommitted():
             task.commit(event)
             _see_work(run, task)
-            commits.commit(event, run, task, worker=worker, model=model, datasets=datasets)
+            commits.commit(event, run, task, worker=worker, model=model, datasets=datasets, workers=workers)
         case TaskFailed():
             again = model is not None and is_running and failures.judge_savepoint(event, model)
             again = again or _is_to_be_confirmed(event, run, task)

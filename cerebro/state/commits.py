@@ -24,12 +24,14 @@ def commit(
     worker: Worker,
     model: Model | None,
     datasets: Mapping[str, Dataset],
+    workers: Mapping[str, Worker],
 ) -> None:
-    """An attempt of `task` at `worker` was committed; `model` is the one it trains or validates, if any."""
+    """An attempt of `task` at `worker`, one of `workers`, was committed; `model` is the one it trains or validates, if
+    any."""
     result = event.result
     match task.key.kind:
         case "train" if model:
-            _train(event, run, task, model)
+            _train(event, run, task, model, workers)
         case "valid" if model:
             model.validate(task.key.epoch or 0, result.metrics)
         case "etl":
@@ -50,7 +52,7 @@ def commit(
         run.settle(model)
 
 
-def _train(event: TaskCommitted, run: Run, task: Task, model: Model) -> None:
+def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Mapping[str, Worker]) -> None:
     key, result = task.key, event.result
     if result.checkpoint is None or key.epoch is None or key.partition is None:
         return
@@ -67,7 +69,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model) -> None:
         result=result,
         checkpoint=result.checkpoint,
     )
-    run.add(model, visit)
+    run.add(model, visit, workers)
     if len(task.attempts) == 1:
         # The visit says it all.
         del run.tasks[event.task]

@@ -107,6 +107,8 @@ class ExperimentState:
     """Set once a user wants the experiment gone; nothing is begun from then on."""
     archive_after: int | None = field(default_factory=lambda: ARCHIVE_AFTER)
     """As `Run.archive_after`, of its runs."""
+    keeps_archived: bool = False
+    """As `Run.keeps_archived`, of its runs."""
     torn: str = ""
     """Why the event after `seq` was perhaps applied in part; empty for a state that can be relied on."""
 
@@ -309,6 +311,7 @@ class ExperimentState:
             project=event.project,
             requested=event.time,
             archive_after=self.archive_after,
+            keeps_archived=self.keeps_archived,
         )
 
     def _delete(self, event: DeletionRequested) -> None:
@@ -370,7 +373,7 @@ class ExperimentState:
                 f"epoch {event.epoch} of {run.id} completed after {len(run.epochs)} epochs"
             )
         else:
-            run.see_report(event)
+            run.see_report(event, self.workers)
 
     # --- searches --------------------------------------------------------------------------------
 

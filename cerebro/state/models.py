@@ -270,12 +270,14 @@ class Model:
         self._best.clear()
         return lost
 
-    def archive(self, summaries: Mapping[int, EpochSummary]) -> list[Visit]:
+    def archive(self, summaries: Mapping[int, EpochSummary], *, keeps_all: bool = False) -> list[Visit]:
         """Keep the visits of these epochs no longer, the first ones that it still has, but for the last one of each and
-        where it began; those of them that are its own."""
+        where it began, or `keeps_all` of them beside; those of them that are its own."""
         self.summaries.update(summaries)
         first, until = self.visits.archived, self._ends[max(summaries) - 1]
-        pins = {self.inherited - 1, *(self._ends[epoch - 1] - 1 for epoch in summaries)}
+        pins: Collection[int] = {self.inherited - 1, *(self._ends[epoch - 1] - 1 for epoch in summaries)}
+        if keeps_all:
+            pins = range(first, until)
         gone = self.visits.archive(until, pins)
         for epoch in summaries:
             self._means.pop(epoch, None)

@@ -23,13 +23,9 @@ def whole(
     """
     if not state.torn:
         return state
-    made = (
-        begin(state.name)
-        if begin is not None
-        else ExperimentState(name=state.name, archive_after=state.archive_after)
-    )
+    made = begin(state.name) if begin is not None else _begun(state)
     if made.seq > state.seq:
-        made = ExperimentState(name=state.name, archive_after=state.archive_after)
+        made = _begun(state)
     while made.seq < state.seq:
         try:
             events = read(made.seq)
@@ -40,3 +36,10 @@ def whole(
         for event in events[: state.seq - made.seq]:
             made.apply(event)
     return made
+
+
+def _begun(state: ExperimentState) -> ExperimentState:
+    """At the beginning of its log."""
+    return ExperimentState(
+        name=state.name, archive_after=state.archive_after, keeps_archived=state.keeps_archived
+    )

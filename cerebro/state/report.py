@@ -210,13 +210,12 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
     the run.
 
     A worker that was lost, or that joined, within this time counts for as long as it was there; of one that came back
-    only its present life is known.
+    only its last life is known.
     """
     held = _held(run)
     there: dict[str, tuple[float, float]] = {}
     for worker in state.workers.values():
-        since, until = (worker.since, end) if worker.is_alive else (begin, worker.since)
-        since, until = max(since, begin), min(until, end)
+        since, until = max(worker.joined, begin), end if worker.is_alive else min(worker.since, end)
         if since < until and worker.trains and not held.isdisjoint(worker.holdings):
             there[worker.name] = since, until
     idle = {
@@ -229,7 +228,8 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
         if name in there:
             since, until = there[name]
             idle[name] -= len(devices) * taken.open_s(run, max(started, since), min(ended, until))
-    if begin <= run.zero:  # Of epochs that are reported, what is archived ended before.
-        for name in there:
-            idle[name] -= run.archived_s.get(name, 0.0)
+    for name in there:
+        joined, archived_s = run.archived_s.get(name, (0.0, 0.0))
+        if joined == state.workers[name].joined:
+            idle[name] -= archived_s
     return {name: max(0.0, seconds) for name, seconds in idle.items()}

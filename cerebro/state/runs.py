@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import itemgetter
@@ -32,6 +32,7 @@ from cerebro.state.run_counts import RunCounts
 from cerebro.state.search import SearchLog
 from cerebro.state.tasks import ENDED, Task, TaskState
 from cerebro.state.visits import Visit
+from cerebro.state.workers import Worker
 
 DEFAULT_MAX_ATTEMPTS = 3
 
@@ -201,10 +202,13 @@ class Run:
     """When the newest of the units ended that the newest of `epochs` is of."""
     archive_after: int | None = ARCHIVE_AFTER
     """With more units than that, older ones are archived (`cerebro.state.archive`); `None`: none ever are."""
+    keeps_archived: bool = False
+    """Whether those are kept beside: by who reads them all."""
     archived_until: float = 0.0
     """All units that ended later are in the fold; 0: all are."""
-    archived_s: dict[str, float] = field(default_factory=dict)
-    """Worker -> device-seconds of archived visits, with the start of their processes."""
+    archived_s: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Worker -> (when it had joined, device-seconds since then of archived visits, with the start of their processes),
+    as far as they were after `reported_until`."""
     starts: list[tuple[str, float, float]] = field(default_factory=list)
     """(worker, from, to): when visits waited for their process to start, for each device that they had."""
     newest_commit: float = 0.0
@@ -313,6 +317,8 @@ class Run:
     def _unlisted(self, key: TaskKey) -> Task:
         model = self.models.get(key.model or "") if key.kind == "train" else None
         visit = model.visit(key.epoch or 0, -1 if key.partition is None else key.partition) if model else None
+        if visit is None and model is not None and key.epoch in model.summaries:
+            return Task(key=key, state=TaskState.COMMITTED)  # archived: its attempts are in the log alone
         if visit is None or visit.partitions != key.partitions:
             return Task(key=key)
         return Task(key=key, state=TaskState.COMMITTED, attempts=[visit.as_attempt()])
@@ -371,38 +377,48 @@ class Run:
         if task.key.kind in (self.kind, "fitting"):
             self.counts.see_task(key, task, is_new=is_new)
 
-    def add(self, model: Model, visit: Visit) -> None:
+    def add(self, model: Model, visit: Visit, workers: Mapping[str, Worker]) -> None:
         """A unit was committed."""
         model.add(visit)
         self._count(visit)
         if model.id in self.young and model.own_units > 1:
             self.release_origin(model)
-        is_large = self.archive_after is not None and self.counts.units > self.archive_after
-        if is_large and not model.visited % len(model.partitions):
-            self._archive(model)
+        if self._is_large and not model.visited % len(model.partitions):
+            self._archive(model, workers)
 
-    def _archive(self, model: Model) -> None:
+    @property
+    def _is_large(self) -> bool:
+        return self.archive_after is not None and self.counts.units > self.archive_after
+
+    def _archive(self, model: Model, workers: Mapping[str, Worker]) -> None:
         epochs = model.completed_epochs - 1
-        if self.has_known_models or self.epochs:
-            # Idle time is counted from the end of the newest epoch that is reported (`cerebro.state.report`).
-            while epochs and model.visits[model.visits_until(epochs) - 1].ended > self.reported_until:
+        if self.has_known_models:
+            # Idle time is counted from the end of the newest epoch that is reported (`cerebro.state.report`). What a
+            # run reports no more of is archived all the same: the times that workers had are added up.
+            while epochs > 0 and model.visits[model.visits_until(epochs) - 1].ended > self.reported_until:
                 epochs -= 1
-        for visit in archive(model, epochs, self.fit_rows):
+        for visit in archive(model, epochs, self.fit_rows, keeps_all=self.keeps_archived):
             self.archived_until = max(self.archived_until, visit.ended)
             for worker, devices in visit.places:
-                spent = (visit.ended - visit.started) * len(devices)
-                self.archived_s[worker] = self.archived_s.get(worker, 0.0) + spent
+                joined = workers[worker].joined if worker in workers else 0.0
+                since, known = self.archived_s.get(worker, (joined, 0.0))
+                begin = max(visit.started, joined, self.first_work, self.reported_until)
+                spent = max(0.0, visit.ended - begin) * len(devices)
+                self.archived_s[worker] = joined, spent + (known if since == joined else 0.0)
         for audit in [*self.audits.open()]:
             # Where it was in the training is not known any more (`cerebro.state.positions`).
             if audit.unit.model == model.id and audit.number < model.visits.archived:
                 self.audits.drop(audit.unit, "its epoch was archived before a worker was free to do it again")
 
-    def see_report(self, report: EpochCompleted) -> None:
+    def see_report(self, report: EpochCompleted, workers: Mapping[str, Worker]) -> None:
         """An epoch of all models that go on is over."""
         self.epochs.append(report)
         self.reported_until = max(
             (end for epoch, end in self.ends.items() if epoch <= report.epoch), default=0.0
         )
+        if self._is_large:
+            for model in self.models.values():  # those that are ahead, and those that ended meanwhile
+                self._archive(model, workers)
 
     def release_origin(self, young: Model) -> None:
         """It reads the checkpoint that it began with no more."""

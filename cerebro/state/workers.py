@@ -84,6 +84,8 @@ class Worker:
     """Gone for good. It stays known for what it did."""
     lost: str = ""
     """Why it is not alive."""
+    joined: float = 0.0
+    """When it joined last."""
     since: float = 0.0
     """When it joined or was lost."""
     devices: int = 1
@@ -260,6 +262,7 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
         kinds=frozenset(event.kinds),
         volume=volume,
         holdings=holdings,
+        joined=event.time,
         since=event.time,
         devices=event.devices,
         device=event.device,

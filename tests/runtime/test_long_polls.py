@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cerebro.runtime.long_polls import LongPoll, current
-from cerebro.runtime.serving import ConnectionLimits, create_server
+from cerebro.runtime.serving import ConnectionLimits, _Channel, create_server
 from tests.dispatcher.serving import end
 
 LIMIT_S = 20.0
@@ -20,10 +20,10 @@ ASKED = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
 
 
 class Waiting:
-    """An app with one thread: each request waits for so many seconds, or until it is woken, and is then answered with
-    its own body and how often it was asked."""
+    """An app with one thread, or more: each request waits for so many seconds, or until it is woken, and is then
+    answered with its own body and how often it was asked."""
 
-    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+    def __init__(self, limits: ConnectionLimits | None = None, threads: int = 1) -> None:
         self.parked: list[LongPoll] = []
         self._asked: dict[LongPoll, int] = {}
         self._sockets: dict[int, Any] = {}
@@ -31,7 +31,7 @@ class Waiting:
             self._app,
             host="127.0.0.1",
             port=0,
-            threads=1,
+            threads=threads,
             sockets=self._sockets,
             limits=limits or ConnectionLimits(),
         )
@@ -106,6 +106,30 @@ def test_a_wait_that_is_over_is_answered_on_time(waiting: Waiting) -> None:
         with waiting.ask(b"short") as short:
             assert answered(short) == b"body 2"
         assert 0.15 < time.monotonic() - began < 5.0
+
+
+def test_a_wait_is_no_shorter_for_the_one_before_on_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose answer its reader has before the thread that gave it is done with it."""
+    waiting, is_seen = Waiting(threads=2), threading.Event()
+    rest = _Channel._rest
+
+    def slow(channel: _Channel) -> None:
+        if channel._poll is not None and channel._poll.is_over:
+            is_seen.wait(LIMIT_S)
+        rest(channel)
+
+    monkeypatch.setattr(_Channel, "_rest", slow)
+    with waiting.ask(b"short") as connection:
+        assert answered(connection) == b"body 2"
+        connection.sendall(ASKED % b"long")
+        until(lambda: len(waiting.parked) == 2)
+        first, second = waiting.parked
+        assert first is not second
+        assert not second.is_over
+        is_seen.set()
+        second.end()
+        assert answered(connection) == b"body 2"
+    waiting.close()
 
 
 def test_a_reader_that_leaves_gives_its_connection_back(waiting: Waiting) -> None:
