@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.runs import FitPlan
+from cerebro.contract.events import ModelsAdded
+from cerebro.contract.runs import FitPlan, NewModel
 from cerebro.state import ExperimentState, Model, Run, epoch_report, schedule_now
 from cerebro.state.archived import ArchivedError
 from cerebro.state.positions import position_of
@@ -28,12 +29,18 @@ EPOCHS = 6
     has_ways=st.booleans(),
     has_gangs=st.booleans(),
     after=st.integers(0, 12),
+    reports=st.integers(0, EPOCHS),
 )
 def test_what_is_archived_is_missed_by_nobody(
-    seed: int, validated: bool, devices: int, has_ways: bool, has_gangs: bool, after: int
+    seed: int, validated: bool, devices: int, has_ways: bool, has_gangs: bool, after: int, reports: int
 ) -> None:
     """The fold that archives says of models, of what can be assigned, and of the schedule the same as one that keeps
-    all; as long as no model loses more checkpoints in a row than units are kept of it."""
+    all; as long as no model loses more checkpoints in a row than units are kept of it. One that keeps beside what it
+    archives goes on all the same.
+
+    Args:
+        reports: after so many epochs a model is added, and nothing is reported any more.
+    """
     history = History(
         Random(seed),
         validated=validated,
@@ -44,30 +51,48 @@ def test_what_is_archived_is_missed_by_nobody(
     )
     history.state.archive_after = history.run.archive_after = after
     whole = ExperimentState(name="one", archive_after=None)
+    beside = ExperimentState(name="one", archive_after=after, keeps_archived=True)
     for event in history.log:
         whole.apply(event)
-    reported = 0
+        beside.apply(event)
+    is_same = True
     for number in range(320):
         known = len(history.log)
         history.step()
-        reached = min(
-            (m.completed_epochs for m in history.run.models.values() if not m.is_cut_short), default=0
-        )
-        if reached > reported == len(history.run.epochs) and history.run.is_open:
-            reported += 1
-            history.tell(epoch_report(history.state, history.run, reported))
-        if any(
+        tell_of_epochs(history, reports)
+        # That is the end of it in the fold that archives.
+        is_same = is_same and not any(
             "in the log alone" in (m.failure.message if m.failure else "")
             for m in history.run.models.values()
-        ):
-            return
+        )
         for event in history.log[known:]:
-            whole.apply(event)
-        if number % 16 == 0:
+            beside.apply(event)
+            if is_same:
+                whole.apply(event)
+        if number % 16 == 0 and is_same:
             assert_sound(history.state)
             assert_same(history.run, whole.runs["fit-1"])
             assert_same_schedule(history.state, whole, history.time)
-    assert_same(unpacked(packed(history.state), ExperimentState).runs["fit-1"], whole.runs["fit-1"])
+            assert_kept_beside(beside.runs["fit-1"], whole.runs["fit-1"])
+    if is_same:
+        assert_same(unpacked(packed(history.state), ExperimentState).runs["fit-1"], whole.runs["fit-1"])
+
+
+def tell_of_epochs(history: History, reports: int) -> None:
+    """As the controller does, until a model is added after so many."""
+    run = history.run
+    if run.is_open and run.has_known_models and len(run.epochs) == reports:
+        new = NewModel(hyperparams={"lr": 0.5, "batch_size": 1}, epochs=EPOCHS)
+        history.tell(ModelsAdded(run="fit-1", models=(new,)))
+    reached = epochs_of_all(run)
+    if run.is_open and run.has_known_models and reached > len(run.epochs):
+        history.tell(epoch_report(history.state, run, len(run.epochs) + 1))
+
+
+def assert_kept_beside(beside: Run, whole: Run) -> None:
+    """Every unit is at hand."""
+    for model, other in zip(beside.models.values(), whole.models.values(), strict=True):
+        assert list(model.visits) == list(other.visits)
 
 
 def assert_same(one: Run, whole: Run) -> None:
