@@ -90,7 +90,7 @@ def run(
     simulation = Simulation(
         scenario, request, started, InlineHelper(plan_s=_PLAN_S, solve_s=_PLAN_S) if request.planner else None
     )
-    return _schedule(simulation.run(), models, workers)
+    return _schedule(simulation.run_whole(), models, workers)
 
 
 def _require_live(problem: Problem) -> None:

@@ -83,7 +83,7 @@ def run(
         curve=curve,
         lease_s=_LEASE_UNITS * fmean(job.total_s for job in jobs) / units,
     )
-    state = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan)).run()
+    state = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan)).run_whole()
     visits = {name: model.visits for name, model in state.runs["fit-1"].models.items()}
     return Outcome(
         to_goal_s=fmean(_reached(job, visits[name], units) for name, job in by_name.items() if job.is_good),

@@ -73,6 +73,10 @@ class EpochSummary(NamedTuple):
         """What they returned together, by name, made anew at each call."""
         return dict(zip(self.names, self.values, strict=True))
 
+    def mean(self, name: str) -> float | None:
+        """One of `means`; `None` if it is not among them."""
+        return self.values[self.names.index(name)] if name in self.names else None
+
 
 @dataclass(slots=True)
 class Visits(Sequence[Visit]):

@@ -234,7 +234,7 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
     if isinstance(event, ModelRetried):
         model.failure = None
         model.reopened.clear()
-        model.unvalidated.clear()
+        model.try_validations_again()
         if next(ways.left(run, model), None) is None:
             # Workers, or what they have, may have changed since.
             model.struck.clear()

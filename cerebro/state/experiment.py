@@ -462,9 +462,11 @@ class ExperimentState:
         self._tell_workers(self.open_runs())
 
 
-def fold(name: str, events: tuple[Event, ...] | list[Event]) -> ExperimentState:
-    """The state after all of `events`."""
-    state = ExperimentState(name=name)
+def fold(
+    name: str, events: tuple[Event, ...] | list[Event], *, keeps_archived: bool = False
+) -> ExperimentState:
+    """The state after all of `events`; `keeps_archived` as there."""
+    state = ExperimentState(name=name, keeps_archived=keeps_archived)
     for event in events:
         state.apply(event)
     return state

@@ -87,6 +87,20 @@ class Saved:
 _NOTHING: dict[str, float] = {}
 
 
+class _Best(NamedTuple):
+    """The best epoch of the first `through`."""
+
+    epoch: int | None
+    score: float
+    """Larger is better."""
+    through: int
+
+    def beside(self, epoch: int, score: float) -> _Best:
+        """The better one of the two; of equals the earlier one."""
+        is_better = self.epoch is None or score > self.score or (score == self.score and epoch < self.epoch)
+        return self._replace(epoch=epoch, score=score) if is_better else self
+
+
 @dataclass(kw_only=True, slots=True)
 class Model:
     """A training configuration and how far it is. `visits` and `validations` change by its methods alone."""
@@ -160,8 +174,10 @@ class Model:
     """Rows of its inherited visits."""
     _means: dict[int, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
     """Epoch -> `training_metrics`, of complete epochs that somebody asked for."""
-    _best: dict[tuple[str, str, bool], int | None] = field(default_factory=dict, repr=False, compare=False)
-    """Arguments of `best_epoch` -> answer, until something is known that may change it."""
+    _best: dict[tuple[str, str, bool], _Best] = field(default_factory=dict, repr=False, compare=False)
+    """Arguments of `best_epoch` -> answer, and how far it holds."""
+    _settled: int = field(default=0, repr=False, compare=False)
+    """Of the first epochs, so many, no validation is due any more."""
 
     def __post_init__(self) -> None:
         if not self.terms:
@@ -200,7 +216,6 @@ class Model:
         if not self.visited % len(self.partitions):
             self._ends.append(len(self.visits))
             self._visited.clear()
-            self._best.clear()
 
     def inherit(self, parent: Model, units: int) -> None:
         """Begin where another model was after so many units; to be called before anything else happens to it."""
@@ -285,8 +300,18 @@ class Model:
 
     def validate(self, epoch: int, metrics: dict[str, float]) -> None:
         """The validation of an epoch was committed."""
+        if epoch in self.validations:
+            self._best.clear()
         self.validations[epoch] = metrics
-        self._best.clear()
+        for asked, best in self._best.items():
+            name, mode, validated = asked
+            if validated and self.inherited_epochs < epoch <= best.through:
+                self._best[asked] = self._better(best, epoch, name, mode, validated=True)
+
+    def try_validations_again(self) -> None:
+        """Those that were given up may come."""
+        self.unvalidated.clear()
+        self._settled = 0
 
     def save(self, task: str, attempt: int, savepoint: Savepoint) -> None:
         """Its unit `task` can go on from here."""
@@ -540,8 +565,12 @@ class Model:
         """
         if epoch > self.completed_epochs:
             return None
-        source = self.validations.get(epoch, {}) if validated else self._mean(epoch)
-        value = source.get(name)
+        if validated:
+            value = self.validations.get(epoch, _NOTHING).get(name)
+        elif epoch in self.summaries:
+            value = self.summaries[epoch].mean(name)
+        else:
+            value = self._mean(epoch).get(name)
         return value if value is not None and math.isfinite(value) else None
 
     def metrics(self, epoch: int, *, validated: bool) -> dict[str, float]:
@@ -552,8 +581,8 @@ class Model:
         """`metric` of each epoch that has it, ascending."""
         found = {}
         for epoch in range(1, self.completed_epochs + 1):
-            value = (self.validations.get(epoch, _NOTHING) if validated else self._mean(epoch)).get(name)
-            if value is not None and math.isfinite(value):
+            value = self.metric(name, epoch, validated=validated)
+            if value is not None:
                 found[epoch] = value
         return found
 
@@ -568,13 +597,27 @@ class Model:
         """The epoch with the best metric, the earliest among equals, of those that it ended itself; `None` while there
         is none."""
         asked = (name, mode, validated)
-        if asked not in self._best:
-            known = self.scores(name, validated=validated)
-            if self.inherited:  # its parent has the others, with their checkpoints
-                known = {e: score for e, score in known.items() if self._ends[e - 1] > self.inherited}
-            sign = 1 if mode == "max" else -1
-            self._best[asked] = max(known, key=lambda epoch: (sign * known[epoch], -epoch), default=None)
-        return self._best[asked]
+        # Its parent has the epochs that it inherited, with their checkpoints.
+        best = self._best.get(asked) or _Best(None, 0.0, self.inherited_epochs)
+        if asked not in self._best or best.through < self.completed_epochs:
+            for epoch in range(best.through + 1, self.completed_epochs + 1):
+                best = self._better(best, epoch, name, mode, validated=validated)
+            best = self._best[asked] = best._replace(through=self.completed_epochs)
+        return best.epoch
+
+    def _better(self, best: _Best, epoch: int, name: str, mode: str, *, validated: bool) -> _Best:
+        value = self.metric(name, epoch, validated=validated)
+        return best if value is None else best.beside(epoch, value if mode == "max" else -value)
+
+    def _awaiting_validation(self) -> list[int]:
+        """Complete epochs whose validation may still come."""
+        while self._settled < self.completed_epochs and not self.may_be_validated(self._settled + 1):
+            self._settled += 1
+        return [
+            epoch
+            for epoch in range(self._settled + 1, self.completed_epochs + 1)
+            if self.may_be_validated(epoch)
+        ]
 
     def needed_checkpoints(self, name: str, mode: str, *, validated: bool) -> set[str]:
         """Names of checkpoints that must not be removed.
@@ -585,8 +628,7 @@ class Model:
         """
         newest = range(max(len(self.visits) - 2, self.inherited - 1, 0), len(self.visits))
         names = {self.visits[unit].file for unit in newest if self.visits.knows(unit)}
-        completed = range(1, self.completed_epochs + 1)
-        waiting = [epoch for epoch in completed if validated and self.may_be_validated(epoch)]
+        waiting = self._awaiting_validation() if validated else []
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:
             if 0 < epoch <= self.completed_epochs:
                 names.add(self.visits[self._ends[epoch - 1] - 1].file)

@@ -25,6 +25,7 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators, Troubl
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.contract.segments import SegmentRequest
 from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed, restored, snapshot_format
 from controller import cluster_decision
 from controller.advisor.advisor import Advisor, Helper, without_plan
@@ -116,6 +117,13 @@ class Simulation:
     def log(self) -> tuple[Event, ...]:
         """The event log of the first experiment so far."""
         return self.store.events(EXPERIMENT)
+
+    def run_whole(self) -> ExperimentState:
+        """`run`, with all units at hand, also those that a fold archives."""
+        state = self.run()
+        if any(run.archived_until for run in state.runs.values()):
+            return fold(state.name, self.log, keeps_archived=True)
+        return state
 
     def run(self, *, limit: int = 1_000_000, is_begun: bool = False) -> ExperimentState:
         """Simulate until the run has ended.

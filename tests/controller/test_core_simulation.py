@@ -108,6 +108,16 @@ def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
     assert found.makespan >= Reality(problem, conditions, 0).bound() * (1 - 1e-9)
 
 
+def test_a_long_run_has_all_of_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those among them that a fold archives."""
+    problem = open_shop([[2.0, 3.0], [3.0, 2.0]], [[0], [1]], epochs=6)
+    expected = run(problem, "lrptw", 0, CALM)
+    monkeypatch.setattr("cerebro.state.experiment.ARCHIVE_AFTER", 4)
+    found = run(problem, "lrptw", 0, CALM)
+    assert len(found.units) == 2 * 2 * 6
+    assert found == expected
+
+
 def test_a_lost_partition_is_taken_over_by_its_other_holder() -> None:
     """While a worker is away for good, the other one that holds its partition serves all models."""
     problem = open_shop([[10.0, 10.0]] * 3, [[0, 1], [0, 1]])

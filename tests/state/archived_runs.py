@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from random import Random
 
-from cerebro.state import epoch_report
+from cerebro.state import Run, epoch_report
 from tests.state.histories import History
 
 
@@ -19,6 +19,11 @@ class Undisturbed(History):
         return False
 
 
+def epochs_of_all(run: Run) -> int:
+    """Epochs that all models have trained that go on."""
+    return min((m.completed_epochs for m in run.models.values() if not m.is_cut_short), default=0)
+
+
 @cache
 def archived(seed: int) -> History:
     """A run that archives at each epoch's end."""
@@ -26,9 +31,7 @@ def archived(seed: int) -> History:
     made.state.archive_after = made.run.archive_after = 0  # type: ignore[attr-defined, unused-ignore]
     while made.run.is_open and len(made.log) < 900:
         made.step()
-        going = [model for model in made.run.models.values() if not model.is_cut_short]
-        reached = min((model.completed_epochs for model in going), default=0)
-        if reached > len(made.run.epochs) and made.run.is_open:
+        if epochs_of_all(made.run) > len(made.run.epochs) and made.run.is_open:
             made.tell(epoch_report(made.state, made.run, len(made.run.epochs) + 1))
     assert any(model.archived_epochs > 5 for model in made.run.models.values())
     return made

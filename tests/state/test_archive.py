@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelsAdded
 from cerebro.contract.runs import FitPlan, NewModel
-from cerebro.state import ExperimentState, Model, Run, epoch_report, schedule_now
+from cerebro.state import ExperimentState, Model, Run, TaskState, epoch_report, schedule_now
 from cerebro.state.archived import ArchivedError
 from cerebro.state.positions import position_of
 from cerebro.state.snapshots import packed, unpacked
 from cerebro.state.ways import told
+from tests.state.archived_runs import archived, epochs_of_all
 from tests.state.histories import History
 from tests.state.soundness import assert_sound
 
@@ -150,6 +151,40 @@ def test_a_visit_that_is_archived_says_where_it_is() -> None:
         list(model.visits)
 
 
-def epochs_of_all(run: Run) -> int:
-    """Epochs that all models have trained that go on."""
-    return min((m.completed_epochs for m in run.models.values() if not m.is_cut_short), default=0)
+def test_a_task_that_is_archived_is_committed() -> None:
+    """Who asks for it is not told that it is still to be done; its attempts are in the log alone."""
+    run = archived(0).run
+    model = next(each for each in run.models.values() if each.archived_epochs > 2)
+    for partition in model.partitions:
+        key = f"{run.id}/train/{model.id}/e1/p{partition}"
+        assert run.find(key).state is TaskState.COMMITTED
+        assert key in run.tasks or not run.find(key).attempts
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10**6), validated=st.booleans(), after=st.sampled_from([None, 0, 6]))
+def test_what_is_kept_of_epochs_follows_from_all_of_them(
+    seed: int, validated: bool, after: int | None
+) -> None:
+    """The best epoch of each metric, and those whose validation is awaited, whenever somebody asks."""
+    history = History(Random(seed), validated=validated, epochs=EPOCHS)
+    history.state.archive_after = history.run.archive_after = after
+    for _ in range(200):
+        history.step()
+        for model in history.run.models.values():
+            if history.random.random() < 0.5:
+                assert_best(model, validated=validated)
+
+
+def assert_best(model: Model, *, validated: bool) -> None:
+    scores = model.scores("loss", validated=validated)
+    assert model.best_epoch("loss", "min", validated=validated) == min(
+        scores, key=lambda epoch: (scores[epoch], epoch), default=None
+    )
+    assert model.best_epoch("loss", "max", validated=validated) == min(
+        scores, key=lambda epoch: (-scores[epoch], epoch), default=None
+    )
+    needed = model.needed_checkpoints("loss", "min", validated=validated)
+    for epoch in range(1, model.completed_epochs + 1):
+        if validated and model.may_be_validated(epoch):
+            assert model.visits[model.visits_until(epoch) - 1].file in needed

@@ -22,7 +22,7 @@ from cerebro.contract.records import COMPUTES
 from cerebro.contract.tasks import AuditOutcome, CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import ModelState, TaskKey, TaskState
+from cerebro.state import ModelState, TaskKey, TaskState, epoch_report
 from cerebro.state.audit_wording import lines, told
 from cerebro.state.audits import Audit, Audits, AuditState, Redo, is_drawn, is_exact, judged
 from cerebro.state.visits import Visit
@@ -86,6 +86,20 @@ def test_what_is_drawn_follows_from_seed_run_and_unit(seed: int, share: float, m
     assert all(is_drawn(seed, key, high) for key in keys if is_drawn(seed, key, low))
     assert not any(is_drawn(seed, key, 0.0) for key in keys)
     assert all(is_drawn(seed, key, 1.0) for key in keys)
+
+
+def test_what_nobody_had_time_for_comes_to_nothing_once_its_epoch_is_archived() -> None:
+    """Where it was in the training is in the log alone: nobody is asked to do it, and nothing is kept for it."""
+    story = Audited()
+    story.run.archive_after = 0
+    for epoch, partition in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        story.trains(unit(epoch, partition), partition)
+    assert [str(audit.unit) for audit in story.run.audits.due()] == [str(unit(1, 0))]
+    story.tell(epoch_report(story.state, story.run, 1))
+    assert story.run.models["m00"].archived_epochs == 1
+    assert not [*story.run.audits.due()]
+    assert told(story.audit(unit(1, 0))).startswith("its epoch was archived")
+    assert story.run.audits.needed("m00") == set()
 
 
 def test_about_the_share_is_drawn() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any
@@ -114,19 +114,28 @@ def _end_of(model: Model, epoch: int) -> float:
 @dataclass(kw_only=True)
 class _Reading:
     """Units are taken when nothing that comes later concerns them: a lost checkpoint reaches back by a unit or two, and
-    never behind the epoch before the last one. So as many are held as two epochs of all models have."""
+    never behind the epoch before the last one. So as many are held as two epochs of all models have; and to the end
+    those of epochs of which a unit was ever taken back: before a run was a long one, that may have reached further."""
 
     run: Run
     since: float
     pieces: Pieces = field(init=False)
+    _redone: set[tuple[str, int]] = field(init=False)
+    """(model, epoch) of which a unit was taken back."""
 
     def __post_init__(self) -> None:
+        self._redone = {
+            (model.id, epoch) for model in self.run.models.values() for epoch, _ in model.taken_back
+        }
         self.pieces = Pieces(run=self.run.id, chosen=lambda key: key.kind == "train")
 
     def settled(self) -> Iterator[_Numbered]:
         newest = self.pieces.epochs()
-        found = self.pieces.let_go(lambda key: (key.epoch or 0) + 2 <= newest.get(key.model or "", 0))
-        yield from self._numbered(found)
+        yield from self._numbered(self.pieces.let_go(lambda key: self._is_settled(key, newest)))
+
+    def _is_settled(self, key: TaskKey, newest: Mapping[str, int]) -> bool:
+        model, epoch = _model_epoch(key)
+        return epoch + 2 <= newest.get(model, 0) and (model, epoch) not in self._redone
 
     def doubtful_until(self) -> float:
         """When the last of those epochs ended of which a unit that stands now is known to have been taken back once."""

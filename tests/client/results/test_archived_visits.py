@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pandas as pd
 import pytest
 
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
-from cerebro.contract.events import Event
+from cerebro.contract.events import Event, TaskFailed, TaskRevoked
 from cerebro.contract.segments import SegmentsAnswer
+from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import LostEventsError
 from cerebro.runtime.volumes import Volumes
-from cerebro.state import ExperimentState, log_pages
-from tests.state.archived_runs import archived
+from cerebro.state import ExperimentState, epoch_report, log_pages
+from tests.state.archived_runs import Undisturbed, archived, epochs_of_all
+from tests.state.histories import History
+from tests.state.stories import unit
 
 
 class Whole:
@@ -34,8 +38,13 @@ class Whole:
 
 def results(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[FitResult, pd.DataFrame]:
     """Of the run, and the table that the fold of all has."""
-    monkeypatch.setattr(log_pages, "PAGE", 50)
-    made, files = archived(seed), MountedFiles(Volumes.from_environment({}))
+    return both(archived(seed), monkeypatch)
+
+
+def both(made: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50) -> tuple[FitResult, pd.DataFrame]:
+    """The same, of any."""
+    monkeypatch.setattr(log_pages, "PAGE", page)
+    files = MountedFiles(Volumes.from_environment({}))
     kept = ExperimentState(name="one", archive_after=None)  # type: ignore[call-arg, unused-ignore]
     for event in made.log:
         kept.apply(event)
@@ -58,6 +67,48 @@ def sorted_(frame: pd.DataFrame) -> pd.DataFrame:
     return (
         frame.dropna(axis=1, how="all").sort_values(["ended", "model"], ignore_index=True).sort_index(axis=1)
     )
+
+
+class Calm(Undisturbed):
+    """A run in which nothing fails by itself."""
+
+    def _trouble(self) -> bool:
+        return False
+
+    def _crew(self) -> bool:
+        return False
+
+
+def test_a_unit_is_there_once_that_was_done_again_from_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the run was a long one, a model lost the checkpoints of three epochs."""
+    made = Calm(Random(7), validated=False, epochs=20, models=2)
+    for _ in range(200):
+        made.step()
+        if made.model("m00").completed_epochs == 4:
+            break
+    lose(made, "m00", units=6)
+    made.state.archive_after = made.run.archive_after = 0  # type: ignore[attr-defined, unused-ignore]
+    while made.run.counts.active:
+        made.step()
+        if made.run.is_open and epochs_of_all(made.run) > len(made.run.epochs):
+            made.tell(epoch_report(made.state, made.run, len(made.run.epochs) + 1))
+    assert made.model("m00").archived_epochs > 4
+    result, expected = both(made, monkeypatch, page=10)
+    pd.testing.assert_frame_equal(sorted_(result.visits()), sorted_(expected))
+
+
+def lose(made: History, name: str, *, units: int) -> None:
+    """The newest checkpoints of a model, so many."""
+    model = made.model(name)
+    for key, task in [*made.run.open.items()]:
+        made.tell(TaskRevoked(task=key, attempt=task.attempt, worker=task.worker or "", reason="x"))
+    for _ in range(units):
+        number = model.remaining[0]
+        wanted = unit(model.epoch, number, name)
+        made.assign(wanted, number)
+        task = made.run.open[str(wanted)]
+        gone = Failure(kind=FailureKind.CHECKPOINT, message="gone")
+        made.tell(TaskFailed(task=str(wanted), attempt=task.attempt, worker=task.worker or "", failure=gone))
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
