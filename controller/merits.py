@@ -201,7 +201,10 @@ def _all_shown(model: Model, since: int = 0) -> list[Visit]:
     """Its visits, but for so many of the first; an archived epoch is one."""
     if since >= model.visits.archived:
         return model.visits[since:]
-    return [*(_together(epoch, known) for epoch, known in model.summaries.items()), *model.visits.kept]
+    return [
+        *(_together(epoch, known) for epoch, known in enumerate(model.summaries, start=1)),
+        *model.visits.kept,
+    ]
 
 
 def _together(epoch: int, known: EpochSummary) -> Visit:
@@ -224,7 +227,7 @@ def _together(epoch: int, known: EpochSummary) -> Visit:
         save_s=0.0,
         resumed_rows=known.totals.rows - known.trained_rows,
         reported=known.reported,
-        course=array("d", known.point or ()).tobytes(),
+        course=array("d", known.reports).tobytes(),
         has_diverged=known.has_diverged,
     )
 

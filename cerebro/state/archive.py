@@ -8,8 +8,6 @@ asked for: the last of each epoch, and the one that it began with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TypeVar
 
 from cerebro.contract.tasks import CurvePoint
 from cerebro.contract.ways import Way
@@ -17,8 +15,6 @@ from cerebro.state.archived import EpochSummary, WayUsed, totals_of
 from cerebro.state.models import Model
 from cerebro.state.positions import steps_of
 from cerebro.state.visits import Visit
-
-_Item = TypeVar("_Item")
 
 ARCHIVE_AFTER = 4096
 """Committed units of a run. It is no setting: all who read a log are to keep the same of it."""
@@ -46,28 +42,27 @@ def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
     reported = next((visit.reported for visit in visits if visit.reported), "")
     reporting = [visit for visit in visits if reported and visit.reported == reported]
     took = [visit.turn_s or visit.compute_s or visit.ended - visit.started for visit in visits]
+    totals, ways = totals_of(visits), _ways(visits)
     return EpochSummary(
-        returned=_same(tuple(model.returned_in(epoch).items())),
-        names=_same(tuple(means)),
+        returned=tuple(model.returned_in(epoch).items()),
+        names=tuple(means),
         values=tuple(means.values()),
-        totals=totals_of(visits),
+        seconds=totals.seconds,
+        compute_s=totals.compute_s,
+        rows=totals.rows,
         trained_rows=sum(visit.rows - visit.resumed_rows for visit in visits),
         took_s=sum(took),
         steps=sum(steps_of(model, unit, visit, rows) for unit, visit in enumerate(visits, start=first)),
-        ways=_ways(visits),
+        used=tuple(used.way for used in ways),
+        used_units=tuple(used.units for used in ways),
+        used_s=tuple(used.seconds for used in ways),
         peak_bytes=max(visit.peak_bytes for visit in visits),
         peak_gpu_bytes=max(visit.peak_gpu_bytes for visit in visits),
         reported=reported,
-        point=_point([point for visit in reporting for point in visit.points], sum(took)),
+        reports=_point([point for visit in reporting for point in visit.points], sum(took)),
         has_diverged=bool(reporting) and reporting[-1].has_diverged,
         shown_at=visits[0].ended,
     )
-
-
-@lru_cache(maxsize=256)
-def _same(found: tuple[_Item, ...]) -> tuple[_Item, ...]:
-    """Equal ones as one object: there is one for each epoch of a model."""
-    return found
 
 
 def _ways(visits: Sequence[Visit]) -> tuple[WayUsed, ...]:
@@ -77,8 +72,8 @@ def _ways(visits: Sequence[Visit]) -> tuple[WayUsed, ...]:
     return tuple(WayUsed(way, len(seconds), sum(seconds)) for way, seconds in found.values())
 
 
-def _point(points: Sequence[CurvePoint], took_s: float) -> CurvePoint | None:
+def _point(points: Sequence[CurvePoint], took_s: float) -> tuple[float, ...]:
     number = sum(point.number for point in points)
     if not number:
-        return None
-    return CurvePoint(took_s / 2, sum(point.mean * point.number for point in points) / number, number)
+        return ()
+    return took_s / 2, sum(point.mean * point.number for point in points) / number, number

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
-from cerebro.contract.tasks import CurvePoint
 from cerebro.contract.ways import Way
 from cerebro.errors import CerebroError
+from cerebro.state.compact import Compact, Layout, first_vector
 from cerebro.state.visits import Visit
 
 
@@ -43,39 +43,135 @@ class EpochSummary(NamedTuple):
     Attributes:
         returned: names of what they returned, and whether each is a ratio, as `Model.returned_in` has it.
         names, values: of that, as `cerebro.state.visits.mean` has it.
+        seconds, compute_s, rows: see `totals`.
         trained_rows: without those that earlier attempts trained on.
         took_s: seconds that units had a device, added up.
         steps: optimizer steps that they took.
+        used, used_units, used_s: see `ways`.
         peak_bytes, peak_gpu_bytes: the most memory that a unit had.
         reported: name of what the first that reported anything did; empty if none did.
-        point: all that units reported under that name as one point, if any did.
+        reports: all that units reported under that name as one point, seconds, mean and number; empty if none did.
         has_diverged: whether the last of these ended in what is no finite number.
         shown_at: when the first unit ended.
     """
 
-    returned: tuple[tuple[str, bool], ...]
-    names: tuple[str, ...]
     values: tuple[float, ...]
-    totals: EpochTotals
-    trained_rows: int
+    used_units: tuple[float, ...]
+    used_s: tuple[float, ...]
+    reports: tuple[float, ...]
+    seconds: float
+    compute_s: float
     took_s: float
+    shown_at: float
+    rows: int
+    trained_rows: int
     steps: int
-    ways: tuple[WayUsed, ...]
     peak_bytes: int
     peak_gpu_bytes: int
+    returned: tuple[tuple[str, bool], ...]
+    names: tuple[str, ...]
+    used: tuple[Way | None, ...]
     reported: str
-    point: CurvePoint | None
     has_diverged: bool
-    shown_at: float
+
+    @property
+    def totals(self) -> EpochTotals:
+        """Of its units."""
+        return EpochTotals(self.seconds, self.compute_s, self.rows)
+
+    @property
+    def ways(self) -> Iterator[WayUsed]:
+        """By which they ran."""
+        for way, units, seconds in zip(self.used, self.used_units, self.used_s, strict=True):
+            yield WayUsed(way, int(units), seconds)
 
     @property
     def means(self) -> dict[str, float]:
         """What they returned together, by name, made anew at each call."""
         return dict(zip(self.names, self.values, strict=True))
 
-    def mean(self, name: str) -> float | None:
-        """One of `means`; `None` if it is not among them."""
-        return self.values[self.names.index(name)] if name in self.names else None
+
+_SUMMARIES = Layout(
+    EpochSummary,
+    vectors=("values", "used_units", "used_s", "reports"),
+    floats=("seconds", "compute_s", "took_s", "shown_at"),
+    whole=("rows", "trained_rows", "steps", "peak_bytes", "peak_gpu_bytes"),
+)
+_VISITS = Layout(
+    Visit,
+    vectors=("values", "terms"),
+    floats=("started", "ended", "load_s", "compute_s", "save_s", "start_s", "turn_s"),
+    whole=(
+        "epoch",
+        "partition",
+        "attempt",
+        "rows",
+        "size",
+        "cores",
+        "resumed_rows",
+        "peak_bytes",
+        "peak_gpu_bytes",
+    ),
+    texts=("file", "checksum"),
+    blobs=("course",),
+)
+_NAMES_AT = _SUMMARIES.shared.index("names")
+
+
+@dataclass(slots=True)
+class Summaries:
+    """Of a model's epochs that are archived, which are the first ones; and what they come to together.
+
+    Attributes:
+        ways: label of each way by which units ran -> that way, how many, and their seconds.
+        steps: optimizer steps of all of them.
+        peaks: the most memory that a unit had, of its process and on GPUs, bytes.
+    """
+
+    ways: dict[str, WayUsed] = field(default_factory=dict)
+    steps: int = 0
+    peaks: tuple[int, int] = (0, 0)
+    _found: list[Compact] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, epoch: int) -> bool:
+        return 0 < epoch <= len(self._found)
+
+    def __getitem__(self, epoch: int) -> EpochSummary:
+        """Of an epoch, from 1, made anew at each call."""
+        if epoch not in self:
+            raise KeyError(epoch)
+        return _SUMMARIES.unpack(self._found[epoch - 1])
+
+    def __iter__(self) -> Iterator[EpochSummary]:
+        """In order."""
+        return map(_SUMMARIES.unpack, self._found)
+
+    def mean(self, epoch: int, name: str) -> float | None:
+        """One of `EpochSummary.means`; `None` if it is not among them."""
+        found = self._found[epoch - 1]
+        names: tuple[str, ...] = found[0][_NAMES_AT]
+        return first_vector(found, names.index(name)) if name in names else None
+
+    def append(self, summary: EpochSummary) -> None:
+        """The next epoch is archived."""
+        self._found.append(_SUMMARIES.pack(summary))
+        self.steps += summary.steps
+        host, gpu = self.peaks
+        self.peaks = max(host, summary.peak_bytes), max(gpu, summary.peak_gpu_bytes)
+        for used in summary.ways:
+            label = used.way.label if used.way else ""
+            known = self.ways.get(label, WayUsed(used.way, 0, 0.0))
+            self.ways[label] = WayUsed(used.way, known.units + used.units, known.seconds + used.seconds)
+
+    def until(self, epochs: int) -> Summaries:
+        """Of the first ones, so many, as a list of its own."""
+        made = Summaries()
+        for found in self._found[:epochs]:
+            made.append(_SUMMARIES.unpack(found))
+        return made
 
 
 @dataclass(slots=True)
@@ -85,12 +181,12 @@ class Visits(Sequence[Visit]):
     Attributes:
         archived: so many of the oldest are archived.
         kept: all others.
-        pinned: number -> visit, of those archived ones that are kept all the same.
     """
 
     archived: int = 0
     kept: list[Visit] = field(default_factory=list)
-    pinned: dict[int, Visit] = field(default_factory=dict)
+    _pinned: dict[int, Compact] = field(default_factory=dict)
+    """Number -> visit, of those archived ones that are kept all the same."""
 
     def __len__(self) -> int:
         return self.archived + len(self.kept)
@@ -126,7 +222,11 @@ class Visits(Sequence[Visit]):
 
     def knows(self, unit: int) -> bool:
         """Whether the visit of that number is at hand."""
-        return self.archived <= unit < len(self) or unit in self.pinned
+        return self.archived <= unit < len(self) or unit in self._pinned
+
+    def pinned(self, since: int) -> Iterator[Visit]:
+        """Archived ones that are kept all the same, from a number on, in order."""
+        return (_VISITS.unpack(found) for unit, found in sorted(self._pinned.items()) if unit >= since)
 
     def append(self, visit: Visit) -> None:
         """Another unit was committed."""
@@ -139,13 +239,15 @@ class Visits(Sequence[Visit]):
     def until(self, units: int) -> Visits:
         """The first ones, so many, as a list of its own."""
         archived = min(self.archived, units)
-        pinned = {unit: visit for unit, visit in self.pinned.items() if unit < archived}
-        return Visits(archived=archived, kept=self.kept[: units - archived], pinned=pinned)
+        pinned = {unit: visit for unit, visit in self._pinned.items() if unit < archived}
+        return Visits(archived=archived, kept=self.kept[: units - archived], _pinned=pinned)
 
     def archive(self, units: int, pins: Collection[int]) -> list[Visit]:
         """Keep the first ones, so many, no longer, but for those of these numbers; those that were kept until now."""
         gone = self.kept[: units - self.archived]
-        self.pinned |= {unit: visit for unit, visit in enumerate(gone, start=self.archived) if unit in pins}
+        self._pinned |= {
+            unit: _VISITS.pack(visit) for unit, visit in enumerate(gone, start=self.archived) if unit in pins
+        }
         del self.kept[: len(gone)]
         self.archived += len(gone)
         return gone
@@ -153,14 +255,14 @@ class Visits(Sequence[Visit]):
     def _at(self, unit: int) -> Visit:
         if unit >= self.archived:
             return self.kept[unit - self.archived]
-        found = self.pinned.get(unit)
+        found = self._pinned.get(unit)
         if found is None:
             raise ArchivedError(
                 f"unit {unit} is archived: of the first {self.archived} units only the ends of epochs are at hand. "
                 "The log has all of them: `FitResult.visits` reads it, and the page's schedule, by the time that is "
                 "looked at"
             )
-        return found
+        return _VISITS.unpack(found)
 
 
 def totals_of(visits: Sequence[Visit]) -> EpochTotals:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
-from cerebro.state.archived import EpochSummary, EpochTotals, Visits, totals_of
+from cerebro.state.archived import EpochSummary, EpochTotals, Summaries, Visits, totals_of
 from cerebro.state.visits import Visit, mean
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ class Model:
     """(unit, which of `terms` it and those after it were trained with), ascending; of units that are committed."""
     state: ModelState = ModelState.ACTIVE
     visits: Visits = field(default_factory=Visits)
-    summaries: dict[int, EpochSummary] = field(default_factory=dict)
-    """Epoch -> what is remembered of it, of those whose visits are archived: the first ones."""
+    summaries: Summaries = field(default_factory=Summaries)
+    """What is remembered of the first epochs, of those whose visits are archived."""
     busy: str | None = None
     """Key of its open training unit: at most one, which is the isolation invariant."""
     validations: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -221,7 +221,7 @@ class Model:
         """Begin where another model was after so many units; to be called before anything else happens to it."""
         self.visits = parent.visits.until(units)
         self._ends = [end for end in parent._ends if end <= units]
-        self.summaries = {e: known for e, known in parent.summaries.items() if e <= len(self._ends)}
+        self.summaries = parent.summaries.until(len(self._ends))
         begun = self.visits[self._ends[-1] if self._ends else 0 :]
         self._visited = {partition for visit in begun for partition in visit.partitions}
         self.visited = self._inherited = len(self._ends) * len(self.partitions) + len(self._visited)
@@ -288,7 +288,8 @@ class Model:
     def archive(self, summaries: Mapping[int, EpochSummary], *, keeps_all: bool = False) -> list[Visit]:
         """Keep the visits of these epochs no longer, the first ones that it still has, but for the last one of each and
         where it began, or `keeps_all` of them beside; those of them that are its own."""
-        self.summaries.update(summaries)
+        for epoch in sorted(summaries):
+            self.summaries.append(summaries[epoch])
         first, until = self.visits.archived, self._ends[max(summaries) - 1]
         pins: Collection[int] = {self.inherited - 1, *(self._ends[epoch - 1] - 1 for epoch in summaries)}
         if keeps_all:
@@ -332,14 +333,13 @@ class Model:
     @property
     def known_visits(self) -> Iterator[Visit]:
         """`kept_visits`, after those that are pinned (`Visits`): all whose checkpoints there may be."""
-        pinned = self.visits.pinned
-        yield from (pinned[unit] for unit in sorted(pinned) if unit >= self.inherited)
+        yield from self.visits.pinned(self.inherited)
         yield from self.kept_visits
 
     @property
     def peaks(self) -> tuple[int, int]:
         """The most memory that a unit of it had, of its process and on GPUs, bytes; 0 where that is not known."""
-        known = [(s.peak_bytes, s.peak_gpu_bytes) for s in self.summaries.values()]
+        known = [self.summaries.peaks]
         known += [(visit.peak_bytes, visit.peak_gpu_bytes) for visit in self.visits.kept]
         return max((host for host, _ in known), default=0), max((gpu for _, gpu in known), default=0)
 
@@ -568,7 +568,7 @@ class Model:
         if validated:
             value = self.validations.get(epoch, _NOTHING).get(name)
         elif epoch in self.summaries:
-            value = self.summaries[epoch].mean(name)
+            value = self.summaries.mean(epoch, name)
         else:
             value = self._mean(epoch).get(name)
         return value if value is not None and math.isfinite(value) else None

@@ -38,7 +38,8 @@ def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms |
         # Partitions that are read together have one last batch.
         archived = min(before, model.archived_epochs)
         first = model.visits_until(archived)
-        step = sum(model.summaries[epoch].steps for epoch in range(1, archived + 1)) + sum(
+        known = model.summaries if archived == len(model.summaries) else model.summaries.until(archived)
+        step = known.steps + sum(
             steps_of(model, number, visit, rows)
             for number, visit in enumerate(model.visits[first:unit], start=first)
         )

@@ -317,7 +317,7 @@ class Run:
     def _unlisted(self, key: TaskKey) -> Task:
         model = self.models.get(key.model or "") if key.kind == "train" else None
         visit = model.visit(key.epoch or 0, -1 if key.partition is None else key.partition) if model else None
-        if visit is None and model is not None and key.epoch in model.summaries:
+        if visit is None and model is not None and (key.epoch or 0) in model.summaries:
             return Task(key=key, state=TaskState.COMMITTED)  # archived: its attempts are in the log alone
         if visit is None or visit.partitions != key.partitions:
             return Task(key=key)

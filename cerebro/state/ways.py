@@ -180,8 +180,7 @@ def told(run: Run, model: Model) -> list[WayTold]:
 
 def _used(model: Model) -> Iterator[WayUsed]:
     """By which ways its units ran, and those that it has from another model."""
-    for summary in model.summaries.values():
-        yield from summary.ways
+    yield from model.summaries.ways.values()
     for visit in model.visits.kept:
         yield WayUsed(visit.way, 1, visit.seconds)
 

@@ -33,9 +33,17 @@ _EVERYWHERE = (
     "pyarrow/*flight*",
 )
 
+_DATABASE_OF_OPTUNA = (
+    # Of Optuna the samplers are used, which keep nothing in a database. 32 MB. What pip knows of them goes, too: it is
+    # to install whichever of them a requirements.txt asks for.
+    *("alembic", "greenlet", "mako", "sqlalchemy"),
+    *("alembic-*", "greenlet-*", "[Mm]ako-*", "[Ss][Qq][Ll][Aa]lchemy-*"),
+)
+
 TRIMMED = {
     "control": (
         *_EVERYWHERE,
+        *_DATABASE_OF_OPTUNA,
         # TensorBoard's viewer: its pages and its fast reader. The control plane writes event files. 25 MB.
         "tensorboard/webfiles.zip",
         "tensorboard_data_server/bin",
@@ -50,13 +58,8 @@ TRIMMED = {
         "kubernetes/aio",
         "kubernetes/client/api/[a-z]*",
         "kubernetes/client/models/[a-z]*",
-        # Of Optuna the samplers are used, which keep nothing in a database. 35 MB.
-        "alembic",
-        "greenlet",
-        "mako",
-        "sqlalchemy",
     ),
-    "worker": _EVERYWHERE,
+    "worker": (*_EVERYWHERE, *_DATABASE_OF_OPTUNA),
     "notebook": _EVERYWHERE,
 }
 """Per image, patterns of what goes, below site-packages. In workers and notebooks user code runs: there nearly all that

@@ -36,7 +36,7 @@ def assert_sound(state: ExperimentState) -> None:
             assert units == ([model.busy] if model.busy else []), "isolation: one open unit per model"
             there = range(model.archived_epochs + 1, model.epochs + 1)
             assert [v for epoch in there for v in model.epoch_visits(epoch)] == model.visits.kept
-            assert [*model.summaries] == [*range(1, model.archived_epochs + 1)]
+            assert len(model.summaries) == model.archived_epochs
             for epoch in there:
                 visits = model.epoch_visits(epoch)
                 assert all(visit.epoch == epoch for visit in visits)

@@ -1,0 +1,98 @@
+"""Named tuples as bytes come back as they were."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.tasks import Member
+from cerebro.contract.ways import Way
+from cerebro.state.archived import EpochSummary, Summaries, Visits
+from cerebro.state.visits import Visit
+
+_NUMBERS = st.floats(allow_nan=False)
+_COUNTS = st.integers(-(2**63), 2**63 - 1)
+_VECTORS = st.lists(_NUMBERS, max_size=4).map(tuple)
+_WAYS = st.sampled_from([None, Way(technique="ddp", size=2, params={"bucket": [1, 2]})])
+_NAMES = st.lists(st.text(max_size=5), max_size=3).map(tuple)
+
+
+@st.composite
+def visits(draw: st.DrawFn) -> Visit:
+    numbers = {
+        name: draw(_NUMBERS) for name in ("started", "ended", "load_s", "compute_s", "save_s", "start_s")
+    }
+    counts = {name: draw(_COUNTS) for name in ("epoch", "partition", "attempt", "rows", "size", "peak_bytes")}
+    return Visit(
+        **numbers,
+        **counts,
+        worker=draw(st.text(max_size=5)),
+        names=draw(_NAMES),
+        values=draw(_VECTORS),
+        file=draw(st.text(max_size=9)),
+        checksum=draw(st.text(max_size=9)),
+        way=draw(_WAYS),
+        others=draw(st.sampled_from([(), (Member(worker="b", partition=3, devices=(0, 1)),)])),
+        course=draw(st.binary(max_size=9)),
+        has_diverged=draw(st.booleans()),
+        terms=draw(_VECTORS),
+    )
+
+
+@given(st.lists(visits(), max_size=5), st.integers(0, 5))
+def test_a_pinned_visit_is_what_it_was(found: list[Visit], archived: int) -> None:
+    """Each field of it, with its type."""
+    archived = min(archived, len(found))
+    kept = Visits(kept=list(found))
+    kept.archive(archived, range(archived))
+    assert [*kept] == found
+    assert [list(map(type, visit)) for visit in kept] == [list(map(type, visit)) for visit in found]
+
+
+@st.composite
+def summaries(draw: st.DrawFn) -> EpochSummary:
+    names = draw(st.lists(st.text(max_size=5), max_size=4, unique=True).map(tuple))
+    used = tuple(draw(st.lists(_WAYS, max_size=2, unique_by=lambda way: way is None)))
+    whole = st.integers(0, 2**40)
+    return EpochSummary(
+        values=tuple(draw(_NUMBERS) for _ in names),
+        used_units=tuple(float(draw(st.integers(1, 99))) for _ in used),
+        used_s=tuple(draw(st.floats(0, 1e9)) for _ in used),
+        reports=draw(st.sampled_from([(), (1.0, 0.5, 3.0)])),
+        seconds=draw(_NUMBERS),
+        compute_s=draw(_NUMBERS),
+        took_s=draw(_NUMBERS),
+        shown_at=draw(_NUMBERS),
+        rows=draw(whole),
+        trained_rows=draw(whole),
+        steps=draw(whole),
+        peak_bytes=draw(whole),
+        peak_gpu_bytes=draw(whole),
+        returned=tuple((name, False) for name in names),
+        names=names,
+        used=used,
+        reported=draw(st.text(max_size=5)),
+        has_diverged=draw(st.booleans()),
+    )
+
+
+@given(st.lists(summaries(), max_size=5), st.integers(0, 5))
+def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epochs: int) -> None:
+    """All of them, and the first ones; a mean is found without the rest."""
+    kept = Summaries()
+    for summary in found:
+        kept.append(summary)
+    assert [*kept] == found
+    assert (kept.steps, len(kept)) == (sum(each.steps for each in found), len(found))
+    assert kept.peaks == (
+        max((each.peak_bytes for each in found), default=0),
+        max((each.peak_gpu_bytes for each in found), default=0),
+    )
+    assert sum(used.units for used in kept.ways.values()) == sum(sum(each.used_units) for each in found)
+    for epoch, summary in enumerate(found, start=1):
+        assert kept[epoch] == summary
+        assert {name: kept.mean(epoch, name) for name in summary.names} == summary.means
+        assert kept.mean(epoch, "no such name") is None
+    first = kept.until(epochs)
+    assert [*first] == found[:epochs]
+    assert first.steps == sum(each.steps for each in found[:epochs])
