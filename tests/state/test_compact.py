@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,10 +21,12 @@ _NAMES = st.lists(st.text(max_size=5), max_size=3).map(tuple)
 
 @st.composite
 def visits(draw: st.DrawFn) -> Visit:
-    numbers = {
+    numbers: dict[str, Any] = {
         name: draw(_NUMBERS) for name in ("started", "ended", "load_s", "compute_s", "save_s", "start_s")
     }
-    counts = {name: draw(_COUNTS) for name in ("epoch", "partition", "attempt", "rows", "size", "peak_bytes")}
+    counts: dict[str, Any] = {
+        name: draw(_COUNTS) for name in ("epoch", "partition", "attempt", "rows", "size", "peak_bytes")
+    }
     return Visit(
         **numbers,
         **counts,
