@@ -10,10 +10,12 @@ Then it is moved as the controller moves it (`controller.log_keeper`), by the sa
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import tempfile
 import time
+import tracemalloc
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,11 +44,14 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs import KvsClient
+from cerebro.state import ExperimentState
 from controller.log_keeper import Progress, Rule
 from controller.snapshot_process import SnapshotQuestion, made
 
 UNITS = (10_000, 100_000)
 MODELS, WORKERS = 100, 20
+_SHORT_UNITS, _MANY_MODELS, _FEW_WORKERS = 10_000, 1_000, 5
+"""Of the run whose halves are compared: two epochs."""
 _NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
 _LONGEST_S = 1800.0
 _LOOK_S = 0.05
@@ -93,7 +98,31 @@ def benchmark() -> list[Figure]:
             bar=1.5,
             sense="at most",
         ),
+        _of_halves(),
     ]
+
+
+def _of_halves() -> Figure:
+    """What the fold of a run of many models takes for its second half, beside its first."""
+    state, units, began = ExperimentState(name=_NAME), 0, time.time()
+    taken: list[int] = []
+    tracemalloc.start()
+    for after_s, event in story(_SHORT_UNITS, models=_MANY_MODELS, workers=_FEW_WORKERS):
+        began += after_s
+        state.apply(event.model_copy(update={"seq": state.seq + 1, "time": began}))
+        units += isinstance(event, TaskCommitted)
+        if isinstance(event, TaskCommitted) and units in (_SHORT_UNITS // 2, _SHORT_UNITS):
+            gc.collect()
+            taken.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    half, whole = taken
+    return Figure(
+        what=f"{_SHORT_UNITS:,} units in a run of {_MANY_MODELS:,} models: memory of the second half, of the first",
+        measured=f"{half / 1e6:.1f} MB, then {whole / 1e6:.1f} MB",
+        ratio=(whole - half) / half,
+        bar=0.1,
+        sense="at most",
+    )
 
 
 def measure(units: int, *, has_before: bool = True) -> dict[str, dict[str, float]]:
@@ -198,18 +227,18 @@ def _rss(pid: int) -> float:
 # --- what happened ------------------------------------------------------------------------------
 
 
-def story(units: int) -> Iterator[tuple[float, Event]]:
+def story(units: int, models: int = MODELS, workers: int = WORKERS) -> Iterator[tuple[float, Event]]:
     """A run that is at the end of an epoch: seconds since the event before, and the event."""
     random = Random(1)
-    models: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(MODELS)]
-    epochs = units // (MODELS * WORKERS)
+    grid: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(models)]
+    epochs = units // (models * workers)
     request = FitRequest(
-        code="0" * 64, models=tuple(models), epochs=epochs + 1, metric="loss", mode="min", scheduler="lrptw"
+        code="0" * 64, models=tuple(grid), epochs=epochs + 1, metric="loss", mode="min", scheduler="lrptw"
     )
-    names = {_model(number): each for number, each in enumerate(models)}
-    plan = FitPlan(dataset=_DATASET, models=names, partitions=dict.fromkeys(range(WORKERS), 1000))
+    names = {_model(number): each for number, each in enumerate(grid)}
+    plan = FitPlan(dataset=_DATASET, models=names, partitions=dict.fromkeys(range(workers), 1000))
     yield 0.0, RunRequested(run=_RUN, request=request)
-    for number in range(WORKERS):
+    for number in range(workers):
         held = (Holding(dataset=_DATASET, partition=number),)
         name = f"worker-{number}"
         yield (
@@ -217,12 +246,12 @@ def story(units: int) -> Iterator[tuple[float, Event]]:
             WorkerJoined(worker=name, incarnation="a", weight=1.0, kinds=("train",), holdings=held),
         )
     yield 0.0, RunStarted(run=_RUN, plan=plan)
-    for epoch, turn in itertools.product(range(1, epochs + 1), range(MODELS)):
-        for number in range(WORKERS):
-            yield from _unit((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number, random)
-        if turn == MODELS - 1:
-            bound = 0.1 * epoch * MODELS
-            idle = {f"worker-{number}": 1.0 for number in range(WORKERS)}
+    for epoch, turn in itertools.product(range(1, epochs + 1), range(models)):
+        for number in range(workers):
+            yield from _unit((turn + number * (models // workers)) % models, epoch, number, random)
+        if turn == models - 1:
+            bound = 0.1 * epoch * models
+            idle = {f"worker-{number}": 1.0 for number in range(workers)}
             yield (
                 0.0,
                 EpochCompleted(
