@@ -32,6 +32,8 @@ class ControlPlane:
     database: Path
     """Its socket."""
     pids: dict[str, int]
+    begun: dict[str, float]
+    """When the process of each service was started, as `time.monotonic`."""
 
 
 @contextmanager
@@ -50,13 +52,16 @@ def control_plane(folder: Path, needed: Collection[str] = NEEDED) -> Iterator[Co
     found = services(options, home, ports, socket, os.environ)
     server = f"http://{HOST}:{ports['kvs_api']}"
     with ExitStack() as stack:
-        pids = {}
+        pids, begun = {}, {}
         for service in found:
             if service.name in needed:
+                begun[service.name] = time.monotonic()
                 pids[service.name] = stack.enter_context(_running(service, home)).pid
                 _wait_until_ready(service, home)
         page = f"http://{HOST}:{ports['dispatcher']}"
-        yield ControlPlane(server=server, page=page, token=home.token(), database=socket, pids=pids)
+        yield ControlPlane(
+            server=server, page=page, token=home.token(), database=socket, pids=pids, begun=begun
+        )
 
 
 @contextmanager

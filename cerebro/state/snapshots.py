@@ -11,11 +11,11 @@ run anything; and its checksum is in the database, out of reach.
 from __future__ import annotations
 
 import copyreg
+import gzip
 import hashlib
 import io
 import pickle
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
@@ -74,11 +74,13 @@ def packed(state: ExperimentState | ClusterState) -> bytes:
     if isinstance(state, ExperimentState) and state.torn:
         raise ValueError(f"the fold of {state.name} is torn: {state.torn}")
     found = io.BytesIO()
-    pickler = pickle.Pickler(found, protocol=pickle.HIGHEST_PROTOCOL)
-    # Some versions of Python would have it be looked up as an attribute, by a function.
-    pickler.dispatch_table = copyreg.dispatch_table | dict.fromkeys(_enums(Enum), _by_value)
-    pickler.dump(state)
-    return zlib.compress(found.getvalue(), _LEVEL)
+    # Piece by piece: all of it at once would be most of what reading a fold takes.
+    with gzip.GzipFile(fileobj=found, mode="wb", compresslevel=_LEVEL, mtime=0) as file:
+        pickler = pickle.Pickler(file, protocol=pickle.HIGHEST_PROTOCOL)
+        # Some versions of Python would have it be looked up as an attribute, by a function.
+        pickler.dispatch_table = copyreg.dispatch_table | dict.fromkeys(_enums(Enum), _by_value)
+        pickler.dump(state)
+    return found.getvalue()
 
 
 def unpacked(content: bytes, kind: type[_Fold]) -> _Fold:
@@ -88,7 +90,10 @@ def unpacked(content: bytes, kind: type[_Fold]) -> _Fold:
         DamagedSnapshotError: it is damaged, or no such fold.
     """
     try:
-        found = _Unpickler(io.BytesIO(zlib.decompress(content))).load()
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            found = _Unpickler(file).load()
+            if file.read(1):  # its end has been looked at then, with its checksum
+                raise DamagedSnapshotError("something follows the fold")
     except DamagedSnapshotError:
         raise
     except Exception as cause:
