@@ -7,6 +7,7 @@ A run of millions of units would else have a fold that no process can hold. What
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
@@ -185,8 +186,10 @@ class Visits(Sequence[Visit]):
 
     archived: int = 0
     kept: list[Visit] = field(default_factory=list)
-    _pinned: dict[int, Compact] = field(default_factory=dict)
-    """Number -> visit, of those archived ones that are kept all the same."""
+    _pinned: list[Compact] = field(default_factory=list)
+    """Those archived ones that are kept all the same, in order."""
+    _numbers: list[int] = field(default_factory=list)
+    """Of each of them its number. No dictionary: that takes twice the memory, and there are very many."""
 
     def __len__(self) -> int:
         return self.archived + len(self.kept)
@@ -222,11 +225,11 @@ class Visits(Sequence[Visit]):
 
     def knows(self, unit: int) -> bool:
         """Whether the visit of that number is at hand."""
-        return self.archived <= unit < len(self) or unit in self._pinned
+        return self.archived <= unit < len(self) or self._place(unit) is not None
 
     def pinned(self, since: int) -> Iterator[Visit]:
         """Archived ones that are kept all the same, from a number on, in order."""
-        return (_VISITS.unpack(found) for unit, found in sorted(self._pinned.items()) if unit >= since)
+        return map(_VISITS.unpack, self._pinned[bisect_left(self._numbers, since) :])
 
     def append(self, visit: Visit) -> None:
         """Another unit was committed."""
@@ -239,15 +242,21 @@ class Visits(Sequence[Visit]):
     def until(self, units: int) -> Visits:
         """The first ones, so many, as a list of its own."""
         archived = min(self.archived, units)
-        pinned = {unit: visit for unit, visit in self._pinned.items() if unit < archived}
-        return Visits(archived=archived, kept=self.kept[: units - archived], _pinned=pinned)
+        number = bisect_left(self._numbers, archived)
+        return Visits(
+            archived=archived,
+            kept=self.kept[: units - archived],
+            _pinned=self._pinned[:number],
+            _numbers=self._numbers[:number],
+        )
 
     def archive(self, units: int, pins: Collection[int]) -> list[Visit]:
         """Keep the first ones, so many, no longer, but for those of these numbers; those that were kept until now."""
         gone = self.kept[: units - self.archived]
-        self._pinned |= {
-            unit: _VISITS.pack(visit) for unit, visit in enumerate(gone, start=self.archived) if unit in pins
-        }
+        for unit, visit in enumerate(gone, start=self.archived):
+            if unit in pins:
+                self._numbers.append(unit)
+                self._pinned.append(_VISITS.pack(visit))
         del self.kept[: len(gone)]
         self.archived += len(gone)
         return gone
@@ -255,14 +264,18 @@ class Visits(Sequence[Visit]):
     def _at(self, unit: int) -> Visit:
         if unit >= self.archived:
             return self.kept[unit - self.archived]
-        found = self._pinned.get(unit)
-        if found is None:
+        place = self._place(unit)
+        if place is None:
             raise ArchivedError(
                 f"unit {unit} is archived: of the first {self.archived} units only the ends of epochs are at hand. "
                 "The log has all of them: `FitResult.visits` reads it, and the page's schedule, by the time that is "
                 "looked at"
             )
-        return _VISITS.unpack(found)
+        return _VISITS.unpack(self._pinned[place])
+
+    def _place(self, unit: int) -> int | None:
+        place = bisect_left(self._numbers, unit)
+        return place if place < len(self._numbers) and self._numbers[place] == unit else None
 
 
 def totals_of(visits: Sequence[Visit]) -> EpochTotals:
