@@ -58,13 +58,14 @@ class Leftovers:
     def of(cls, volumes: Volumes, experiment: str, run: Run, model: Model) -> Leftovers:
         """As the log has it now. Of a model that is trained again, its next commit removes what is to go."""
         own = {visit.file for visit in model.known_visits}
-        # Of archived visits only those were kept longer than the model needed them.
+        # Archived visits whose files were kept for others: those that audits read, and those that models begin with.
         own.update(
             file
             for audit in run.audits.known.values()
             if audit.unit.model == model.id
             for file in audit.files
         )
+        own.update(visit.file for visit in run.origins_of(model))
         kept = run.kept_checkpoints(model) & own
         is_trained_on = model.state is ModelState.ACTIVE or model.busy is not None
         named = _names(set() if is_trained_on else own - kept)

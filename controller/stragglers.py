@@ -80,6 +80,8 @@ def label(runs: Iterable[Learned], statuses: Sequence[WorkerStatus], health: Hea
         if name not in found:
             continue
         factor, units = found[name]
+        if pace is not None and pace.host != host and pace.units <= units < pace.units + UNITS:
+            continue  # these were of the machine that it was on before
         is_slow = factor > SLOW or (had is not None and factor >= WELL)
         is_news = had is None or abs(factor / had - 1.0) > _NEWS
         if is_slow != (had is not None) or (is_slow and is_news):

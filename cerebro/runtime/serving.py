@@ -231,9 +231,9 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     def service(self) -> None:
         """Answer, or park. The next request has its own time: waitress takes this one off its list before it is done
         here."""
+        request, poll = self._begin()
         self._is_answering, self.server.task_dispatcher.moved = True, time.monotonic()
         self._thread.channel, self._is_parked = self, False
-        request, poll = self._begin()
         try:
             with answering(poll):
                 super().service()

@@ -132,6 +132,8 @@ class Summaries:
     ways: dict[str, WayUsed] = field(default_factory=dict)
     steps: int = 0
     peaks: tuple[int, int] = (0, 0)
+    rows: list[int] = field(default_factory=list)
+    """Of each epoch: of all units up to its end."""
     _found: list[Compact] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -160,6 +162,7 @@ class Summaries:
         """The next epoch is archived."""
         self._found.append(_SUMMARIES.pack(summary))
         self.steps += summary.steps
+        self.rows.append(summary.rows + (self.rows[-1] if self.rows else 0))
         host, gpu = self.peaks
         self.peaks = max(host, summary.peak_bytes), max(gpu, summary.peak_gpu_bytes)
         for used in summary.ways:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import struct
 from array import array
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 _Item = TypeVar("_Item", bound=tuple[Any, ...])
 
 _LENGTH = struct.Struct("<I")
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_MOST_KNOWN = 1024
 
 
 Compact: TypeAlias = tuple[tuple[Any, ...], bytes]
@@ -47,17 +48,19 @@ class Layout(Generic[_Item]):
         self._vectors, self._texts, self._blobs = len(vectors), len(texts), len(blobs)
         self._own = attrgetter(*own)
         self._of_all = attrgetter(*self.shared)
-        self._count = len(floats) + len(whole)
+        self._floats, self._count = len(floats), len(floats) + len(whole)
         order = (*own, *self.shared)
         self._places = tuple(order.index(name) for name in fields)
 
     def pack(self, one: _Item) -> Compact:
         """As bytes."""
         own: tuple[Any, ...] = self._own(one)
-        vectors, numbers = own[: self._vectors], own[self._vectors : self._vectors + self._count]
+        vectors, numbers = own[: self._vectors], own[self._vectors : self._vectors + self._floats]
+        whole = own[self._vectors + self._floats : self._vectors + self._count]
         rest = own[self._vectors + self._count :]
         parts = [_framed(array("d", vector).tobytes()) for vector in vectors]
-        parts.append(self._numbers.pack(*numbers))
+        # A worker may tell any number: one that is out of all reason is told as the largest.
+        parts.append(self._numbers.pack(*numbers, *(min(max(number, _LEAST), _MOST) for number in whole)))
         parts += [_framed(text.encode()) for text in rest[: self._texts]]
         parts += [_framed(blob) for blob in rest[self._texts :]]
         return _common(self._of_all(one)), b"".join(parts)
@@ -100,14 +103,11 @@ def _part(own: bytes, at: int) -> tuple[bytes, int]:
     return own[begin:end], end
 
 
+_known: dict[str, tuple[Any, ...]] = {}
+
+
 def _common(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    try:
-        return _shared(values)
-    except TypeError:  # the parameters of a way have no hash
-        return values
-
-
-@lru_cache(maxsize=1024)
-def _shared(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Equal ones as one object."""
-    return values
+    """Those that are written alike as one object: the parameters of a way have no hash, and 1 is no `True`."""
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    return _known.setdefault(repr(values), values)

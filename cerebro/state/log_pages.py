@@ -164,19 +164,27 @@ class LogPages:
         )
 
     def through(self, log: Log, since: float, until: float) -> Iterator[Page]:
-        """All pages of a stretch of time, and some before it, where what is in it may begin; none of them is kept."""
-        last = self._holding(log, until, is_end=True)
-        for number in range(max(0, self._holding(log, since) - _BACK[-1]), last + 1):
-            yield self._read(log, number)
+        """All pages of a stretch of time, and those before it, where what is in it may begin, that can be read; none of
+        them is kept."""
+        first, last = self._holding(log, since), self._holding(log, until, is_end=True)
+        for number in range(max(0, first - _BACK[-1]), last + 1):
+            page = self._read(log, number)
+            if number >= first or not page.problem:
+                yield page
 
     # --- where a time is -------------------------------------------------------------------------
 
     def _holding(self, log: Log, time: float, *, is_end: bool = False) -> int:
-        """Number of the first page that has an event at or after a time; the last page, if none has. Among pages that
-        cannot be read it is the first one, or of the end of a stretch the last one."""
+        """Number of the first page with an event at or after a time, or of the end of a stretch after it: several
+        events may have the same time. The last page, if none has. Among pages that cannot be read it is the first
+        one, or of the end of a stretch the last one."""
+
+        def is_past(ended: float) -> bool:
+            return ended > time if is_end else ended >= time
+
         low, high = 0, max(0, log.newest - 1) // PAGE
-        segments = self._known(log, time)
-        index = _first(0, len(segments), lambda each: segments[each].ended >= time)
+        segments = self._segments_of(log, time)
+        index = _first(0, len(segments), lambda each: is_past(segments[each].ended))
         if index:
             low = (segments[index - 1].last - 1) // PAGE
         if index < len(segments):
@@ -184,16 +192,16 @@ class LogPages:
 
         def reaches(number: int) -> bool:
             page = self.page(log, number)
-            return not is_end if page.problem else page.ended >= time
+            return not is_end if page.problem else is_past(page.ended)
 
         return min(_first(low, high, reaches), high)
 
-    def _known(self, log: Log, time: float) -> tuple[Segment, ...]:
-        """The log's segments, oldest first: those that were told, as long as they reach the time."""
+    def _segments_of(self, log: Log, time: float) -> tuple[Segment, ...]:
+        """The log's segments, oldest first: those that were told, as long as they reach further than the time."""
         key = log.experiment, log.created
         with self._lock:
             known = self._segments.get(key, ())
-        if known and known[-1].ended >= time:
+        if known and known[-1].ended > time:
             return known
         found = self._store.segments(log.experiment).segments
         with self._lock:

@@ -186,6 +186,11 @@ class Pieces:
             guessed=frozenset(str(piece.key) for piece in here if piece.is_guessed),
         )
 
+    @property
+    def held(self) -> int:
+        """How many attempts are known."""
+        return len(self._pieces)
+
     def epochs(self) -> dict[str, int]:
         """Model -> the newest epoch that a unit of it which stands is of."""
         found: dict[str, int] = {}

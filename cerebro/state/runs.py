@@ -434,6 +434,12 @@ class Run:
             owner = self.models[owner.parent]
         return owner
 
+    def origins_of(self, owner: Model) -> Iterator[Visit]:
+        """Visits of a model that others begin with, and may still have to read; some may be archived in it."""
+        for young in self.young.values():
+            if self.owner_of_origin(young) is owner:
+                yield young.visits[young.inherited - 1]
+
     def _count(self, visit: Visit) -> None:
         self.counts.units += 1
         self.newest_commit = max(self.newest_commit, visit.ended)
@@ -494,7 +500,7 @@ class Run:
         needed = model.needed_checkpoints(request.metric, request.mode, validated=self.is_validated)
         return (
             needed
-            | {each.visits[each.inherited - 1].file for each in self.young.values()}
+            | {young.visits[young.inherited - 1].file for young in self.young.values()}
             | self.audits.needed(model.id, but=but)
         ) - model.removed
 

@@ -107,7 +107,8 @@ def outlook(
 
 
 def _running(run: Run, fit: FitDispatch) -> dict[int, float]:
-    """Model -> logarithm of the seconds per row that its unit which runs will take at least."""
+    """Model -> logarithm of the seconds per row that its unit which runs will take at least, on a worker as fast as
+    others."""
     found = {}
     for task in run.open.values():
         if task.key.kind != "train" or task.state is not TaskState.RUNNING:
@@ -115,7 +116,8 @@ def _running(run: Run, fit: FitDispatch) -> dict[int, float]:
         model, rows = task.key.model or "", fit.rows[task.key.partition or 0]
         lasted_s = fit.dispatch_state.now - task.attempts[-1].started - fit.times.estimates.fixed_s(model)
         if lasted_s > 0 and rows:
-            found[fit.model(model)] = math.log(lasted_s / rows)
+            slowness, _ = fit.times.estimates.slowness(task.attempts[-1].worker)
+            found[fit.model(model)] = math.log(lasted_s / rows) - slowness
     return found
 
 

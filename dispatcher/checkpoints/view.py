@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef
@@ -89,9 +90,10 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
 
 def _is_any_left(run: Run, name: str) -> bool:
     model = run.models[name]
-    return not model.is_pruned or any(
-        visit.file in run.kept_checkpoints(model) for visit in model.known_visits
-    )
+    if not model.is_pruned:
+        return True
+    kept = run.kept_checkpoints(model)
+    return any(visit.file in kept for visit in model.known_visits)
 
 
 def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
@@ -101,8 +103,10 @@ def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
         return None
     run = read_model.state.runs.get(parts[1])
     model = run.models.get(parts[2]) if run else None
-    found = (visit.checkpoint for visit in model.known_visits) if model else iter(())
-    return next((each for each in found if each.name == name), None)
+    if run is None or model is None:
+        return None
+    visits = chain(model.known_visits, run.origins_of(model))
+    return next((visit.checkpoint for visit in visits if visit.file == name), None)
 
 
 def _of(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:

@@ -125,7 +125,7 @@ def shown(found: Stretch, read: Window | None = None, *, of_model: bool = False)
     end_s = found.end - found.zero
     if read is not None:
         since_s = read.since - found.zero
-    length = until_s - since_s
+    length = max(_LEAST_S, until_s - since_s)
     if not found.is_chosen:
         wanted = _MOST_UNITS if of_model else UNITS
         length = max(_LEAST_S, end_s * min(1.0, wanted / max(1, found.units)))

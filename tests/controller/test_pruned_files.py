@@ -16,8 +16,10 @@ from cerebro.data.based import Layout, Range, base_namer
 from cerebro.data.durable import Written
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
-from cerebro.state import Run
+from cerebro.state import Model, ModelState, Run
+from cerebro.state.archive import archive
 from cerebro.state.experiment import fold
+from cerebro.state.visits import Visit
 from controller import pruned_files
 from controller.advisor import ChildHelper
 from controller.loop import Controller
@@ -270,3 +272,50 @@ def test_the_end_of_the_run_waits_as_long_as_files_go(
     disk.tend(files)
     assert hung
     assert not any(hung)
+
+
+def test_what_a_waiting_clone_begins_with_stays_when_its_epoch_is_archived(tmp_path: Path) -> None:
+    """The clone alone still knows that unit: it is in the middle of an epoch that its parent has long left."""
+    run = fold(SIMULATED, log()).runs["fit-1"]
+    partitions = tuple(sorted(run.fit_rows))
+    parent = trained("m00", partitions, epochs=1, more=1)
+    clone = Model(id="m01", hyperparams=parent.hyperparams, epochs=6, partitions=partitions, parent="m00")
+    clone.inherit(parent, len(parent.visits))
+    origin = parent.visits[-1].file
+    for visit in trained("m00", partitions, epochs=5).visits[len(parent.visits) :]:
+        parent.add(visit)
+    parent.state, parent.removed = ModelState.STOPPED, {parent.visits[-1].file}
+    run.models, run.young, run.pruned = {"m00": parent, "m01": clone}, {"m01": clone}, []
+    volumes = Volumes(**dict.fromkeys(Volumes.__dataclass_fields__, tmp_path))
+    before = Leftovers.of(volumes, EXPERIMENT, run, parent)
+    assert parent.is_pruned
+    assert Path(origin).name in before.keep
+    archive(parent, 3, run.fit_rows)
+    assert not parent.visits.knows(clone.inherited - 1)
+    assert Path(origin).name in Leftovers.of(volumes, EXPERIMENT, run, parent).keep
+
+
+def trained(name: str, partitions: tuple[int, ...], *, epochs: int, more: int = 0) -> Model:
+    """A model after so many epochs, and so many units of the next."""
+    model = Model(id=name, hyperparams={"batch_size": 1}, epochs=6, partitions=partitions)
+    for unit in range(epochs * len(partitions) + more):
+        model.add(
+            Visit(
+                epoch=unit // len(partitions) + 1,
+                partition=partitions[unit % len(partitions)],
+                attempt=1,
+                worker="w",
+                rows=3,
+                names=("accuracy",),
+                values=(0.5,),
+                file=f"{EXPERIMENT}/fit-1/{name}/u{unit:05d}-e001-p0000-a1.pt",
+                checksum="c",
+                size=1,
+                started=float(unit),
+                ended=unit + 1.0,
+                load_s=0.0,
+                compute_s=1.0,
+                save_s=0.0,
+            )
+        )
+    return model

@@ -38,6 +38,15 @@ def took(*factors: float, units: int = 9) -> dict[str, tuple[float, int]]:
     return {f"worker-{number}": (math.log(factor), units) for number, factor in enumerate(factors)}
 
 
+def test_a_worker_on_another_machine_is_judged_by_what_it_does_there() -> None:
+    """Units of before the move say nothing of it, until there are as many new ones as a label needs."""
+    before, moved = labelled(3.0, "node-a"), there(3, "node-b")
+    assert [*label([took(3.0, 1.0, 1.0)], moved, before)] == []
+    assert [*label([took(3.0, 1.0, 1.0, units=9 + UNITS - 1)], moved, before)] == []
+    (found,) = label([took(3.0, 1.0, 1.0, units=9 + UNITS)], moved, before)
+    assert found.is_slow
+
+
 def test_a_slow_worker_is_labelled_and_loses_the_label_with_its_cause() -> None:
     """By what its units show, in words that status and page have; dispatch and copies rest on the same."""
     rng, slow = Random(0), 6

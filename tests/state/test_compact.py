@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.tasks import Member
 from cerebro.contract.ways import Way
+from cerebro.state.archived import _VISITS as _COMMON
 from cerebro.state.archived import EpochSummary, Summaries, Visits
 from cerebro.state.visits import Visit
 
@@ -100,3 +101,25 @@ def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epoc
     first = kept.until(epochs)
     assert [*first] == found[:epochs]
     assert first.steps == sum(each.steps for each in found[:epochs])
+
+
+def test_a_number_out_of_all_reason_is_told_as_the_largest() -> None:
+    """A worker may tell any: the fold is not to break when an epoch is archived."""
+    kept = Visits(kept=[_visit(peak_bytes=2**70, rows=-(2**70))])
+    kept.archive(1, {0})
+    assert (kept[0].peak_bytes, kept[0].rows) == (2**63 - 1, -(2**63))
+
+
+def test_what_epochs_have_in_common_is_there_once() -> None:
+    """Ways among it, whose parameters have no hash; `True` is no 1."""
+    ways = [Way(technique="ddp", size=2, params={"bucket": value}) for value in (1, 1, True)]
+    one, same, other = (_COMMON.pack(_visit(way=way)) for way in ways)
+    assert one[0] is same[0]
+    assert repr(other[0]) != repr(one[0])
+
+
+def _visit(**changes: Any) -> Visit:
+    told: dict[str, Any] = dict.fromkeys(Visit._fields, 0.0) | Visit._field_defaults
+    texts = {"worker": "a", "file": "f", "checksum": "c", "names": (), "values": ()}
+    counts = dict.fromkeys(("epoch", "partition", "attempt", "rows", "size"), 1)
+    return Visit(**told | texts | counts | changes)

@@ -52,6 +52,8 @@ def visits_table(run: Run, wanted: Wanted, pages: LogPages | None, log: Log) -> 
     if rows or not found:
         found.append(pd.DataFrame(rows))
     frame = found[0] if len(found) == 1 else pd.concat(found, ignore_index=True)
+    for name in ("peak_bytes", "peak_gpu_bytes") if len(found) > 1 else ():
+        frame[name] = pd.to_numeric(frame[name])  # of some frames none has a number
     if "unit" in frame and frame["unit"].isna().any():
         frame["unit"] = frame["unit"].astype("Int64")
     return frame.sort_values("ended", kind="stable", ignore_index=True) if len(frame) else frame
@@ -120,6 +122,8 @@ class _Reading:
     run: Run
     since: float
     pieces: Pieces = field(init=False)
+    _look_at: int = 0
+    """With so many attempts held, those that are settled are looked for."""
     _redone: set[tuple[str, int]] = field(init=False)
     """(model, epoch) of which a unit was taken back."""
 
@@ -130,8 +134,12 @@ class _Reading:
         self.pieces = Pieces(run=self.run.id, chosen=lambda key: key.kind == "train")
 
     def settled(self) -> Iterator[_Numbered]:
+        if self.pieces.held < self._look_at:
+            return
         newest = self.pieces.epochs()
         yield from self._numbered(self.pieces.let_go(lambda key: self._is_settled(key, newest)))
+        # Each look passes over all that are held: not for each page, then.
+        self._look_at = self.pieces.held * 5 // 4 + PAGE
 
     def _is_settled(self, key: TaskKey, newest: Mapping[str, int]) -> bool:
         model, epoch = _model_epoch(key)

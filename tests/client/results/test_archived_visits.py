@@ -69,6 +69,23 @@ def sorted_(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def test_events_of_one_moment_on_two_pages_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last unit that is archived, and the event before it, which ends a page."""
+    made = archived(0)
+    last = next(n for n, event in enumerate(made.log) if event.time == made.run.archived_until)
+    log = [*made.log]
+    log[last - 1] = log[last - 1].model_copy(update={"time": log[last].time})
+    state, whole = (ExperimentState(name="one", archive_after=after) for after in (0, None))
+    for event in log:
+        state.apply(event)
+        whole.apply(event)
+    monkeypatch.setattr(log_pages, "PAGE", last)
+    files = MountedFiles(Volumes.from_environment({}))
+    found = FitResult(state, state.runs["fit-1"], files, events=Whole(log)).visits()
+    expected = FitResult(whole, whole.runs["fit-1"], files).visits()
+    assert len(found) == len(expected)
+
+
 class Calm(Undisturbed):
     """A run in which nothing fails by itself."""
 
