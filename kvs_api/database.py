@@ -7,6 +7,7 @@ holds neither a thread nor a connection (`kvs_api.news`).
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +35,11 @@ PAGE = 1000
 
 _ANSWER_S = 15.0
 """A Redis that is silent for longer counts as away."""
+
+_LEAST_FILE, _FILE_TIMES = 64 << 20, 4
+"""The append-only file is written anew from so many bytes on, if it has so many times those of what is in memory."""
+
+_log = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=BaseModel)
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
@@ -66,6 +72,20 @@ class Database:
             return bool(self._redis.ping())
         except redis.RedisError:
             return False
+
+    def _shrink_file(self) -> None:
+        """Have the append-only file written anew where it is many times as large as what is in memory: Redis reads it
+        all when it starts, and by itself waits until it has doubled."""
+        try:
+            told: Any = self._redis.info("persistence")
+            size = int(told.get("aof_current_size", 0))
+            if size < _LEAST_FILE or told.get("aof_rewrite_in_progress"):
+                return
+            memory: Any = self._redis.info("memory")
+            if size > _FILE_TIMES * int(memory["used_memory"]):
+                self._redis.bgrewriteaof()
+        except redis.RedisError as error:  # a user of Redis may lack the right, and nothing is lost
+            _log.debug("the append-only file was not written anew: %s", error)
 
     def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, Entries]]:
         """Entries after the cursors, of all of them at one moment; waits for one up to `wait_s` seconds.

@@ -53,6 +53,8 @@ class SegmentStore(LedgerStore):
             )
         segment = self._written(name, entries, content, floor)
         moved = self._known(name, segment, after, entries, request)
+        if moved:
+            self._shrink_file()
         return SegmentAnswer(
             moved=segment if moved else None, left=length - len(entries) if moved else length
         )

@@ -133,3 +133,13 @@ def test_readme_shows_run_and_test_and_only_targets_that_exist() -> None:
     commands = _readme_make_commands()
     assert {"run", "test"} <= commands
     assert commands <= _make_targets()
+
+
+def test_a_folder_of_the_same_name_hides_nothing(tmp_path: Path) -> None:
+    """Beside a user's script there may be one: the clone itself has that name."""
+    (tmp_path / "cerebro").mkdir()
+    code = "from cerebro import Experiment"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

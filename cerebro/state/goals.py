@@ -7,7 +7,7 @@ import datetime
 from cerebro.contract.events import ForecastMade
 from cerebro.contract.runs import FitRequest, ForecastEnd, Goal
 from cerebro.state.experiment import ExperimentState
-from cerebro.state.runs import Run
+from cerebro.state.runs import Run, RunState
 
 _DAY_S = 86_400.0
 
@@ -67,10 +67,10 @@ def spent(state: ExperimentState, run: Run, now: float) -> str:
 
 def forecast_lines(run: Run, now: float) -> list[str]:
     """What is expected of a run that is open; of one that has ended, what was expected beside what came true."""
+    if run.ended and not run.is_open:
+        return [*([_truth(run)] if run.forecasts else []), *_missed(run)]
     if not run.forecasts:
         return []
-    if run.ended and not run.is_open:
-        return [_truth(run)]
     newest = run.forecasts[-1]
     end = newest.end
     count = _workers(newest.workers)
@@ -130,6 +130,15 @@ def _truth(run: Run) -> str:
         f"{clock(first.time + expected.p90_s, run.ended)}; it ended at {clock(run.ended, run.ended)}, "
         f"{_length(abs(off_s))} {side}"
     )
+
+
+def _missed(run: Run) -> list[str]:
+    """That a run which has finished did not keep to the time that was asked for."""
+    finish_by = goal_of(run).finish_by
+    if finish_by is None or run.state is not RunState.FINISHED or run.ended <= finish_by:
+        return []
+    at = clock(finish_by, run.ended)
+    return [f"it was to end by {at} (finish_by), and ended {_length(run.ended - finish_by)} later"]
 
 
 def clock(at: float, now: float) -> str:

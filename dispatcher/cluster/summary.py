@@ -23,6 +23,9 @@ from cerebro.state import (
 from cerebro.state.sharing import lanes_held
 from cerebro.state.throughput import TimeLeft
 from cerebro.state.timeline import busy
+from cerebro.state.workers import WorkerChange
+
+_MOST_CHANGES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,7 @@ class Summary:
         held: what each of these runs has, by its id (`lanes_held`).
         started: of each running task, by key. devices: of each open one, by key, those that it has.
         busy: worker -> spans of time in which a device had a task; all in seconds since the epoch.
+        changes: workers that came and went meanwhile, the newest `_MOST_CHANGES`.
     """
 
     runs: Mapping[str, RunSummary]
@@ -66,6 +70,7 @@ class Summary:
     started: Mapping[str, float]
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     busy: Mapping[str, tuple[tuple[float, float], ...]]
+    changes: tuple[WorkerChange, ...] = ()
 
 
 def summary(
@@ -101,6 +106,7 @@ def summary(
         started={key: task.attempts[-1].started for run in open_runs for key, task in run.open.items()},
         devices={key: task.attempts[-1].devices for run in open_runs for key, task in run.open.items()},
         busy=_busy(state, begin, now),
+        changes=tuple(each for each in state.worker_changes[-_MOST_CHANGES:] if each.time >= begin),
     )
 
 

@@ -219,10 +219,37 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
         note=told.troubles.note,
         size_request=told.size_request,
         audit=told.audit[::-1],
-        incidents=told.health.incidents[::-1],
+        incidents=tuple(_incidents(told)),
         quarantined=sum(card.is_quarantined for card in cards),
         span=span if span in SPANS else "hour",
     )
+
+
+def _incidents(told: Told) -> list[Incident]:
+    """What is known of machines, and which workers were lost and are back; the newest first."""
+    # Each experiment has them from the cluster's log, with the same times.
+    changes = {(each.worker, each.time): each for known in told.summaries.values() for each in known.changes}
+    found, gone = [*told.health.incidents], dict[str, float]()
+    for change in sorted(changes.values(), key=lambda each: each.time):
+        if not change.is_there:
+            gone[change.worker] = change.time
+            what, evidence, action = "lost", change.lost, "what it had to do is given to others"
+        elif change.worker in gone:
+            away_s = change.time - gone.pop(change.worker)
+            what, evidence, action = "is back", f"{away_s:.0f} s after it was lost", ""
+        else:
+            continue
+        found.append(
+            Incident(
+                time=change.time,
+                worker=change.worker,
+                what=what,
+                evidence=evidence,
+                action=action,
+                by="controller",
+            )
+        )
+    return sorted(found, key=lambda each: each.time, reverse=True)
 
 
 def in_order(statuses: tuple[WorkerStatus, ...]) -> list[WorkerStatus]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,28 @@ def test_a_log_is_read_as_before_and_takes_no_room_in_the_database(
     assert whole(kvs) == before
     assert kvs.events("one", 6)[0] == before[6]
     assert kvs.experiments()[0].last_seq == len(before)
+
+
+def test_what_has_gone_is_in_the_databases_file_no_more(
+    bench: Bench, kvs: KvsClient, database: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which it reads all of when it starts: as long as that is many times what is left, it is written anew."""
+    for _ in range(40):
+        database.set("filler", b"x" * (1 << 20))
+    database.delete("filler")
+    units(bench, 4)
+    monkeypatch.setattr(segment_store, "MOST", 4)
+    assert kvs.cut("one", request(bench)).moved is not None
+    assert _file_size(database) > 40 << 20, "it is small for that"
+    monkeypatch.setattr("kvs_api.database._LEAST_FILE", 1 << 20)
+    assert kvs.cut("one", request(bench)).moved is not None
+    deadline = time.monotonic() + 30
+    while _file_size(database) > 1 << 20:
+        assert time.monotonic() < deadline
+
+
+def _file_size(database: redis.Redis) -> int:
+    return int(database.info("persistence")["aof_current_size"])
 
 
 def test_what_is_to_stay_stays(bench: Bench, kvs: KvsClient) -> None:

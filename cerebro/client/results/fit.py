@@ -19,7 +19,17 @@ from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
-from cerebro.state import ExperimentState, Model, Run, audit_wording, gap, schedule_of, ways, wording
+from cerebro.state import (
+    ExperimentState,
+    Model,
+    ModelState,
+    Run,
+    audit_wording,
+    gap,
+    schedule_of,
+    ways,
+    wording,
+)
 from cerebro.state.log_pages import EventStore, Log, LogPages
 from cerebro.state.pruning import gone_text
 from cerebro.usercode.in_process import UserCode
@@ -174,7 +184,7 @@ class FitResult(FitFigures):
         *,
         since: float | None = None,
         until: float | None = None,
-        epochs: Collection[int] | None = None,
+        epochs: Collection[int] | int | None = None,
     ) -> pd.DataFrame:
         """The log of visits, one row per committed unit in order: enough to replay the run. `process_start` are the
         seconds after `started` that the unit waited for its process to start and to import; `devices` those of the
@@ -190,7 +200,7 @@ class FitResult(FitFigures):
 
         Args:
             since, until: only units that ended between the two, seconds as in the column `ended`.
-            epochs: only those of these, such as ``range(10, 20)``.
+            epochs: only those of these, such as ``range(10, 20)``, or of one.
 
         Raises:
             LostEventsError: a part of the log that is needed cannot be read.
@@ -198,7 +208,7 @@ class FitResult(FitFigures):
         wanted = Wanted(
             since=-math.inf if since is None else since,
             until=math.inf if until is None else until,
-            epochs=epochs,
+            epochs=(epochs,) if isinstance(epochs, int) else epochs,
         )
         created = self._record.created if self._record is not None else 0.0
         pages = LogPages(self._events, kept=0) if self._events is not None else None
@@ -297,7 +307,9 @@ class FitResult(FitFigures):
         return model.best_epoch(self._request.metric, self._request.mode, validated=self._run.is_validated)
 
     def __repr__(self) -> str:
-        return f"<FitResult {self._state.name}/{self._run.id}: {len(self._run.models)} models, {self._run.state}>"
+        failed = sum(model.state is ModelState.FAILED for model in self._run.models.values())
+        told = f"{len(self._run.models)} models, {f'{failed} failed, ' if failed else ''}{self._run.state}"
+        return f"<FitResult {self._state.name}/{self._run.id}: {told}>"
 
     def _repr_html_(self) -> str:
         return str(self.leaderboard().to_html())

@@ -36,6 +36,8 @@ from dispatcher.cluster.view import SLOTS, Told, cluster, slots
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import NOW, Story, running_story, status, story_on_two_devices
+from tests.state.stories import Story as FitStory
+from tests.state.stories import joined, lost
 
 GIB = 1 << 30
 
@@ -369,6 +371,24 @@ def test_health_and_incidents_are_shown() -> None:
     told = page.split('data-key="incidents"')[1]
     assert told.index("quarantined") < told.index("check passed")
     assert "ada" in told
+
+
+def test_a_lost_worker_is_an_incident_and_so_is_its_return() -> None:
+    """Each once, however many experiments tell of it; one that joins for the first time is none."""
+    story = FitStory(workers=2)
+    story.fit()
+    story.tell(lost(1, incarnation=story.state.workers["worker-1"].incarnation))
+    story.tell(joined(1, incarnation="next"))
+    story.tell(joined(2))
+    known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
+    health = HealthAnswer(incidents=(Incident(time=story.time + 5, worker="worker-0", what="check passed"),))
+    found = cluster(told(summaries={"one": known, "two": known}, health=health), now=story.time)
+    assert [(each.worker, each.what) for each in found.incidents] == [
+        ("worker-0", "check passed"),
+        ("worker-1", "is back"),
+        ("worker-1", "lost"),
+    ]
+    assert found.incidents[1].evidence == "1 s after it was lost"
 
 
 def test_slow_workers_are_labelled() -> None:
