@@ -41,7 +41,8 @@ def test_one_container_of_one_pod_is_given_more(granted: Watched) -> None:
 def test_what_asks_for_nothing_goes_on_asking_for_nothing(granted: Watched) -> None:
     """A request that appears would change the pod's quality of service, which the server refuses."""
     granted.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
-    assert granted.emulator.requests[-1].body == {
+    (asked,) = (request for request in granted.emulator.requests if request.verb == "patch")
+    assert asked.body == {
         "spec": {"containers": [{"name": "worker", "resources": {"limits": {"memory": str(8 * GIB)}}}]}
     }
 
