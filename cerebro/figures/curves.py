@@ -141,7 +141,7 @@ def _place(run: Run, model: Model, epoch: int, axis: Axis) -> float:
     rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
     archived = min(epoch, model.archived_epochs)
     return float(
-        (model.summaries.rows[archived - 1] if archived else 0)
+        model.summaries.rows_until(archived)
         + sum(
             v.rows or sum(rows.get(p, 0) for p in v.partitions)
             for v in model.visits[model.visits_until(archived) : units]

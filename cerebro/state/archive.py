@@ -14,7 +14,7 @@ from cerebro.contract.ways import Way
 from cerebro.state.archived import EpochSummary, WayUsed, totals_of
 from cerebro.state.models import Model
 from cerebro.state.positions import steps_of
-from cerebro.state.visits import Visit
+from cerebro.state.visits import Visit, mean
 
 ARCHIVE_AFTER = 4096
 """Committed units of a run. It is no setting: all who read a log are to keep the same of it."""
@@ -28,17 +28,16 @@ def archive(model: Model, epochs: int, rows: Mapping[int, int], *, keeps_all: bo
         rows: partition -> its rows; see `FitPlan.partitions`.
         keeps_all: all are pinned (`Visits`).
     """
-    known = model.archived_epochs
-    found = {epoch: _summary(model, epoch, rows) for epoch in range(known + 1, epochs + 1)}
-    return model.archive(found, keeps_all=keeps_all) if found else []
+    return [
+        visit
+        for epoch in range(model.archived_epochs + 1, epochs + 1)
+        for visit in model.archive(_summary(model, epoch, rows), keeps_all=keeps_all)
+    ]
 
 
 def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
-    visits, first, means = (
-        model.epoch_visits(epoch),
-        model.visits_until(epoch - 1),
-        model.training_metrics(epoch),
-    )
+    visits, first = model.epoch_visits(epoch), model.visits_until(epoch - 1)
+    means = mean(visits)
     reported = next((visit.reported for visit in visits if visit.reported), "")
     reporting = [visit for visit in visits if reported and visit.reported == reported]
     took = [visit.turn_s or visit.compute_s or visit.ended - visit.started for visit in visits]
@@ -50,6 +49,7 @@ def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
         seconds=totals.seconds,
         compute_s=totals.compute_s,
         rows=totals.rows,
+        rows_until=totals.rows + model.summaries.rows_until(epoch - 1),
         trained_rows=sum(visit.rows - visit.resumed_rows for visit in visits),
         took_s=sum(took),
         steps=sum(steps_of(model, unit, visit, rows) for unit, visit in enumerate(visits, start=first)),

@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, overload
+from operator import itemgetter
+from typing import Any, NamedTuple, overload
 
 from cerebro.contract.ways import Way
 from cerebro.errors import CerebroError
@@ -46,6 +47,7 @@ class EpochSummary(NamedTuple):
         names, values: of that, as `cerebro.state.visits.mean` has it.
         seconds, compute_s, rows: see `totals`.
         trained_rows: without those that earlier attempts trained on.
+        rows_until: of all epochs up to this one.
         took_s: seconds that units had a device, added up.
         steps: optimizer steps that they took.
         used, used_units, used_s: see `ways`.
@@ -66,6 +68,7 @@ class EpochSummary(NamedTuple):
     shown_at: float
     rows: int
     trained_rows: int
+    rows_until: int
     steps: int
     peak_bytes: int
     peak_gpu_bytes: int
@@ -96,7 +99,7 @@ _SUMMARIES = Layout(
     EpochSummary,
     vectors=("values", "used_units", "used_s", "reports"),
     floats=("seconds", "compute_s", "took_s", "shown_at"),
-    whole=("rows", "trained_rows", "steps", "peak_bytes", "peak_gpu_bytes"),
+    whole=("rows", "trained_rows", "rows_until", "steps", "peak_bytes", "peak_gpu_bytes"),
 )
 _VISITS = Layout(
     Visit,
@@ -132,8 +135,6 @@ class Summaries:
     ways: dict[str, WayUsed] = field(default_factory=dict)
     steps: int = 0
     peaks: tuple[int, int] = (0, 0)
-    rows: list[int] = field(default_factory=list)
-    """Of each epoch: of all units up to its end."""
     _found: list[Compact] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -158,11 +159,14 @@ class Summaries:
         names: tuple[str, ...] = found[0][_NAMES_AT]
         return first_vector(found, names.index(name)) if name in names else None
 
+    def rows_until(self, epoch: int) -> int:
+        """Of all units up to the end of an epoch."""
+        return self[epoch].rows_until if epoch else 0
+
     def append(self, summary: EpochSummary) -> None:
         """The next epoch is archived."""
         self._found.append(_SUMMARIES.pack(summary))
         self.steps += summary.steps
-        self.rows.append(summary.rows + (self.rows[-1] if self.rows else 0))
         host, gpu = self.peaks
         self.peaks = max(host, summary.peak_bytes), max(gpu, summary.peak_gpu_bytes)
         for used in summary.ways:
@@ -178,6 +182,11 @@ class Summaries:
         return made
 
 
+_Pinned = tuple[int, tuple[Any, ...], bytes]
+"""A visit's number, and what it is as `Compact`."""
+_number = itemgetter(0)
+
+
 @dataclass(slots=True)
 class Visits(Sequence[Visit]):
     """Committed units in order, by their number.
@@ -189,10 +198,9 @@ class Visits(Sequence[Visit]):
 
     archived: int = 0
     kept: list[Visit] = field(default_factory=list)
-    _pinned: list[Compact] = field(default_factory=list)
-    """Those archived ones that are kept all the same, in order."""
-    _numbers: list[int] = field(default_factory=list)
-    """Of each of them its number. No dictionary: that takes twice the memory, and there are very many."""
+    _pinned: list[_Pinned] = field(default_factory=list)
+    """Those archived ones that are kept all the same, in order. No dictionary: it takes twice the memory, and there are
+    very many."""
 
     def __len__(self) -> int:
         return self.archived + len(self.kept)
@@ -232,7 +240,8 @@ class Visits(Sequence[Visit]):
 
     def pinned(self, since: int) -> Iterator[Visit]:
         """Archived ones that are kept all the same, from a number on, in order."""
-        return map(_VISITS.unpack, self._pinned[bisect_left(self._numbers, since) :])
+        first = bisect_left(self._pinned, since, key=_number)
+        return (_VISITS.unpack(found) for _, *found in self._pinned[first:])
 
     def append(self, visit: Visit) -> None:
         """Another unit was committed."""
@@ -245,21 +254,15 @@ class Visits(Sequence[Visit]):
     def until(self, units: int) -> Visits:
         """The first ones, so many, as a list of its own."""
         archived = min(self.archived, units)
-        number = bisect_left(self._numbers, archived)
-        return Visits(
-            archived=archived,
-            kept=self.kept[: units - archived],
-            _pinned=self._pinned[:number],
-            _numbers=self._numbers[:number],
-        )
+        number = bisect_left(self._pinned, archived, key=_number)
+        return Visits(archived=archived, kept=self.kept[: units - archived], _pinned=self._pinned[:number])
 
     def archive(self, units: int, pins: Collection[int]) -> list[Visit]:
         """Keep the first ones, so many, no longer, but for those of these numbers; those that were kept until now."""
         gone = self.kept[: units - self.archived]
         for unit, visit in enumerate(gone, start=self.archived):
             if unit in pins:
-                self._numbers.append(unit)
-                self._pinned.append(_VISITS.pack(visit))
+                self._pinned.append((unit, *_VISITS.pack(visit)))
         del self.kept[: len(gone)]
         self.archived += len(gone)
         return gone
@@ -274,11 +277,12 @@ class Visits(Sequence[Visit]):
                 "The log has all of them: `FitResult.visits` reads it, and the page's schedule, by the time that is "
                 "looked at"
             )
-        return _VISITS.unpack(self._pinned[place])
+        _, *found = self._pinned[place]
+        return _VISITS.unpack(found)
 
     def _place(self, unit: int) -> int | None:
-        place = bisect_left(self._numbers, unit)
-        return place if place < len(self._numbers) and self._numbers[place] == unit else None
+        place = bisect_left(self._pinned, unit, key=_number)
+        return place if place < len(self._pinned) and self._pinned[place][0] == unit else None
 
 
 def totals_of(visits: Sequence[Visit]) -> EpochTotals:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -65,8 +66,8 @@ class Layout(Generic[_Item]):
         parts += [_framed(blob) for blob in rest[self._texts :]]
         return _common(self._of_all(one)), b"".join(parts)
 
-    def unpack(self, found: Compact) -> _Item:
-        """The named tuple, made anew at each call."""
+    def unpack(self, found: Iterable[Any]) -> _Item:
+        """The named tuple, made anew at each call. `found`: the two parts of a `Compact`."""
         values: list[Any] = []
         shared, own = found
         at = 0

@@ -11,7 +11,7 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -285,18 +285,16 @@ class Model:
         self._best.clear()
         return lost
 
-    def archive(self, summaries: Mapping[int, EpochSummary], *, keeps_all: bool = False) -> list[Visit]:
-        """Keep the visits of these epochs no longer, the first ones that it still has, but for the last one of each and
-        where it began, or `keeps_all` of them beside; those of them that are its own."""
-        for epoch in sorted(summaries):
-            self.summaries.append(summaries[epoch])
-        first, until = self.visits.archived, self._ends[max(summaries) - 1]
-        pins: Collection[int] = {self.inherited - 1, *(self._ends[epoch - 1] - 1 for epoch in summaries)}
-        if keeps_all:
-            pins = range(first, until)
-        gone = self.visits.archive(until, pins)
-        for epoch in summaries:
-            self._means.pop(epoch, None)
+    def archive(self, summary: EpochSummary, *, keeps_all: bool = False) -> list[Visit]:
+        """Keep the visits of the first epoch that it still has no longer, but for the last one and where it began, or
+        `keeps_all` of them beside; those of them that are its own."""
+        self.summaries.append(summary)
+        epoch = len(self.summaries)
+        first, until = self.visits.archived, self._ends[epoch - 1]
+        gone = self.visits.archive(
+            until, range(first, until) if keeps_all else (self.inherited - 1, until - 1)
+        )
+        self._means.pop(epoch, None)
         return gone[max(0, self.inherited - first) :]
 
     def validate(self, epoch: int, metrics: dict[str, float]) -> None:
@@ -606,7 +604,12 @@ class Model:
         return best.epoch
 
     def _better(self, best: _Best, epoch: int, name: str, mode: str, *, validated: bool) -> _Best:
-        value = self.metric(name, epoch, validated=validated)
+        if validated or epoch in self.summaries or epoch in self._means:
+            value = self.metric(name, epoch, validated=validated)
+        else:
+            # Asked once: it need not be kept.
+            value = mean(self.epoch_visits(epoch)).get(name)
+            value = value if value is not None and math.isfinite(value) else None
         return best if value is None else best.beside(epoch, value if mode == "max" else -value)
 
     def _awaiting_validation(self) -> list[int]:

@@ -70,6 +70,7 @@ def summaries(draw: st.DrawFn) -> EpochSummary:
         shown_at=draw(_NUMBERS),
         rows=draw(whole),
         trained_rows=draw(whole),
+        rows_until=draw(whole),
         steps=draw(whole),
         peak_bytes=draw(whole),
         peak_gpu_bytes=draw(whole),
@@ -98,6 +99,7 @@ def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epoc
         assert kept[epoch] == summary
         assert {name: kept.mean(epoch, name) for name in summary.names} == summary.means
         assert kept.mean(epoch, "no such name") is None
+        assert kept.rows_until(epoch) == summary.rows_until
     first = kept.until(epochs)
     assert [*first] == found[:epochs]
     assert first.steps == sum(each.steps for each in found[:epochs])

@@ -188,4 +188,4 @@ def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
     """As a table, and a line of text elsewhere."""
     result = fit_result(fitted(), volumes)
     assert "<table" in result._repr_html_()
-    assert repr(result) == "<FitResult one/fit-1: 4 models, running>"
+    assert repr(result) == "<FitResult one/fit-1: 4 models, 1 failed, running>"
