@@ -30,6 +30,11 @@ class WayUsed(NamedTuple):
     units: int
     seconds: float
 
+    @property
+    def label(self) -> str:
+        """Of its way; empty for one device."""
+        return self.way.label if self.way else ""
+
 
 class EpochTotals(NamedTuple):
     """Of the units of an epoch: seconds from start to commit, seconds in user code, and rows, each added up."""
@@ -127,12 +132,12 @@ class Summaries:
     """Of a model's epochs that are archived, which are the first ones; and what they come to together.
 
     Attributes:
-        ways: label of each way by which units ran -> that way, how many, and their seconds.
+        ways: each way by which units ran, how many, and their seconds.
         steps: optimizer steps of all of them.
         peaks: the most memory that a unit had, of its process and on GPUs, bytes.
     """
 
-    ways: dict[str, WayUsed] = field(default_factory=dict)
+    ways: tuple[WayUsed, ...] = ()
     steps: int = 0
     peaks: tuple[int, int] = (0, 0)
     _found: list[Compact] = field(default_factory=list)
@@ -169,10 +174,11 @@ class Summaries:
         self.steps += summary.steps
         host, gpu = self.peaks
         self.peaks = max(host, summary.peak_bytes), max(gpu, summary.peak_gpu_bytes)
-        for used in summary.ways:
-            label = used.way.label if used.way else ""
-            known = self.ways.get(label, WayUsed(used.way, 0, 0.0))
-            self.ways[label] = WayUsed(used.way, known.units + used.units, known.seconds + used.seconds)
+        together: dict[str, WayUsed] = {}
+        for used in (*self.ways, *summary.ways):
+            known = together.get(used.label, WayUsed(used.way, 0, 0.0))
+            together[used.label] = WayUsed(used.way, known.units + used.units, known.seconds + used.seconds)
+        self.ways = tuple(together.values())
 
     def until(self, epochs: int) -> Summaries:
         """Of the first ones, so many, as a list of its own."""

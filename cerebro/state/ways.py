@@ -180,7 +180,7 @@ def told(run: Run, model: Model) -> list[WayTold]:
 
 def _used(model: Model) -> Iterator[WayUsed]:
     """By which ways its units ran, and those that it has from another model."""
-    yield from model.summaries.ways.values()
+    yield from model.summaries.ways
     for visit in model.visits.kept:
         yield WayUsed(visit.way, 1, visit.seconds)
 

@@ -94,7 +94,7 @@ def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epoc
         max((each.peak_bytes for each in found), default=0),
         max((each.peak_gpu_bytes for each in found), default=0),
     )
-    assert sum(used.units for used in kept.ways.values()) == sum(sum(each.used_units) for each in found)
+    assert sum(used.units for used in kept.ways) == sum(sum(each.used_units) for each in found)
     for epoch, summary in enumerate(found, start=1):
         assert kept[epoch] == summary
         assert {name: kept.mean(epoch, name) for name in summary.names} == summary.means
