@@ -604,12 +604,7 @@ class Model:
         return best.epoch
 
     def _better(self, best: _Best, epoch: int, name: str, mode: str, *, validated: bool) -> _Best:
-        if validated or epoch in self.summaries or epoch in self._means:
-            value = self.metric(name, epoch, validated=validated)
-        else:
-            # Asked once: it need not be kept.
-            value = mean(self.epoch_visits(epoch)).get(name)
-            value = value if value is not None and math.isfinite(value) else None
+        value = self.metric(name, epoch, validated=validated)
         return best if value is None else best.beside(epoch, value if mode == "max" else -value)
 
     def _awaiting_validation(self) -> list[int]:
