@@ -136,7 +136,10 @@ def run_quota(options: argparse.Namespace) -> int:
         kept = f"{size(each.bytes)} of {'any' if quota.bytes is None else size(quota.bytes)}"
         rows.append((name, _of(each.open_runs, quota.open_runs), hours, _limit(quota.models), kept))
     if not rows:
-        print("There is no quota, and nothing was used yet.")
+        print(
+            "There is no quota, and nothing is counted: what is used counts where an experiment has a project, or "
+            "somebody who has signed in by name (docs/users.md)."
+        )
     head = ("PROJECT", "OPEN RUNS", "HOURS IN 30 DAYS", "MODELS IN A RUN", "BYTES")
     print("\n".join(table(head, rows, indent="")))
     return 0
@@ -157,7 +160,10 @@ def run_audit(options: argparse.Namespace) -> int:
         (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.time)), e.by or "-", e.what) for e in entries
     ]
     if not rows:
-        print("Nothing was done yet that the list holds.")
+        print(
+            "Nothing was done yet that the list holds. Sign-ins are in it where people sign in by name "
+            "(docs/users.md)."
+        )
     print("\n".join(table(("TIME", "WHO", "WHAT"), rows, indent="")))
     return 0
 
