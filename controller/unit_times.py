@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from heapq import nlargest
 from itertools import islice
 
 from cerebro.contract.events import TaskCommitted
@@ -34,6 +35,9 @@ million of them takes a second, and one observation in a million tells little.""
 _REMEMBERED = 50
 """Epochs after which what was shown before weighs next to nothing (`cerebro.scheduling.estimates`)."""
 
+
+_AT_START = 10_000
+"""Visits from which a controller that starts over learns: each takes 30 microseconds, and it is to decide at once."""
 
 _FEWEST_MODELS = 50
 """That a run is taken to have whose models come one by one: the first would say little of how many units to note."""
@@ -83,12 +87,13 @@ class UnitTimes:
 
     @classmethod
     def of(cls, run: Run, priors: Priors | None = None) -> UnitTimes:
-        """What the visits of a run tell that stand."""
+        """What the visits of a run tell that stand; of very many the newest."""
         made = cls(run, priors)
         visits = (
             (visit.ended, model.id, visit) for model in run.models.values() for visit in model.kept_visits
         )
-        made._noted.extend((name, visit) for _, name, visit in sorted(visits))
+        newest = nlargest(_AT_START, visits)
+        made._noted.extend((name, visit) for _, name, visit in reversed(newest))
         made.see_trials(run)
         return made
 
