@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract.events import ForecastMade, RunPaused, RunResumed
+from cerebro.contract.events import ForecastMade, RunFinished, RunPaused, RunResumed
 from cerebro.contract.runs import ForecastEnd, Goal
 from cerebro.state.goals import forecast_lines, spent, worker_hours
 from tests.state.stories import Story, joined, lost
@@ -85,3 +85,14 @@ def test_a_forecast_names_the_number_that_is_there() -> None:
     """Else it says nothing of the run as it is."""
     with pytest.raises(ValueError, match="with the workers that are there"):
         ForecastMade(run="fit-1", workers=3, ends=(ForecastEnd(2, 1, 2),))
+
+
+@pytest.mark.parametrize(("late_s", "said"), [(40.0, ["ended 40 s later"]), (-5.0, [])])
+def test_a_run_that_ends_after_its_time_is_told_by_how_much(late_s: float, said: list[str]) -> None:
+    """Although nobody had forecast anything; one that kept to it has nothing to tell."""
+    story = begun(Goal(finish_by=1.0))
+    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    run = story.state.runs["fit-1"]
+    object.__setattr__(run.request, "goal", Goal(finish_by=run.ended - late_s))
+    lines = forecast_lines(run, run.ended)
+    assert [line.endswith(text) for line, text in zip(lines, said, strict=True)] == [True] * len(said)

@@ -10,7 +10,7 @@ import pytest
 
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
-from cerebro.contract.events import Event, TaskFailed, TaskRevoked
+from cerebro.contract.events import Event, TaskCommitted, TaskFailed, TaskRevoked
 from cerebro.contract.segments import SegmentsAnswer
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import LostEventsError
@@ -134,9 +134,32 @@ def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     result, expected = results(seed, monkeypatch)
     of_epochs = sorted_(result.visits(epochs=range(2, 4)))
     pd.testing.assert_frame_equal(of_epochs, sorted_(expected[expected["epoch"].isin([2, 3])]))
+    of_one = sorted_(result.visits(epochs=2))
+    pd.testing.assert_frame_equal(of_one, sorted_(expected[expected["epoch"] == 2]))
     since, until = (float(expected["ended"].quantile(share)) for share in (0.2, 0.4))
     found = sorted_(result.visits(since=since, until=until))
     inside = sorted_(expected[expected["ended"].between(since, until)])
     known = found["unit"].notna()
     assert (found["unit"][known] == inside["unit"][known]).all()
     pd.testing.assert_frame_equal(found.drop(columns="unit"), inside.drop(columns="unit"))
+
+
+def test_what_is_broken_before_a_window_is_no_matter_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages before it are read for the beginnings of its units alone; what they lack is computed."""
+    made = archived(3)
+
+    class Broken(Whole):
+        def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
+            if not after:
+                raise LostEventsError.of(experiment, 1, "gone")
+            return super().events(experiment, after)
+
+    monkeypatch.setattr(log_pages, "PAGE", 50)
+    result = FitResult(
+        made.state, made.run, MountedFiles(Volumes.from_environment({})), events=Broken(made.log)
+    )
+    since, until = made.log[150].time, made.log[200].time
+    units = {e.task for e in made.log[150:200] if isinstance(e, TaskCommitted) and "/train/" in e.task}
+    assert 0 < len(result.visits(since=since, until=until)) <= len(units) + 1
+    with pytest.raises(LostEventsError):
+        result.visits(until=made.log[40].time)

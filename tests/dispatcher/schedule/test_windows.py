@@ -11,8 +11,10 @@ import pytest
 from cerebro.contract.segments import Segment, SegmentsAnswer
 from cerebro.errors import LostEventsError
 from cerebro.state import log_pages
+from cerebro.state.log_pages import Log
 from cerebro.state.snapshots import packed, snapshot_format
 from cerebro.state.timeline import tries
+from dispatcher.schedule.window import Stretch, shown
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import record
 from tests.state.archived_runs import archived
@@ -131,3 +133,12 @@ def test_no_window_makes_no_sense(browser: Browser) -> None:
     assert browser.get(f"{VIEWS}/units?since=-3").status_code == 400
     assert browser.get(f"{PAGE}?since=50&until=3").status_code == 200
     assert math.isfinite(archived(0).run.origin)
+
+
+def test_behind_the_end_the_way_leads_back() -> None:
+    """A window that has no length is as wide as the narrowest that can be looked at."""
+    nothing = {"since": 100.0, "until": 100.0, "end": 100.0, "zero": 0.0, "kept_since": 0.0}
+    found = shown(Stretch(log=Log("one", 0.0, 10), run="fit-1", units=10, is_chosen=True, **nothing))
+    since = found.older["since"]
+    assert since is not None
+    assert since < 100.0

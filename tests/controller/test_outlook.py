@@ -1,0 +1,41 @@
+"""What a forecast takes from units that still run."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro.scheduling.estimates import Estimates
+from cerebro.state import TaskState
+from controller.brain.outlook import _running
+from tests.state.stories import Story, unit
+
+
+@pytest.mark.parametrize("slower", [1.0, 4.0])
+def test_a_unit_on_a_slow_worker_says_nothing_against_its_model(slower: float) -> None:
+    """It has lasted for what it would have on a worker as fast as others."""
+    story, estimates = Story(workers=3), Estimates()
+    story.fit(models=4, partitions=3, epochs=9)
+    for number in range(90):
+        worker = number % 3
+        took = 10.0 * (slower if worker == 0 else 1.0)
+        estimates.observe(f"m{number % 4:02}", f"worker-{worker}", rows=10, seconds=took, fixed_s=0.0)
+    estimates.settle()
+    key = unit(1, 0, "m00")
+    story.start(key, 0)
+    task = story.run.open[str(key)]
+    assert task.state is TaskState.RUNNING
+    fit: Any = SimpleNamespace(
+        rows={0: 10},
+        dispatch_state=SimpleNamespace(now=task.attempts[-1].started + 8.0 * slower),
+        times=SimpleNamespace(estimates=estimates),
+        model=lambda name: int(name[1:]),
+    )
+    (found,) = _running(story.run, fit).values()
+    # Against the median of three, of which one is slow: as the estimates have it.
+    slowness = estimates.slowness("worker-0")[0]
+    assert found == pytest.approx(math.log(0.8 * slower) - slowness)
+    assert (slowness > 0.5) == (slower > 1.0)
