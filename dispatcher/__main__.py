@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any
 
+from cerebro.contract.identity import warning_of
 from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
 from cerebro.runtime.draining import Draining, run
@@ -15,12 +17,16 @@ from dispatcher.access.guard import MAX_UPLOAD_BYTES, acts_for
 from dispatcher.app import create_app
 from dispatcher.settings import Settings
 
+_log = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Serve until SIGTERM."""
     try:
         settings = Settings.from_environment(os.environ)
         logs.set_up("dispatcher", os.environ, secrets=(settings.token,))
+        if warning := warning_of(settings.token):
+            _log.warning("%s", warning)
     except CerebroError as error:
         sys.exit(f"dispatcher: {error}")
     retry_for_s = settings.retry_for_s  # of a store that hangs as of one that is away

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any
 
+from cerebro.contract.identity import warning_of
 from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
 from cerebro.runtime.draining import Draining, run
@@ -13,6 +15,8 @@ from cerebro.runtime.serving import create_server
 from kvs_api.app import create_app
 from kvs_api.metrics import MeteredStore, Metrics
 from kvs_api.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 _SWITCH_S = 0.02
 
@@ -27,6 +31,8 @@ def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
         logs.set_up("kvs-api", os.environ, secrets=settings.secrets)
+        if warning := warning_of(settings.token):
+            _log.warning("%s", warning)
         store = MeteredStore(settings.redis_url, log_files=settings.log_files, metrics=metrics)
         metrics.watch(store)
     except CerebroError as error:

@@ -233,6 +233,20 @@ class MadeToken(Contract):
     record: TokenRecord
 
 
+SHORTEST_TOKEN = 20
+"""Characters by chance of a token that nobody guesses over the network: 80 bits, if they are hexadecimal digits."""
+
+
+def warning_of(token: str) -> str:
+    """What is wrong with a cluster's token, for the log; empty if nothing is."""
+    if len(token) >= SHORTEST_TOKEN:
+        return ""
+    return (
+        f"CEREBRO_TOKEN has {len(token)} characters and can be guessed by whoever reaches the port: set one of "
+        f"{SHORTEST_TOKEN} or more by chance, such as of `openssl rand -hex 32`"
+    )
+
+
 def minted() -> tuple[str, str, str]:
     """A new token: its id, the whole of it, and what is stored of it."""
     identity, secret = secrets.token_hex(8), secrets.token_urlsafe(32)

@@ -193,10 +193,8 @@ class Guard:
                 why = str(error)
             else:
                 return None
-        address = request.remote_addr or ""
-        if wait_s := self.limiter.wait_s(address):
+        if wait_s := self.limiter.failed(request.remote_addr or ""):
             return too_many(wait_s)
-        self.limiter.failed(address)
         return unauthorized(why)
 
     def _be(self, known: Known, identity: str) -> None:

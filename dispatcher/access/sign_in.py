@@ -57,14 +57,15 @@ def register(app: Flask, services: Services, guard: Guard) -> None:
                 400,
             )
         address = request.remote_addr or ""
-        if wait_s := guard.limiter.wait_s(address):
-            return _page(target, f"Too many wrong tokens: try again in {math.ceil(wait_s)} s.", 429, wait_s)
         known, why = _proved(guard, request.form.get("token", "").strip())
         if why:
-            guard.limiter.failed(address)
+            # A right token is never made to wait: behind a proxy, others' wrong ones would lock everybody out.
+            wait_s = guard.limiter.failed(address)
             _log.warning("sign-in refused address=%s", address)
+            if wait_s:
+                left = f"Too many wrong tokens came from this address: wait {math.ceil(wait_s)} s."
+                return _page(target, f"{why} {left}", 429, wait_s)
             return _page(target, why, 401)
-        guard.limiter.succeeded(address)
         if known is None:
             begin_session(request.form.get("name", ""))
         else:

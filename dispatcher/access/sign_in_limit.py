@@ -1,6 +1,8 @@
-"""Slows down guessing of the token: counts failures per address and over all addresses, in memory.
+"""Asks whoever sends wrong tokens to wait: counts failures per address and over all addresses, in memory.
 
-A restart forgets the counts; the token is long and random, so this bounds noise more than it bounds risk.
+It is asked after a token was found wrong, never before: a right token is let in whatever others have sent, because
+behind a proxy all callers have one address. So it bounds noise. What bounds guessing is the token's own length: services
+warn of a short one when they start (`cerebro.contract.identity.warning_of`). A restart forgets the counts.
 """
 
 from __future__ import annotations
@@ -20,27 +22,23 @@ class SignInLimiter:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        # Older ones say nothing: as many within the window stop everybody. Those that an address made good have none.
-        self._failures: deque[tuple[float, str | None]] = deque(maxlen=IN_ALL)
+        # Older ones say nothing: as many within the window are enough to ask everybody to wait.
+        self._failures: deque[tuple[float, str]] = deque(maxlen=IN_ALL)
 
-    def wait_s(self, address: str) -> float:
-        """Seconds until `address` may try again; 0 now."""
+    def failed(self, address: str) -> float:
+        """Count a wrong token, unless its sender was asked to wait.
+
+        Returns:
+            Seconds that the sender is asked to wait; 0 if it may try again at once.
+        """
         now = self._clock()
         with self._lock:
             everybody = [time for time, _ in self._failures]
             own = [time for time, by in self._failures if by == address]
-        return max(_wait_s(own, PER_ADDRESS, now), _wait_s(everybody, IN_ALL, now))
-
-    def failed(self, address: str) -> None:
-        """Count one failure."""
-        with self._lock:
-            self._failures.append((self._clock(), address))
-
-    def succeeded(self, address: str) -> None:
-        """Forget the failures of an address as its own. They still count for all: behind a proxy all have one."""
-        with self._lock:
-            kept = [(time, None if by == address else by) for time, by in self._failures]
-            self._failures = deque(kept, maxlen=IN_ALL)
+            wait_s = max(_wait_s(own, PER_ADDRESS, now), _wait_s(everybody, IN_ALL, now))
+            if not wait_s:
+                self._failures.append((now, address))
+        return wait_s
 
 
 def _wait_s(failures: list[float], limit: int, now: float) -> float:
