@@ -1,7 +1,7 @@
 """Asks whoever sends wrong tokens to wait: counts failures per address and over all addresses, in memory.
 
 It is asked after a token was found wrong, never before: a right token is let in whatever others have sent, because
-behind a proxy all callers have one address. So it bounds noise. What bounds guessing is the token's own length: services
+behind a proxy all callers have one address. So it bounds noise. What bounds guessing is the length of a token: services
 warn of a short one when they start (`cerebro.contract.identity.warning_of`). A restart forgets the counts.
 """
 
