@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from cerebro.contract import reserved_names
 from cerebro.contract.identity import (
     OPERATOR_WORD,
     RANK,
@@ -134,8 +135,15 @@ class Access:
             raise UnauthorizedError(
                 f"the token {identity} expired on {day}: make another one on the page Account, or ask an admin for one"
             )
+        principal = stored.record.principal
+        # The operator's own have its id; an admin's may do the same anyway.
+        is_named = not principal.id and principal.role is not Role.ADMIN
+        if is_named and (reserved := reserved_names.reason(principal.name)):
+            raise ForbiddenError(
+                f"the token {identity} opens nothing: {reserved}. An admin makes another one"
+            )
         self._note_use(identity)
-        return stored.record.principal
+        return principal
 
     def _looked_up(self, identity: str) -> StoredToken | None:
         now = self._monotonic()
@@ -192,7 +200,11 @@ class Access:
             raise ForbiddenError(
                 f"the dispatcher acts for people, not for a {somebody.kind} that is {somebody.role}"
             )
+        if somebody.id == OPERATOR_WORD:
+            raise ForbiddenError("the dispatcher names the operator by its word alone")
+        if reserved := reserved_names.reason(somebody.name):
+            raise ForbiddenError(reserved)
         return somebody
 
 
-_OPERATOR = Principal(name=OPERATOR, role=Role.ADMIN)
+_OPERATOR = Principal(name=OPERATOR, role=Role.ADMIN, id=OPERATOR_WORD)

@@ -97,7 +97,7 @@ local function beyond(opens)
   if not opens and request.models == 0 or redis.call('EXISTS', request.quotas.key) == 0 then return nil end
   local account = account_of(request.experiment)
   if not account then return nil end
-  local asked = {models = request.models, run_models = 0}
+  local asked = {models = request.models, run_models = 0, unlimited = request.unlimited}
   asked.begins = opens and not redis.call('LPOS', request.queue, request.entry)
   if request.models > 0 then
     asked.run_models = tonumber(redis.call('HGET', request.log .. ':models', request.run) or '0')

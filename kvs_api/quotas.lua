@@ -110,6 +110,7 @@ local function over_quota(quotas, account, asked, queue, wall)
   if not content then return nil end
   local quota = cjson.decode(content)
   local function over(what, used, limit) return {account = account, what = what, used = used, limit = limit} end
+  if quota.models and asked.unlimited then return over('samples', 0, quota.models) end
   if quota.models and asked.models > 0 and asked.run_models + asked.models > quota.models then
     return over('models', asked.run_models + asked.models, quota.models)
   end

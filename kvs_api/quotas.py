@@ -84,13 +84,14 @@ class QuotaStore(TokenStore):
         """What the script needs to hold an event against a quota."""
         if not self.has_users:
             return {}
-        models = 0
+        models, is_unlimited = 0, False
         if isinstance(event, RunRequested) and isinstance(event.request, FitRequest):
             search = event.request.search
             models = len(event.request.models) or (search.samples or 0 if search else 0)
+            is_unlimited = search is not None and not models
         elif isinstance(event, ModelsAdded):
             models = len(event.models)
-        return {"quotas": _PLACES, "models": models}
+        return {"quotas": _PLACES, "models": models, "unlimited": is_unlimited}
 
     def _spending(self) -> dict[str, Any]:
         """What the script needs to count the hours of attempts."""
@@ -109,9 +110,14 @@ _PLACES = {
 def over(told: dict[str, Any]) -> errors.ConflictError:
     """Why an event would be too much, and what to do."""
     kind, _, name = told["account"].partition(":")
-    words, advice = _WORDS[told["what"]]
-    whose = f"project {name!r}" if kind == "project" else name
+    whose = f"project {name!r}" if kind == "project" else "its owner" if ":" in name else name
     used, limit = (told[name] for name in ("used", "limit"))
+    if told["what"] == "samples":
+        return errors.ConflictError(
+            f"{whose} has a quota of {limit:,.0f} models in one run, and this search may draw any number: say how many "
+            "at most (samples=...), or ask an admin to raise the quota (`cerebro quota`)"
+        )
+    words, advice = _WORDS[told["what"]]
     pattern = ",.0f" if told["what"] == "bytes" else ".4g"
     return errors.ConflictError(
         f"{whose} would be over its quota of {words}: {used:{pattern}} used, {limit:{pattern}} allowed. "

@@ -65,7 +65,7 @@ class RegistryViews(AccountViews):
             )
         owner = model.versions[0].experiment
         if not who.is_in(owner):
+            whose = owner.project or (owner.author if owner.owner else "the admins")
             raise errors.ForbiddenError(
-                f"the registered model {name!r} belongs to {owner.project or owner.owner or 'the admins'}: register "
-                "under another name, or ask an admin"
+                f"the registered model {name!r} belongs to {whose}: register under another name, or ask an admin"
             )

@@ -34,7 +34,7 @@ def stamped_record(record: ExperimentRecord, who: Principal | None) -> Experimen
             f"{who.name} is not in project {project!r}: leave project=... out for an experiment of your own, or ask an "
             "admin to be added"
         )
-    return record.model_copy(update={"author": who.name, "owner": who.name, "project": project})
+    return record.model_copy(update={"author": who.name, "owner": who.identity, "project": project})
 
 
 def stamped_event(event: ClientEvent, who: Principal | None, record: ExperimentRecord | None) -> ClientEvent:

@@ -21,9 +21,11 @@ from cerebro.contract.identity import (
     TokenRecord,
     TokenRequest,
     granted,
+    held_to,
     minted,
     owns,
 )
+from cerebro.contract.reserved_names import same_name
 from kvs_api import keys
 from kvs_api.audit import AuditStore
 from kvs_api.database import text, translated
@@ -55,13 +57,21 @@ class TokenStore(AuditStore):
             raise errors.ForbiddenError(principal)
         now = time.time()
         expires, made_with = now + asked.days * _DAY_S, ""
-        own = maker.token if principal.name == maker.name else ""
+        is_own = principal.identity == maker.identity
+        own = maker.token if is_own else ""
         if own:
             parent = self.token(own)
             made_with, expires = own, min(expires, parent.record.expires if parent else now)
+        known = self.tokens()
         living = [
-            each for each in self.tokens() if each.principal.name == principal.name and each.expires > now
+            each for each in known if each.principal.identity == principal.identity and each.expires > now
         ]
+        others = {each.principal.name for each in known if not each.principal.id and each.expires > now}
+        if not principal.id and (other := _other_spelling(principal.name, others)):
+            raise errors.ConflictError(
+                f"{other!r} has tokens, and {principal.name!r} is another spelling of that name: two people cannot be "
+                "told apart by it, so write it the same, or choose another one"
+            )
         if len(living) >= MAX_TOKENS:
             raise errors.ConflictError(
                 f"{principal.name} has {len(living)} tokens, at most {MAX_TOKENS} may be valid at a time: revoke one"
@@ -82,7 +92,7 @@ class TokenStore(AuditStore):
             pipe.expireat(keys.token(identity), round(expires + _TOLD_S))
             pipe.zadd(keys.TOKENS, {identity: now})
             pipe.execute()
-        whose = "" if principal.name == maker.name else f" for {principal.name}"
+        whose = "" if is_own else f" for {principal.name}"
         self.note(maker.name, f"made token {identity}{whose}: {principal.role}, {asked.days} days")
         return MadeToken(token=whole, record=record)
 
@@ -91,9 +101,13 @@ class TokenStore(AuditStore):
         with translated():
             found: Any = self._redis.hmget(keys.token(identity), "record", "sha", "used")
         stored = _stored(found)
-        if stored is not None and stored.record.maker and self.token(stored.record.maker) is None:
+        if stored is None or not stored.record.maker:
+            return stored
+        maker = self.token(stored.record.maker)
+        if maker is None:
             return None  # it was made while its maker was being revoked; makers are kept as long as what they made
-        return stored
+        held = held_to(maker.record.principal, stored.record.principal)
+        return stored._replace(record=stored.record.model_copy(update={"principal": held}))
 
     def tokens(self, principal: Principal | None = None) -> tuple[TokenRecord, ...]:
         """All tokens that one may see, newest first; of nobody in particular: all."""
@@ -144,6 +158,11 @@ def _stored(fields: Any) -> StoredToken | None:
     return StoredToken(
         record.model_copy(update={"used": float(used) if used is not None else None}), text(digest)
     )
+
+
+def _other_spelling(name: str, known: Iterable[str]) -> str:
+    """One of the known names that is the same, but for case and Unicode form; empty if there is none."""
+    return next((each for each in known if each != name and same_name(each) == same_name(name)), "")
 
 
 def _with_descendants(identity: str, known: Iterable[TokenRecord]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import AfterValidator, Field
 
+from cerebro.contract import reserved_names
 from cerebro.contract.base import Contract, Name
 
 
@@ -111,8 +112,12 @@ class Owned(Protocol):
         """Empty: in none."""
 
     @property
+    def author(self) -> str:
+        """What its owner was called when it was made."""
+
+    @property
     def owner(self) -> str:
-        """Empty: from before there were users."""
+        """`Principal.identity` of who made it. Empty: from before there were users."""
 
 
 class Principal(Contract):
@@ -121,6 +126,8 @@ class Principal(Contract):
     Attributes:
         name: as it is written into logs. role: what it may. kind: a person that has signed in, a token of it, or a
             service. projects: those that it is in. scopes: of a token that may do less than its role. token: its id.
+        id: of the operator, and of people of an identity provider, whose names may change and be those of others;
+            empty: an admin gave the name, so nobody else has it.
     """
 
     name: PersonName
@@ -129,6 +136,14 @@ class Principal(Contract):
     projects: tuple[Name, ...] = ()
     scopes: tuple[Scope, ...] | None = None
     token: str = ""
+    id: str = Field(
+        "", pattern=rf"^(?:{OPERATOR_WORD}|oidc:[0-9a-f]{{32}})?$", exclude_if=lambda found: not found
+    )
+
+    @property
+    def identity(self) -> str:
+        """Who it is, whatever it is called: what belongs to it says so."""
+        return self.id or self.name
 
     def may(self, scope: Scope) -> bool:
         """Whether it has the scope; in which projects is another question."""
@@ -140,7 +155,7 @@ class Principal(Contract):
         has made. Of an administrator all are."""
         if self.may(Scope.ADMINISTER):
             return True
-        return record.project in self.projects if record.project else record.owner == self.name
+        return record.project in self.projects if record.project else record.owner == self.identity
 
     def may_steer(self, record: Owned) -> bool:
         """Whether it may give commands to this experiment."""
@@ -162,7 +177,9 @@ class Principal(Contract):
                 f"experiment {record.name!r} is in project {record.project!r}, and {self.name} is not: an admin says "
                 "who is in a project"
             )
-        whose = f"is {record.owner}'s" if record.owner else "was made before there were users"
+        whose = (
+            f"is {record.author or record.owner}'s" if record.owner else "was made before there were users"
+        )
         return (
             f"experiment {record.name!r} {whose} and in no project, so nobody else steers it but an admin: make one of "
             "your own, in a project to share it"
@@ -272,11 +289,14 @@ def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
     """
     if maker.role not in RANK:
         return f"{maker.name} is a service: people make tokens"
+    if asked.name and (reserved := reserved_names.reason(asked.name)):
+        return reserved
     name, role = asked.name or maker.name, asked.role or (maker.role if not asked.name else Role.MEMBER)
-    projects = maker.projects if asked.projects is None and name == maker.name else asked.projects or ()
+    is_own = name == maker.name
+    projects = maker.projects if asked.projects is None and is_own else asked.projects or ()
     scopes = maker.scopes if asked.scopes is None else asked.scopes
     if not maker.may(Scope.ADMINISTER):
-        if name != maker.name:
+        if not is_own:
             return f"a token for {name} is made by {name}, or by an admin"
         if RANK.index(role) > RANK.index(maker.role):
             return f"{maker.name} is {maker.role}, so its tokens cannot be {role}"
@@ -284,12 +304,29 @@ def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
             return f"{maker.name} is not in project {', '.join(missing)}: leave it out, or ask an admin"
     if missing_scopes := [scope for scope in scopes or () if not maker.may(scope)]:
         return maker.lacks(missing_scopes[0])
-    return Principal(name=name, role=role, kind="program", projects=projects, scopes=scopes)
+    made = Principal(
+        name=name, role=role, kind="program", projects=projects, scopes=scopes, id=maker.id if is_own else ""
+    )
+    if is_own and maker.projects and not projects and made.may(Scope.CREATE):
+        # What it made would be in no project, and would count against none.
+        return (
+            f"a token of {name} that is in no project could not create experiments: name at least one of "
+            f"{', '.join(maker.projects)}, leave projects out for all of them, or leave the scope 'create' out"
+        )
+    return made
+
+
+def held_to(maker: Principal, made: Principal) -> Principal:
+    """Who a stored token stands for, without what `granted` refuses now and earlier versions gave."""
+    if made.identity != maker.identity or made.projects or not maker.projects or not made.may(Scope.CREATE):
+        return made
+    left = SCOPES[made.role] if made.scopes is None else frozenset(made.scopes)
+    return made.model_copy(update={"scopes": tuple(sorted(left - {Scope.CREATE}))})
 
 
 def owns(principal: Principal, record: TokenRecord) -> bool:
     """Whether one sees and revokes a token: its own, and an admin all."""
-    return record.principal.name == principal.name or principal.may(Scope.ADMINISTER)
+    return record.principal.identity == principal.identity or principal.may(Scope.ADMINISTER)
 
 
 # --- acting for somebody ---------------------------------------------------------------------------

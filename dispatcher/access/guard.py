@@ -28,6 +28,7 @@ from flask import (
 )
 from werkzeug.wrappers import Response as BaseResponse
 
+from cerebro.contract import reserved_names
 from cerebro.contract.identity import Scope
 from cerebro.errors import ForbiddenError, UnauthorizedError
 from dispatcher.access.identities import Identities, Known
@@ -258,7 +259,8 @@ def csrf_token() -> str:
     """
     if "csrf" not in session:
         session["csrf"] = secrets.token_urlsafe(32)
-    whose = g.name if g.get("identity") in ("proxy", "oidc") else ""
+    identity = g.get("identity")
+    whose = g.principal.identity if identity == "oidc" else g.name if identity == "proxy" else ""
     key = current_app.secret_key
     assert isinstance(key, bytes)
     return hmac.new(key, f"{session['csrf']} {whose}".encode(), hashlib.sha256).hexdigest()
@@ -304,8 +306,9 @@ def begin_session(name: str, acts_for: str = "") -> None:
 
 
 def person(name: str) -> str:
-    """A person's name as it goes into logs and pages: one line, not too long."""
-    return " ".join("".join(c if c.isprintable() else " " for c in name).split())[:LONGEST_NAME]
+    """A person's name as it goes into logs and pages: one line, not too long, and not that of a service."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in name).split())[:LONGEST_NAME]
+    return f"{plain} (a person)" if reserved_names.reason(plain) else plain
 
 
 def who() -> str:

@@ -8,6 +8,7 @@ from ipaddress import ip_network
 import pytest
 from werkzeug.test import TestResponse
 
+from dispatcher.access.guard import person
 from tests.dispatcher.access.surface import BEARER, LOCAL, VIEW
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.stories import running_story
@@ -96,3 +97,10 @@ def test_proxy_that_passes_its_own_authorization_on(header: str) -> None:
 def test_proxy_does_not_speak_for_programs() -> None:
     """The store's API takes the token alone."""
     assert ask(proxied(), "10.1.2.3", path="/api/v1/experiments").status_code == 401
+
+
+@pytest.mark.parametrize("name", ["controller", "Admin", "brain", "c0ntroller"])
+def test_a_person_is_never_called_as_the_platform_is(name: str) -> None:
+    """Neither by a proxy's header nor by what was typed at the sign-in: logs would mean a service by it."""
+    assert person(name) == f"{name} (a person)"
+    assert person("ada") == "ada"

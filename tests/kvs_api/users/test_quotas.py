@@ -14,6 +14,7 @@ from cerebro.contract.identity import Role
 from cerebro.contract.quotas import Quota
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest, NewModel
+from cerebro.contract.search import SearchRequest
 from tests.kvs_api.bench import Bench, requested
 from tests.kvs_api.real import Service
 from tests.kvs_api.users.people import OPERATOR, SERVICES, Place
@@ -216,3 +217,19 @@ def test_what_is_used_is_told_without_looking_through_the_store(service: Service
         client.delete("cerebro:1:hours:owner:ada")
         assert [usage.name for usage in place.store.usages()] == ["vision"]
         assert client.smembers("cerebro:1:accounts") == {b"", b"project:vision"}
+
+
+def test_a_search_without_a_limit_is_refused_where_models_are_limited(place: Place) -> None:
+    """It would draw as many as it likes; with `samples`, those are counted."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    place.create(ada)
+    limit(place, "vision", models=5)
+    space = {"lr": {"kind": "uniform", "low": 0.0, "high": 1.0}}
+    for samples, status in ((None, 409), (6, 409), (5, 200)):
+        search = SearchRequest.model_validate(
+            {"procedure": {"kind": "random"}, "space": space, "samples": samples}
+        )
+        asked = FitRequest(code="a" * 64, models=(), epochs=1, metric="accuracy", mode="max", search=search)
+        answer = place.append(ada, RunRequested(run="fit-1", request=asked))
+        assert answer.status_code == status, answer.text
+        assert samples or "samples=" in answer.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -12,12 +13,23 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.identity import RANK, TOKEN, Principal, Role, Scope, TokenRequest, granted
+from cerebro.contract.identity import (
+    RANK,
+    TOKEN,
+    MadeToken,
+    Principal,
+    Role,
+    Scope,
+    TokenRequest,
+    granted,
+)
+from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import UnauthorizedError
 from kvs_api.access import FRESH_S
 from kvs_api.settings import Settings
+from tests.kvs_api.bench import requested
 from tests.kvs_api.real import Service
-from tests.kvs_api.users.people import OPERATOR, SERVICES, Place, timed
+from tests.kvs_api.users.people import LOCATORS, OPERATOR, SERVICES, Place, timed
 
 
 def test_a_token_is_shown_once_and_its_secret_is_nowhere(service: Service, place: Place) -> None:
@@ -249,9 +261,134 @@ def test_no_order_of_calls_gains_rights(maker: Principal, asked: list[TokenReque
                 scope for scope in Scope if first.may(scope)
             }
             assert set(made.projects) <= set(first.projects)
+            assert made.identity == first.identity
+            assert made.projects or not first.projects or not made.may(Scope.CREATE)
 
 
 @given(asked=_ASKED, role=st.sampled_from(list(SERVICES)))
 def test_a_service_makes_no_tokens(asked: TokenRequest, role: Role) -> None:
     """Whatever it asks for."""
     assert isinstance(granted(asked, Principal(name=role, role=role, kind="service")), str)
+
+
+@pytest.mark.parametrize("asked", [{"projects": []}, {"projects": [], "scopes": ["create"]}])
+def test_a_token_in_no_project_does_not_escape_the_quota_of_ones_project(
+    place: Place, asked: dict[str, Any]
+) -> None:
+    """It would make experiments that count against nothing. One that creates nothing may be in none."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    answer = place.ask(ada, "POST /v1/tokens", asked)
+    assert (answer.status_code, "name at least one of vision" in answer.text) == (403, True)
+    reads = place.made(ada, projects=(), scopes=(Scope.READ,)).token
+    assert place.create(reads).status_code == 403
+    nobody = place.person("bob")
+    assert place.create(place.made(nobody, projects=()).token, "two").status_code == 200
+
+
+def test_a_token_in_no_project_of_before_creates_nothing(service: Service, place: Place) -> None:
+    """Earlier versions made such tokens; what else they may stays."""
+    ada = place.made(name="ada", role=Role.MEMBER, projects=("vision",))
+    made = place.made(ada.token, scopes=None)
+    with redis.Redis.from_url(service.database.url) as client:
+        key = f"cerebro:1:token:{made.record.id}"
+        changed = made.record.principal.model_copy(update={"projects": ()})
+        client.hset(key, "record", made.record.model_copy(update={"principal": changed}).model_dump_json())
+    assert place.create(made.token).status_code == 403
+    assert place.ask(made.token, "GET /v1/experiments").status_code == 200
+    assert place.ask(made.token, "GET /v1/tokens").status_code == 200
+
+
+# --- names -------------------------------------------------------------------------------------------
+
+RESERVED = ["admin", "Admin", "operator", "controller", "CONTROLLER", "brain", "worker", "export", "search"]
+LOOK_ALIKES = [
+    "\u0430dmin",
+    "adm\u0131n",
+    "adm1n",
+    "\uff41dmin",
+    "a\u0301dmin",
+    "ad-min",
+    "adrnin",
+    "c0ntroller",
+]
+
+
+@pytest.mark.parametrize("name", [*RESERVED, *LOOK_ALIKES, "oidc:" + "0" * 32])
+def test_nobody_is_called_as_the_platform_is(place: Place, name: str) -> None:
+    """In no spelling, whatever the role: logs and rules mean the operator and the services by these names."""
+    for role in RANK:
+        answer = place.ask(OPERATOR, "POST /v1/tokens", {"name": name, "role": role})
+        assert (answer.status_code, "choose another" in answer.text) == (403, True)
+    somebody = Principal(name=name, role=Role.MEMBER)
+    answer = place.ask(
+        SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=json.dumps(somebody.model_dump(mode="json"))
+    )
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "name", ["ada", "admin@example.org", "Brian", "Boris", "\u674e Zo\u00eb", "Controllerova"]
+)
+def test_other_names_are_free(place: Place, name: str) -> None:
+    """Also those that have a reserved one in them."""
+    assert place.made(name=name).record.principal.name == name
+
+
+def test_a_member_called_admin_of_before_opens_nothing(service: Service, place: Place) -> None:
+    """Neither experiments nor tokens of the operator; the operator's own narrower tokens work."""
+    made = place.made(name="ada", role=Role.MEMBER)
+    with redis.Redis.from_url(service.database.url) as client:
+        changed = made.record.principal.model_copy(update={"name": "admin"})
+        content = made.record.model_copy(update={"principal": changed}).model_dump_json()
+        client.hset(f"cerebro:1:token:{made.record.id}", "record", content)
+    answer = place.ask(made.token, "GET /v1/whoami")
+    assert (answer.status_code, "is reserved" in answer.text) == (403, True)
+    assert place.create(OPERATOR, "one").status_code == 200
+    own = place.made(role=Role.MEMBER)
+    assert place.ask(own.token, "GET /v1/tokens").status_code == 200
+    assert place.append(own.token, requested("etl-1")).status_code == 200
+
+
+def test_two_people_have_no_name_that_differs_in_spelling_alone(place: Place) -> None:
+    """409, with the name that is there."""
+    place.person("Zo\u00eb")
+    for other in ("zo\u00eb", "Zoe\u0308"):
+        answer = place.ask(OPERATOR, "POST /v1/tokens", {"name": other})
+        assert (answer.status_code, "another spelling" in answer.text) == (409, True)
+    place.person("Zo\u00eb")
+
+
+def test_what_belongs_to_somebody_does_not_belong_to_who_has_the_same_name(place: Place) -> None:
+    """Of people of an identity provider the id counts: it is neither a name's nor another person's."""
+    dispatcher = SERVICES[Role.DISPATCHER]
+
+    def ada(number: int) -> Principal:
+        return Principal(name="ada", role=Role.MEMBER, id=f"oidc:{number:032x}")
+
+    record = ExperimentRecord(name="one", locators=LOCATORS)
+    assert place.ask(dispatcher, "PUT /v1/experiments/one", record, acts_for=ada(1)).status_code == 200
+    mine = MadeToken.model_validate_json(place.ask(dispatcher, "POST /v1/tokens", {}, acts_for=ada(1)).data)
+    named = place.person("ada")
+    first, second = ada(1), ada(2)
+    assert place.append(dispatcher, requested("etl-1"), acts_for=second).status_code == 403
+    assert place.append(named, requested("etl-1")).status_code == 403
+    for other in (second, None):
+        secret = dispatcher if other else named
+        acting: dict[str, Any] = {"acts_for": other} if other else {}
+        assert mine.record.id not in place.ask(secret, "GET /v1/tokens", **acting).text
+        assert place.ask(secret, f"DELETE /v1/tokens/{mine.record.id}", **acting).status_code == 404
+    renamed = first.model_copy(update={"name": "ada lovelace"})
+    assert place.append(dispatcher, requested("etl-1"), acts_for=renamed).status_code == 200
+    assert place.append(mine.token, requested("etl-2")).status_code == 200
+    refused = place.append(named, requested("etl-3"))
+    assert "is ada's" in refused.text
+
+
+@pytest.mark.parametrize(
+    "identity", ["operator", "ada", "oidc:", "oidc:" + "g" * 32, "oidc:" + "0" * 32 + "\n"]
+)
+def test_the_dispatcher_makes_up_no_ids(place: Place, identity: str) -> None:
+    """The operator's least of all."""
+    somebody = {"name": "eve", "role": "member", "kind": "person", "id": identity}
+    answer = place.ask(SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=json.dumps(somebody))
+    assert answer.status_code == 403

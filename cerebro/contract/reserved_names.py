@@ -1,0 +1,63 @@
+"""Names that no person may have, because logs and rules mean the platform by them; however they are spelled. Pure.
+
+`reason` compares skeletons: case, accents, width, punctuation, and letters of other scripts that look like Latin ones
+make no difference (after Unicode Technical Standard 39, as far as the letters of these names need it).
+"""
+
+# ruff: noqa: RUF001 - letters that look like Latin ones are what this is about
+
+from __future__ import annotations
+
+import unicodedata
+
+RESERVED = (
+    "admin",
+    "brain",
+    "controller",
+    "dispatcher",
+    "export",
+    "kvs_api",
+    "operator",
+    "search",
+    "worker",
+)
+"""The operator, the services, and what else the platform writes into logs as the one who acts."""
+
+_OUTSIDE = "oidc:"
+"""How ids of people of an identity provider begin."""
+
+_LOOK_ALIKES = {
+    letter: latin
+    for latin, letters in {
+        "a": "аɑα@4", "b": "ьвƅ", "c": "сϲⅽ", "d": "ԁɗ", "e": "еєҽε3", "g": "ɡց", "h": "һհ", "i": "іıιӏ1l|!ǀ",
+        "k": "кκ", "m": "мⅿ", "n": "пոηո", "o": "оοσօ0", "p": "рρ", "r": "гⲅ", "s": "ѕʂ$5", "t": "тτ", "u": "υսц",
+        "v": "ѵν", "w": "ѡԝω", "x": "хχ", "y": "уүγ",
+    }.items()
+    for letter in letters
+}  # fmt: skip
+
+
+def _skeleton(name: str) -> str:
+    """What a name looks like."""
+    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name).casefold())
+    letters = (_LOOK_ALIKES.get(letter, letter) for letter in plain)
+    return "".join(letter for letter in letters if letter.isalnum()).replace("rn", "m").replace("vv", "w")
+
+
+_SKELETONS = {_skeleton(name): name for name in RESERVED}
+
+
+def reason(name: str) -> str:
+    """Why no person may be called so, for people; empty if one may."""
+    if name.casefold().startswith(_OUTSIDE):
+        return f"the name {name!r} begins as ids of an identity provider do: choose another one"
+    known = _SKELETONS.get(_skeleton(name))
+    if known is None:
+        return ""
+    like = "" if known == name else f", or looks like {known!r}"
+    return f"the name {name!r} is reserved{like}: logs mean the platform by it, so choose another one"
+
+
+def same_name(name: str) -> str:
+    """Equal for two spellings of one name that differ in case and Unicode form alone."""
+    return unicodedata.normalize("NFKC", name).casefold()
