@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from typing import Any
 
 from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import BRAIN, SizeRequest, Troubles, WorkerStatus
@@ -99,7 +100,12 @@ class Membership:
         if not self._is_recalled:
             told = self._kvs.troubles()
             self._rest = Rest(self._rest_rules, before=told.before_rest)
-            if told.emptied_at is not None:
+            self._size = told.size
+            self._chosen_at = -math.inf if told.chosen_at is None else told.chosen_at
+            self._emptied_at = -math.inf
+            if told.emptied_at is not None and told.size == 0:
+                self._emptied_at = told.emptied_at
+            elif told.emptied_at is not None:
                 self._emptying_since = told.emptied_at
             self._is_recalled = True
 
@@ -163,13 +169,14 @@ class Membership:
         return self._health
 
     def _see_size(self, fleet: Fleet | None) -> None:
-        """Whoever changes the number of pods without the brain is a person. So is, to a controller that has just taken
-        over, who chose the present one: it cannot know. But if a person has chosen none, it was told by the store."""
+        """Whoever changes the number of pods without the brain is a person. A controller that takes over compares with
+        what the previous one stored; without that nobody is known to have chosen the present number."""
         if fleet is None or fleet.size == self._size:
             return
         self._emptied_at = -math.inf
         if fleet.size != self._own:
-            self._chosen_at = self._now
+            if self._size is not None:
+                self._chosen_at = self._now
             is_known = self._size is not None and self._size > 0
             if not fleet.size and (is_known or self._emptying_since is not None):
                 self._emptied_at = self._now if self._emptying_since is None else self._emptying_since
@@ -281,6 +288,7 @@ class Membership:
         self._resize(is_running)
         fleet = self._fleet()
         if fleet is not None:
+            self._see_size(fleet)
             self._read()
             self._remove_gone(fleet)
             self._tell_troubles(fleet)
@@ -329,13 +337,10 @@ class Membership:
                 self._emptying_since = None
                 self._kvs.request_size(request.model_copy(update={"problem": problem}))
             else:
-                if self._emptying_since is not None:
-                    # Before the request goes, which tells of it: somebody else may lead next.
-                    self._tell(
-                        (self._told or self._kvs.troubles()).model_copy(
-                            update={"emptied_at": self._none_since}
-                        )
-                    )
+                # Before the request goes, which tells of it: somebody else may lead next.
+                self._tell(
+                    (self._told or self._kvs.troubles()).model_copy(update=self._choice(request.workers))
+                )
                 self._kvs.withdraw_size_request(request.workers)
         except ConflictError:
             log.info("the request for %s workers was replaced meanwhile", request.workers)
@@ -384,9 +389,17 @@ class Membership:
             pods=fleet.troubles(),
             note=self._arrivals.told or self._rest.told(fleet.size) or self._told_of_fall(fleet.size),
             before_rest=self._rest.before,
-            emptied_at=self._none_since,
+            **self._choice(fleet.size),
         )
         self._tell(troubles)
+
+    def _choice(self, size: int) -> dict[str, Any]:
+        """The fields of `Troubles` that say who chose the number of workers."""
+        return {
+            "size": size,
+            "chosen_at": None if self._chosen_at == -math.inf else self._chosen_at,
+            "emptied_at": self._none_since,
+        }
 
     @property
     def _none_since(self) -> float | None:

@@ -353,6 +353,11 @@ class Troubles(Contract):
     """
     emptied_at: float | None = Field(None, exclude_if=lambda time: time is None)
     """The same: when a person chose that there are none, seconds since the epoch. Absent unless that holds."""
+    size: int | None = Field(None, ge=0, exclude_if=lambda number: number is None)
+    """Workers that the cluster manager wanted when a controller looked last: a controller that takes over sees by it
+    whether somebody has changed the number meanwhile. Absent until a controller has looked."""
+    chosen_at: float | None = Field(None, exclude_if=lambda time: time is None)
+    """When a person chose that size, seconds since the epoch. Absent if no person did."""
 
 
 class CodeRecord(Contract):

@@ -178,9 +178,9 @@ class LogReader:
         hits = tuple(_hits(looked, said.output))
         end = _how(said, len(hits))
         if end == "broken":
-            _log.warning("search failed experiment=%s code=%s", experiment, said.code)
+            _log.warning("search failed experiment=%s code=%s error=%s", experiment, said.code, said.error)
         older = len(chosen) - len(looked)
-        notes = [_NOTES[end].format(hits=len(hits), seconds=SEARCH_S)] if end else []
+        notes = [_NOTES[end].format(hits=len(hits), seconds=SEARCH_S, ending=said.ending)] if end else []
         notes += [f"{older:,} older logs were not looked into."] if older > 0 else []
         return Hits(hits=hits, searched=len(looked), note=" ".join(notes))
 
@@ -275,8 +275,8 @@ _NOTES = {
     "many": "Only the newest {hits:,} hits are shown: narrow the search to see older ones.",
     "late": "The search was ended after {seconds:g} s, so older logs were not looked into: choose a run, model or "
     "worker, or a simpler expression.",
-    "broken": "The search failed, so older logs were not looked into: it may have needed too much memory. Choose a "
-    "run, model or worker, or a simpler expression.",
+    "broken": "The search failed, so older logs were not looked into: {ending}. Choose a run, model or worker, or a "
+    "simpler expression.",
 }
 """What is said of such a search."""
 

@@ -2,7 +2,7 @@
 and without keys of object stores unless it is there to look into them.
 
 A question goes in on standard input, JSON comes out on standard output. The process is killed when its time is over or
-it says too much; what it has said by then counts.
+it says too much; what it has said by then counts. The last lines of standard error tell people why a process died.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import IO
 
 from cerebro.errors import ClusterError
 from cerebro.runtime.parent_death import with_parent_death_signal
 
 MOST_BYTES = 16 << 20
 """Of an answer: five hundred lines that were found, or an image of 2 MiB for each split, fit."""
+
+_ERROR_BYTES = 8 << 10
+"""Kept of standard error, from its end."""
+_LONGEST_ERROR = 300
+"""Characters of it that a page shows."""
+_SHORTEST_SECRET = 8
+"""Characters; shorter values are words that any text has."""
 
 _SECRETS = ("CEREBRO_TOKEN",)
 _OF_OBJECT_STORES = ("AWS_", "BOTO_", "S3_")
@@ -37,6 +45,21 @@ class Said:
     code: int
     is_late: bool = False
     is_cut: bool = False
+    error: str = ""
+    """The end of its standard error, without secrets."""
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words: its exit status or signal, and the last line of its standard error."""
+        lines = [line.strip() for line in self.error.splitlines() if line.strip()]
+        last = f": {lines[-1][:_LONGEST_ERROR]}" if lines else ""
+        if self.code >= 0:
+            return f"its process ended with exit status {self.code}{last}"
+        name = (
+            signal.Signals(-self.code).name if -self.code in set(signal.Signals) else f"signal {-self.code}"
+        )
+        hint = ", as happens where the machine or container has no memory left" if name == "SIGKILL" else ""
+        return f"its process was ended by {name}{hint}{last}"
 
 
 class BusyError(ClusterError):
@@ -73,12 +96,16 @@ class BoundedProcesses:
         command = with_parent_death_signal([sys.executable, "-P", "-m", self._module])
         deadline = time.monotonic() + timeout_s
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
         ) as process:
             assert process.stdin is not None
             assert process.stdout is not None
+            assert process.stderr is not None
             killing = threading.Timer(timeout_s, process.kill)
             killing.start()
+            errors = bytearray()
+            listening = threading.Thread(target=_keep_end, args=(process.stderr, errors), daemon=True)
+            listening.start()
             try:
                 with suppress(BrokenPipeError), process.stdin:  # it may end before it has heard all
                     process.stdin.write(question)
@@ -89,9 +116,32 @@ class BoundedProcesses:
             finally:
                 killing.cancel()
                 process.kill()
+                listening.join()
         was_killed = process.returncode == -signal.SIGKILL and time.monotonic() >= deadline
         is_late = not is_cut and (was_killed or process.returncode == -signal.SIGXCPU)
-        return Said(output=output[:MOST_BYTES], code=process.returncode, is_late=is_late, is_cut=is_cut)
+        return Said(
+            output=output[:MOST_BYTES],
+            code=process.returncode,
+            is_late=is_late,
+            is_cut=is_cut,
+            error=_without_secrets(errors.decode(errors="replace")),
+        )
+
+
+def _keep_end(stream: IO[bytes], kept: bytearray) -> None:
+    """Read a stream to its end; leave the last `_ERROR_BYTES` in `kept`."""
+    while piece := os.read(stream.fileno(), _ERROR_BYTES):
+        kept += piece
+        del kept[:-_ERROR_BYTES]
+
+
+def _without_secrets(text: str) -> str:
+    """A text without the values of variables that hold tokens, or addresses and keys of object stores."""
+    names = (*_SECRETS, *_OF_OBJECT_STORES)
+    values = {value for name, value in os.environ.items() if name.startswith(names)}
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, "...") if len(value) >= _SHORTEST_SECRET else text
+    return text
 
 
 def bound(*, memory_bytes: int, cpu_s: int) -> None:

@@ -70,10 +70,13 @@ class FileReader:
         try:
             answer = _Answer.model_validate_json(said.output)
         except ValidationError:
-            late = "It could not be read in time: others may keep the machine busy. Send it again."
-            return (
-                None,
-                late if said.is_late else "It could not be read: it takes more memory than a file may.",
+            if said.is_late:
+                return None, "It could not be read in time: others may keep the machine busy. Send it again."
+            if said.error.rstrip().endswith("MemoryError"):
+                return None, "It could not be read: it takes more memory than a file may."
+            return None, (
+                f"It could not be read: {said.ending}. That is a fault of this installation, not of your file: "
+                "tell its operator, or start the experiment with `cerebro run`."
             )
         return answer.asked, _LINE.sub(r"Line \1: ", answer.mistakes)
 

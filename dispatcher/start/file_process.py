@@ -1,12 +1,10 @@
 """Reads an experiment file, in a process of its own: ``python -P -m dispatcher.start.file_process``.
 
-What is read is the user's, and may be written to take all time and memory. Who knows these files is the client, which
-is started by name: the page itself has nothing of it.
+The file is the user's, and may take all time and memory to read. The client's code reads it; no other module of the
+page imports the client's reader.
 """
 
 from __future__ import annotations
-
-import importlib
 
 from dispatcher.sandbox.bounded_processes import bound
 
@@ -17,7 +15,9 @@ CPU_S = 10
 def main() -> None:
     """Answer one question of `cerebro.client.experiment_file.asked`."""
     bound(memory_bytes=MEMORY_BYTES, cpu_s=CPU_S)
-    importlib.import_module("cerebro.client.experiment_file.asked").main()
+    from cerebro.client.experiment_file import asked
+
+    asked.main()
 
 
 if __name__ == "__main__":

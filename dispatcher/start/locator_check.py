@@ -82,7 +82,9 @@ class LocatorCheck:
             else f"It could not be looked at within {CHECK_S:g} s. That is no mistake of yours: large tables and slow "
             "stores take longer"
             if said.is_late
-            else "This page could not look at it: memory was short, its reader ended, or the cluster's token is in it"
+            else f"This page could not look at it: {said.ending}"
+            if said.code
+            else "This page shows nothing of it: the cluster's token is in it"
         )
         return tuple(
             found.get(key)

@@ -381,10 +381,10 @@ def watched(store: VirtualStore, manager: Manager, **rules: object) -> Membershi
 
 def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
     """As the loop does."""
-    watcher.tend()
+    watcher.tend(now)
     watcher.snapshot(now)
     watcher.rest(Use(is_used=is_used))
-    watcher.tend()
+    watcher.tend(now)
 
 
 def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,7 +397,7 @@ def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPa
     manager.pods = fleet(size=0)
     turn(watcher, HOLD_S + 2, is_used=False)
     assert store.troubles() == Troubles(
-        note="the cluster rests with none of 2 workers; a run wakes it", before_rest=2
+        note="the cluster rests with none of 2 workers; a run wakes it", before_rest=2, size=0
     )
     heir = watched(store, manager, least=0)
     away = iter([StoreUnavailableError("no answer")])
@@ -418,12 +418,84 @@ def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPa
     for status in statuses(0):
         store.register(status.record)
     turn(heir, HOLD_S + 4, is_used=True)
-    assert store.troubles() == Troubles(note="workers are starting: 1 of 2", before_rest=2)
+    assert store.troubles() == Troubles(note="workers are starting: 1 of 2", before_rest=2, size=2)
     manager.pods = fleet(0, 1, size=2)
     store.register(statuses(1)[0].record)
     store.register(statuses(1)[1].record)
     turn(heir, HOLD_S + 5, is_used=True)
-    assert store.troubles() == Troubles()
+    assert store.troubles() == Troubles(size=2)
+
+
+def test_a_controller_that_takes_over_takes_no_size_for_a_choice() -> None:
+    """A new release, and each controller after it: nobody is known to have chosen the number, so idle time counts."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
+    for begin in (0.0, 1000.0):
+        watcher = watched(store, manager, least=1)
+        watcher.take_over()
+        turn(watcher, begin, is_used=False)
+        assert manager.sizes == []
+    turn(watcher, 1000.0 + IDLE_S, is_used=False)
+    assert manager.sizes == [1]
+
+
+@pytest.mark.parametrize("is_by_request", [True, False])
+def test_a_choice_holds_for_an_hour_whoever_leads(*, is_by_request: bool) -> None:
+    """By `cerebro scale` or by the cluster manager's own tools, and no longer than an hour from then."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
+    watcher = watched(store, manager, least=1)
+    turn(watcher, 0.0, is_used=False)
+    if is_by_request:
+        store.request_size(SizeRequest(workers=2, by="ann"))
+        watcher.hear()
+        watcher.tend(100.0)
+        assert manager.sizes.pop() == 2
+    manager.pods = fleet(0, 1, size=2)
+    turn(watcher, 100.0, is_used=False)
+    for now in (150.0, 1000.0, 3000.0, 100.0 + HOLD_S - 1):
+        heir = watched(store, manager, least=1)
+        heir.take_over()
+        turn(heir, now, is_used=False)
+        turn(heir, min(now + IDLE_S, 100.0 + HOLD_S - 1), is_used=False)
+    assert manager.sizes == []
+    turn(heir, 100.0 + HOLD_S + IDLE_S, is_used=False)
+    assert manager.sizes == [1]
+
+
+def test_a_size_that_changed_while_nobody_led_is_a_choice() -> None:
+    """From when it was seen."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
+    turn(watched(store, manager, least=1), 0.0, is_used=False)
+    manager.pods = fleet(0, 1, size=2)
+    heir = watched(store, manager, least=1)
+    heir.take_over()
+    for now in (500.0, 500.0 + IDLE_S, 500.0 + HOLD_S - 1):
+        turn(heir, now, is_used=False)
+    assert manager.sizes == []
+    assert heir.seen().chosen_at == 500.0
+    turn(heir, 500.0 + HOLD_S, is_used=False)
+    assert manager.sizes == [1]
+
+
+def test_a_size_that_the_brain_asked_for_is_no_choice_to_the_next_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if the one that asked died once the cluster manager was told."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
+    first = watched(store, manager, least=1)
+    turn(first, 0.0, is_used=False)
+    first.ask_for(2, "it pays")
+
+    def die(*_: object) -> None:
+        raise _DiedError
+
+    with monkeypatch.context() as patch, suppress(_DiedError):
+        patch.setattr(store, "withdraw_size_request", die)
+        first.tend(1.0)
+    manager.pods = fleet(0, 1, size=2)
+    heir = watched(store, manager, least=1)
+    heir.take_over()
+    turn(heir, 10.0, is_used=False)
+    assert heir.seen().chosen_at == -math.inf
 
 
 def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
@@ -584,7 +656,9 @@ def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.M
     assert watcher.seen().chosen_at == 2 * HOLD_S
     manager.error, manager.pods = None, fleet(0, size=1)
     watcher.tend()
-    assert store.troubles() == Troubles(note=f"1 of 2 workers are wanted now: {found.reason}")
+    assert store.troubles() == Troubles(
+        note=f"1 of 2 workers are wanted now: {found.reason}", size=1, chosen_at=2 * HOLD_S
+    )
     watcher.snapshot(2 * HOLD_S + 1)
     for size in (3, 1):
         manager.pods = fleet(0, size=size)

@@ -59,3 +59,38 @@ def test_secrets_stay_away(has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_
     said = BoundedProcesses("telling", at_once=1, has_keys=has_keys).ask(b"", timeout_s=20.0)
     names = {"CEREBRO_TOKEN", "AWS_SECRET_ACCESS_KEY", "S3_KEY", "HARMLESS"} & set(json.loads(said.output))
     assert names == ({"AWS_SECRET_ACCESS_KEY", "S3_KEY"} if has_keys else set()) | {"HARMLESS"}
+
+
+@pytest.mark.parametrize(
+    ("program", "ending"),
+    [
+        (
+            "import pandas_of_no_image",
+            "its process ended with exit status 1: ModuleNotFoundError: No module named 'pandas_of_no_image'",
+        ),
+        ("raise SystemExit(3)", "its process ended with exit status 3"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            "its process was ended by SIGKILL, as happens where the machine or container has no memory left",
+        ),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "its process was ended by SIGSEGV"),
+        (
+            "import os, sys; sys.exit('no access with ' + os.environ['AWS_SECRET_ACCESS_KEY'])",
+            "its process ended with exit status 1: no access with ...",
+        ),
+        (
+            "import sys; sys.stderr.write('x' * 3_000_000 + chr(10)); sys.exit('the end')",
+            "its process ended with exit status 1: the end",
+        ),
+    ],
+)
+def test_child_that_dies_is_told_in_its_own_words(
+    program: str, ending: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The status or signal, and the last line that it wrote; without keys."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-long-secret-key")
+    (tmp_path / "dying.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    said = BoundedProcesses("dying", at_once=1, has_keys=True).ask(b"", timeout_s=20.0)
+    assert said.ending == ending
+    assert not said.is_late

@@ -18,10 +18,17 @@ class Asked:
     """What `subprocess.Popen` is to `BoundedProcesses`."""
 
     def __init__(self, forks: Forks, environment: Mapping[str, str]) -> None:
-        question, answer = os.pipe(), os.pipe()
+        question, answer, errors = os.pipe(), os.pipe(), os.pipe()
         self.stdin, self.stdout = os.fdopen(question[1], "wb"), os.fdopen(answer[0], "rb")
-        with os.fdopen(question[0], "rb") as stdin, os.fdopen(answer[1], "wb") as stdout:
-            self._process: Forked = forks.start([], environment=environment, stdin=stdin, stdout=stdout)
+        self.stderr = os.fdopen(errors[0], "rb")
+        with (
+            os.fdopen(question[0], "rb") as stdin,
+            os.fdopen(answer[1], "wb") as stdout,
+            os.fdopen(errors[1], "wb") as stderr,
+        ):
+            self._process: Forked = forks.start(
+                [], environment=environment, stdin=stdin, stdout=stdout, stderr=stderr
+            )
         self.wait, self.kill = self._process.wait, self._process.kill
 
     def __enter__(self) -> Self:
@@ -29,6 +36,7 @@ class Asked:
 
     def __exit__(self, *_: object) -> None:
         self.stdout.close()
+        self.stderr.close()
         self.wait()
 
     @property

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,8 @@ from cerebro.contract.events import RunRequested
 from cerebro.contract.priority import parse
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.usercode.archive import inspect
-from dispatcher.start.experiment_file import AskedByFile, archive_problem
+from dispatcher.sandbox.bounded_processes import BoundedProcesses
+from dispatcher.start.experiment_file import AskedByFile, FileReader, archive_problem
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.start.test_start import upload, zip_of
 
@@ -114,6 +118,29 @@ def test_code_that_the_file_names_has_to_come_with_it(files: dict[str, bytes] | 
     listing = None if files is None else inspect(zip_of(**files))
     problem = archive_problem(asked, listing)
     assert bool(problem) == bool(told)
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (
+            "import pandas_of_no_image",
+            "exit status 1: ModuleNotFoundError: No module named 'pandas_of_no_image'",
+        ),
+        ("raise MemoryError", "it takes more memory than a file may"),
+    ],
+)
+def test_reader_that_dies_is_told_in_its_own_words(
+    program: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Lack of memory is told where it was lack of memory."""
+    (tmp_path / "dying.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    reader = FileReader()
+    reader._processes = BoundedProcesses("dying", at_once=1)
+    found, problem = reader.read(FILE, archive="", author="")
+    assert found is None
     assert told in problem
 
 
