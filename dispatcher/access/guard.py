@@ -260,7 +260,9 @@ def csrf_token() -> str:
     if "csrf" not in session:
         session["csrf"] = secrets.token_urlsafe(32)
     identity = g.get("identity")
-    whose = g.principal.identity if identity == "oidc" else g.name if identity == "proxy" else ""
+    whose = g.name if identity in ("proxy", "oidc") else ""
+    if identity == "oidc":
+        whose += f" {g.principal.identity}"  # two may have one name
     key = current_app.secret_key
     assert isinstance(key, bytes)
     return hmac.new(key, f"{session['csrf']} {whose}".encode(), hashlib.sha256).hexdigest()

@@ -27,8 +27,8 @@ __all__ = ["AUDIENCE", "Issuer", "issuing", "jwt"]
 AUDIENCE = "cerebro"
 
 
-def _key() -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+def _key(bits: int = 2048) -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=bits)
 
 
 @dataclass(kw_only=True)
@@ -37,14 +37,24 @@ class Issuer:
 
     address: str
     keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=lambda: {"first": _key()})
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Key -> what its entry in the set has otherwise; `None` leaves a field out."""
     is_away: bool = False
     asked: list[str] = field(default_factory=list)
 
-    def add(self, identity: str) -> None:
+    def add(self, identity: str, bits: int = 2048) -> None:
         """A new key, as providers do now and then."""
-        self.keys[identity] = _key()
+        self.keys[identity] = _key(bits)
 
-    def token(self, *, key: str = "first", without: str = "", algorithm: str = "RS256", **claims: Any) -> str:
+    def token(
+        self,
+        *,
+        key: str = "first",
+        without: str = "",
+        algorithm: str = "RS256",
+        header: dict[str, Any] | None = None,
+        **claims: Any,
+    ) -> str:
         """An ID token."""
         given: dict[str, Any] = {
             "iss": self.address,
@@ -58,7 +68,7 @@ class Issuer:
             **claims,
         }
         given.pop(without, None)
-        return jwt.encode(given, self.keys[key], algorithm=algorithm, headers={"kid": key})
+        return jwt.encode(given, self.keys[key], algorithm=algorithm, headers={"kid": key, **(header or {})})
 
     def document(self, path: str) -> dict[str, Any] | None:
         """What it answers."""
@@ -67,10 +77,16 @@ class Issuer:
         if path != "/keys":
             return None
         algorithm = jwt.algorithms.RSAAlgorithm
-        keys = [
-            {**json.loads(algorithm.to_jwk(key.public_key())), "kid": name, "use": "sig", "alg": "RS256"}
-            for name, key in self.keys.items()
-        ]
+        keys = []
+        for name, key in self.keys.items():
+            each = {
+                **json.loads(algorithm.to_jwk(key.public_key())),
+                "kid": name,
+                "use": "sig",
+                "alg": "RS256",
+            }
+            each |= self.changes.get(name, {})
+            keys.append({field: value for field, value in each.items() if value is not None})
         return {"keys": [*keys, {"kty": "oct", "kid": "secret", "k": "c2VjcmV0"}, {"kty": "new", "kid": "x"}]}
 
     def oidc(self, **changes: Any) -> Oidc:

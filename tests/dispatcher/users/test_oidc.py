@@ -15,6 +15,7 @@ import pytest
 from cerebro.contract.identity import Role
 from cerebro.errors import ClusterError
 from dispatcher.access.oidc import IdTokenError, IdTokens, OidcUnavailableError
+from dispatcher.access.oidc_keys import FRESH_S, why_unfit
 from dispatcher.settings import Settings
 from tests.dispatcher.fakes import Clock
 from tests.dispatcher.stories import NOW
@@ -36,6 +37,9 @@ def shared_issuer() -> Iterator[Issuer]:
 def issuer(shared_issuer: Issuer) -> Issuer:
     shared_issuer.is_away = False
     shared_issuer.asked.clear()
+    shared_issuer.changes.clear()
+    for name in set(shared_issuer.keys) - {"first"}:
+        del shared_issuer.keys[name]
     return shared_issuer
 
 
@@ -62,6 +66,37 @@ def test_a_right_token_says_who_it_is(issuer: Issuer) -> None:
     assert known.acts_for.isascii()
 
 
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"azp": AUDIENCE},
+        {"aud": [AUDIENCE]},
+        {"aud": [AUDIENCE, "another"], "azp": AUDIENCE},
+        {"typ": "ID"},
+        {"token_use": "id"},
+        {"header": {"typ": "jwt"}},
+        {"header": {"typ": None}},
+        {"iat": NOW + 20},
+    ],
+)
+def test_a_token_of_any_provider_is_believed(issuer: Issuer, claims: dict[str, Any]) -> None:
+    """Claims that not all have do not harm where they are right."""
+    tokens, _, _ = checker(issuer)
+    assert tokens.of(issuer.token(**claims))[0].principal.name == "ada@example.org"
+
+
+def test_somebody_is_who_the_provider_says_whatever_the_name(issuer: Issuer) -> None:
+    """The same after a change of name, and not another person who takes it."""
+    tokens, _, _ = checker(issuer)
+
+    def identity(**claims: Any) -> str:
+        return tokens.of(issuer.token(**claims))[0].principal.identity
+
+    assert identity(sub="1") == identity(sub="1", email="lovelace@example.org")
+    assert identity(sub="1") != identity(sub="2")
+    assert re.fullmatch("oidc:[0-9a-f]{32}", identity(sub="1"))
+
+
 def test_a_name_in_any_script_fits_into_a_header(issuer: Issuer) -> None:
     """As ASCII; it is the same name at the store."""
     tokens, _, _ = checker(issuer, name_claim="name")
@@ -77,7 +112,28 @@ def test_a_name_in_any_script_fits_into_a_header(issuer: Issuer) -> None:
         ({"aud": "another-client"}, "aud is not 'cerebro'"),
         ({"aud": [AUDIENCE, "another"], "azp": "another"}, "azp is 'another'"),
         ({"exp": NOW - 60}, "exp was 60 s ago"),
+        ({"azp": "another"}, "azp is 'another'"),
+        ({"aud": [AUDIENCE, "another"]}, "azp none of them"),
         ({"exp": "soon"}, "exp"),
+        ({"exp": True}, "exp must be a number"),
+        ({"exp": float("nan")}, "exp must be a number"),
+        ({"exp": float("inf")}, "exp must be a number"),
+        ({"exp": 10**400}, "exp must be a number"),
+        ({"nbf": float("nan")}, "nbf must be a number"),
+        ({"without": "iat"}, "claim iat is missing"),
+        ({"iat": NOW + 600}, "iat is in 600 s"),
+        ({"iat": "now"}, "iat must be a number"),
+        ({"iat": NOW + 20, "exp": NOW + 10}, "exp is before iat"),
+        ({"header": {"typ": "at+jwt"}}, "typ is 'at+jwt'"),
+        ({"header": {"typ": "logout+jwt"}}, "typ is 'logout+jwt'"),
+        ({"header": {"crit": ["exp"]}}, "crit"),
+        ({"typ": "Bearer"}, "typ is 'Bearer', expected 'ID'"),
+        ({"typ": "Refresh"}, "typ is 'Refresh'"),
+        ({"token_use": "access"}, "token_use is 'access'"),
+        ({"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}, "logout token"),
+        ({"sub": ""}, "sub must be a text"),
+        ({"email": "controller"}, "is reserved"),
+        ({"email": "\u0430dmin"}, "looks like 'admin'"),
         ({"nbf": NOW + 600}, "nbf is in 600 s"),
         ({"without": "exp"}, "claim exp is missing"),
         ({"without": "aud"}, "claim aud is missing"),
@@ -187,7 +243,105 @@ def test_a_new_key_is_fetched_when_it_is_used(issuer: Issuer) -> None:
         with pytest.raises(IdTokenError, match="kid is"):
             tokens.of(made_up)
     assert len(issuer.asked) == asked
+
+
+def test_a_key_that_was_withdrawn_signs_nothing_from_then_on(issuer: Issuer) -> None:
+    """After some minutes at most, also no token that was believed before; what other keys have signed stays."""
+    tokens, _, monotonic = checker(issuer)
+    issuer.add("second")
+    first, second = issuer.token(), issuer.token(key="second")
+    tokens.of(first)
+    tokens.of(second)
     del issuer.keys["second"]
+    monotonic.now += FRESH_S + 1
+    with pytest.raises(IdTokenError, match="kid is 'second'"):
+        tokens.of(second)
+    assert tokens.of(first)[1] is False
+    assert FRESH_S <= 300
+
+
+def test_a_key_of_another_content_under_the_same_id_is_another_key(issuer: Issuer) -> None:
+    """A provider that makes its key anew has withdrawn the old one."""
+    tokens, _, monotonic = checker(issuer)
+    issuer.add("second")
+    old = issuer.token(key="second")
+    tokens.of(old)
+    issuer.add("second")
+    monotonic.now += FRESH_S + 1
+    with pytest.raises(IdTokenError, match="signature is wrong"):
+        tokens.of(old)
+    tokens.of(issuer.token(key="second"))
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
+def test_a_key_that_names_no_algorithm_signs_by_all_of_its_kind(issuer: Issuer, algorithm: str) -> None:
+    """As Entra ID's keys do."""
+    issuer.changes["first"] = {"alg": None}
+    tokens, _, _ = checker(issuer)
+    assert tokens.of(issuer.token(algorithm=algorithm))[0].principal.name == "ada@example.org"
+
+
+@pytest.mark.parametrize(
+    ("changes", "algorithm", "why"),
+    [
+        ({}, "RS512", "its alg is 'RS256'"),
+        ({"use": "enc"}, "RS256", "its use is 'enc'"),
+        ({"key_ops": ["encrypt"]}, "RS256", "key_ops"),
+        ({"key_ops": "verify"}, "RS256", "key_ops"),
+        ({"e": "AQ", "alg": None}, "RS256", "exponent"),
+        ({"kty": "EC", "crv": "P-256", "alg": None}, "RS256", "of the kind 'P-256'"),
+        ({"n": None}, "RS256", "0 bits"),
+    ],
+)
+def test_a_key_for_something_else_signs_no_id_tokens(
+    issuer: Issuer, changes: dict[str, Any], algorithm: str, why: str
+) -> None:
+    """Nor one whose algorithm is another."""
+    issuer.changes["first"] = changes
+    tokens, _, _ = checker(issuer)
+    with pytest.raises(IdTokenError, match=re.escape(why)):
+        tokens.of(issuer.token(algorithm=algorithm))
+
+
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+def test_a_short_key_signs_nothing(issuer: Issuer) -> None:
+    """Somebody may have computed its other half."""
+    issuer.add("short", 1024)
+    tokens, _, _ = checker(issuer)
+    with pytest.raises(IdTokenError, match="has 1024 bits, expected 2048 or more"):
+        tokens.of(issuer.token(key="short"))
+
+
+def test_a_token_that_names_no_key_is_checked_by_all(issuer: Issuer) -> None:
+    """As providers with one key leave the id out."""
+    issuer.add("second")
+    tokens, _, _ = checker(issuer)
+    made = jwt.decode(issuer.token(), options={"verify_signature": False})
+    assert tokens.of(jwt.encode(made, issuer.keys["second"], algorithm="RS256"))[0].principal.name
+    with pytest.raises(IdTokenError, match="signature is wrong"):
+        tokens.of(jwt.encode(made, Issuer(address="").keys["first"], algorithm="RS256"))
+
+
+def test_keys_of_other_kinds_are_believed_too() -> None:
+    """Of elliptic curves, each with its own algorithm."""
+    p256 = {"kty": "EC", "crv": "P-256"}
+    assert not why_unfit(p256, "ES256")
+    assert not why_unfit({"kty": "OKP", "crv": "Ed25519"}, "EdDSA")
+    assert why_unfit(p256, "ES384")
+    assert why_unfit({"kty": "EC", "crv": "secp256k1"}, "ES256")
+    assert why_unfit({"kty": "OKP", "crv": "X25519"}, "EdDSA")
+
+
+@pytest.mark.parametrize("found", [{"issuer": "https://elsewhere.example.org"}, {"issuer": None}])
+def test_a_discovery_document_of_another_issuer_names_no_keys(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]
+) -> None:
+    """As OpenID Connect Discovery 1.0 says (4.3)."""
+    document = Issuer.document
+    monkeypatch.setattr(Issuer, "document", lambda own, path: (document(own, path) or {}) | found)
+    tokens, _, _ = checker(issuer)
+    with pytest.raises(OidcUnavailableError, match="is of the issuer"):
+        tokens.of(issuer.token())
 
 
 # --- on the page -------------------------------------------------------------------------------------

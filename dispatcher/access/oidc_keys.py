@@ -1,0 +1,226 @@
+"""The keys of an identity provider (JSON Web Key Set, RFC 7517), and which of them has signed a token.
+
+A key is believed for signatures alone, with an algorithm of its kind, and if it is long enough. Keys are read again
+every few minutes: what the provider withdraws signs nothing from then on. While it is away, its last keys are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import urllib3
+
+from cerebro.errors import StoreUnavailableError, UnauthorizedError
+from dispatcher.settings import Oidc
+
+if TYPE_CHECKING:
+    import jwt
+
+_log = logging.getLogger(__name__)
+
+_KINDS = {
+    "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
+    "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "OKP",
+}  # fmt: skip
+ALGORITHMS = tuple(_KINDS)
+"""Of signatures with a public key. Without ``none``, and without HMAC, whose key would be a secret that we have not."""
+LEAST_RSA_BITS = 2048
+"""RFC 7518, section 3.3."""
+FRESH_S = 300.0
+"""So long a key that was withdrawn is still believed."""
+_ASK_AGAIN_S = 30.0
+"""Keys are asked for at most this often, however many tokens name one that is not known."""
+_ANSWER_S = 5.0
+_MOST_BYTES = 1 << 20
+_MOST_KEYS = 100
+_MOST_TRIED = 10
+"""Keys that are tried for a token that names none."""
+_EDWARDS = ("Ed25519", "Ed448")
+
+
+class IdTokenError(UnauthorizedError):
+    """An ID token that is not believed: the message says why, for whoever set the proxy up."""
+
+
+class OidcUnavailableError(StoreUnavailableError):
+    """The identity provider does not answer, and its keys were never read."""
+
+
+def refused(why: str) -> IdTokenError:
+    """The error of a token that is not believed."""
+    return IdTokenError(f"the proxy's ID token is not believed: {why}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedKey:
+    """A key that has signed a token.
+
+    Attributes:
+        name: all of it, as JSON, by which it is found again in a later set.
+    """
+
+    name: str
+    key: jwt.PyJWK
+
+
+class Keys:
+    """Of one provider. Safe for several threads; one asks for them at a time, and others do not wait for known keys.
+
+    Args:
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(self, settings: Oidc, monotonic: Callable[[], float]) -> None:
+        self._settings, self._monotonic = settings, monotonic
+        self._http = urllib3.PoolManager(maxsize=2, retries=False, timeout=urllib3.Timeout(_ANSWER_S))
+        self._asking = threading.Lock()
+        self._keys: dict[str, Mapping[str, Any]] = {}
+        self._read, self._asked = float("-inf"), float("-inf")
+        self._problem = ""
+
+    def has(self, key: VerifiedKey) -> bool:
+        """Whether it is still a key of the provider's."""
+        self._refresh(is_missing=False)
+        return key.name in self._keys
+
+    def verified(self, token: str, identity: object, algorithm: str) -> VerifiedKey:
+        """The key that has signed a token.
+
+        Args:
+            identity: the ``kid`` of its header, if it has one. algorithm: its ``alg``, one of `ALGORITHMS`.
+
+        Raises:
+            IdTokenError: none of the provider's has.
+            OidcUnavailableError: the provider is away, and the key is not known.
+        """
+        import jwt
+
+        found = self._of(identity)
+        self._refresh(is_missing=not found)
+        if not (found := self._of(identity)):
+            if self._problem:
+                raise OidcUnavailableError(
+                    f"the keys of {self._settings.issuer} cannot be read ({self._problem}): people sign in again when "
+                    "it answers; the cluster's own token opens the page meanwhile"
+                )
+            raise refused(f"kid is {identity!r}, which is no key of {self._settings.issuer}")
+        unfit = ""
+        for name, each in list(found.items())[:_MOST_TRIED]:
+            if why := why_unfit(each, algorithm):
+                unfit = why
+                continue
+            try:
+                key = jwt.PyJWK.from_dict(dict(each), algorithm)
+                jwt.api_jws.decode(token, key, algorithms=[algorithm])
+                return VerifiedKey(name=name, key=key)
+            except jwt.InvalidSignatureError:
+                continue
+            except (jwt.PyJWTError, ValueError, TypeError) as error:
+                unfit = f"it cannot be used ({error})"
+        if unfit:
+            raise refused(f"the key {identity!r} of {self._settings.issuer} does not sign ID tokens: {unfit}")
+        raise refused("its signature is wrong: no key of the provider has signed it")
+
+    def _of(self, identity: object) -> dict[str, Mapping[str, Any]]:
+        """Keys by that id, or, where a token names none, all."""
+        keys = self._keys
+        return {name: each for name, each in keys.items() if identity is None or each.get("kid") == identity}
+
+    def _refresh(self, *, is_missing: bool) -> None:
+        """Read the keys again, if they are old or one is missing. Whose key is known waits for nobody."""
+        now = self._monotonic()
+        if not (is_missing or now > self._read + FRESH_S) or now <= self._asked + _ASK_AGAIN_S:
+            if is_missing and self._asking.locked():
+                with self._asking:  # another thread asks just now
+                    return
+            return
+        if not self._asking.acquire(blocking=is_missing):
+            return
+        try:
+            if now > self._asked + _ASK_AGAIN_S:
+                self._asked = now
+                self._ask(now)
+        finally:
+            self._asking.release()
+
+    def _ask(self, now: float) -> None:
+        try:
+            address = self._settings.jwks_url or self._discovered()
+            listed = self._json(address).get("keys")
+            if not isinstance(listed, list):
+                raise ValueError(f"{address} has no keys")
+            found = {json.dumps(each, sort_keys=True): each for each in _public(listed[:_MOST_KEYS])}
+        except (urllib3.exceptions.HTTPError, ValueError, AttributeError, TypeError, RecursionError) as error:
+            self._problem = f"{type(error).__name__}: {error}"[:300]
+            _log.warning("oidc keys not read issuer=%s why=%s", self._settings.issuer, self._problem)
+            return
+        self._keys, self._read, self._problem = found, now, ""
+
+    def _discovered(self) -> str:
+        issuer = self._settings.issuer
+        address = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+        document = self._json(address)
+        if document.get("issuer") != issuer:
+            raise ValueError(f"{address} is of the issuer {document.get('issuer')!r}, expected {issuer!r}")
+        found = document.get("jwks_uri")
+        if not isinstance(found, str):
+            raise ValueError(f"{address} names no jwks_uri")
+        if urlsplit(issuer).scheme == "https" and urlsplit(found).scheme != "https":
+            raise ValueError(f"{address} names {found}, expected an address with https, as the issuer has")
+        return found
+
+    def _json(self, address: str) -> dict[str, Any]:
+        answer = self._http.request("GET", address, preload_content=False)
+        try:
+            content = answer.read(_MOST_BYTES)
+        finally:
+            answer.release_conn()
+        if answer.status != 200:
+            raise ValueError(f"{address} answered {answer.status}")
+        found = json.loads(content)
+        if not isinstance(found, dict):
+            raise ValueError(f"{address} answered no object")
+        return found
+
+
+def why_unfit(key: Mapping[str, Any], algorithm: str) -> str:
+    """Why a key cannot have signed an ID token by an algorithm, as the end of a sentence; empty if it can. Pure."""
+    if key.get("use", "sig") != "sig":
+        return f"its use is {key['use']!r}, expected 'sig'"
+    operations = key.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or "verify" not in operations:
+        return f"its key_ops are {operations!r}, expected 'verify' among them"
+    if key.get("alg", algorithm) != algorithm:
+        return f"its alg is {key['alg']!r}, and the token's is {algorithm!r}"
+    kind = _KINDS[algorithm]
+    has = key.get("crv") if key.get("kty") == "EC" else key.get("kty")
+    if has != kind or (kind == "OKP" and key.get("crv") not in _EDWARDS):
+        return f"it is of the kind {has!r}, which does not sign by {algorithm}"
+    if kind == "RSA" and (bits := _bits(key.get("n"))) < LEAST_RSA_BITS:
+        return f"it has {bits} bits, expected {LEAST_RSA_BITS} or more"
+    if kind == "RSA" and _bits(key.get("e")) < 2:
+        return "its exponent is 1, so everybody can sign by it"
+    return ""
+
+
+def _bits(number: object) -> int:
+    """Length of a number in base64url; 0 if it is none."""
+    from jwt.utils import base64url_decode
+
+    try:
+        return int.from_bytes(base64url_decode(number), "big").bit_length() if isinstance(number, str) else 0
+    except ValueError:
+        return 0
+
+
+def _public(listed: list[Any]) -> Iterator[Mapping[str, Any]]:
+    """All but secrets of theirs: nothing is signed with those for us."""
+    for each in listed:
+        if isinstance(each, dict) and each.get("kty") in ("RSA", "EC", "OKP"):
+            yield each
