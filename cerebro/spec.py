@@ -155,8 +155,9 @@ class DataLoader(Protocol):
 class Checkpoint(MutableMapping[str, Any]):
     """What lives across the units of a model, saved with its modules; empty in its first unit.
 
-    A mapping for tensors, numbers, strings, and dicts, lists and tuples of them. Objects with a state of their own are
-    tracked.
+    A mapping for tensors, numbers, strings, and dicts, lists, tuples and sets of them; `OrderedDict` and `Counter` stay
+    what they are. NumPy's scalars become Python's numbers. Anything else, such as an array, an enum or a dataclass, is
+    refused by name when the sub-epoch ends. Objects with a state of their own are tracked.
     """
 
     @abstractmethod

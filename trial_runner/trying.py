@@ -30,12 +30,13 @@ from cerebro.techniques.named import KINDS
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.agent.device_memory import DeviceMemory
 from cerebro.worker.agent.memory_errors import whose_memory
-from cerebro.worker.training.checkpoint import State, state_bytes
+from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.frameworks import hopped
 from cerebro.worker.training.grouped import GroupTrainee, prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.reading_together import Unchecked, load_together
 from cerebro.worker.training.seeds import seed_everything, unit_seed
+from cerebro.worker.training.storable import state_bytes
 from cerebro.worker.training.tracking import Checkpoint
 from cerebro.worker.training.unit import Trainee, create
 from trial_runner.clocking import Stopwatch

@@ -119,7 +119,7 @@ def unsaved(group: Group, root: Path, kept: Any) -> str:
 
 def test_no_rank_waits_for_one_that_cannot_begin(tmp_path: Path, ranks: Ranks) -> None:
     """User code keeps what cannot be saved, or the folder is gone: rank 0 tells."""
-    for kept in ({1, 2}, defaultdict(list, a=[1]), Point(1, 2)):
+    for kept in (frozenset({1, 2}), defaultdict(list, a=[1]), Point(1, 2)):
         assert ranks.run(2, unsaved, tmp_path, kept) == ["SpecError", ""]
     assert ranks.run(2, unsaved, tmp_path / "gone", 1) == ["FileNotFoundError", ""]
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,22 +88,13 @@ class BaseTensors:
         weight = self._weights.get(key_of(rows, shape))
         return None if weight is None else weight.make_placeholder()
 
-    def with_placeholders(self, value: Any) -> Any:
-        """A tree of plain dicts, lists and tuples with placeholders for tensors that are in the base, and for views of
-        them. What else is in it stays as it is."""
-        if isinstance(value, torch.Tensor):
-            return self._placeholder_for(value)
-        if type(value) in (dict, OrderedDict):
-            copy = type(value)((key, self.with_placeholders(item)) for key, item in value.items())
-            if of_module := getattr(value, "__dict__", None):
-                copy.__dict__.update(of_module)  # of a module's state: versions of its parts
-            return copy
-        if type(value) in (list, tuple):
-            return type(value)(self.with_placeholders(item) for item in value)
-        return value
+    def with_placeholders(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a state with placeholders for tensors that are in the base, and for views of them."""
+        found: dict[str, Any] = with_tensors(state, self._placeholder_for)
+        return found
 
     def _placeholder_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not _is_dense(tensor):
+        if not is_dense(tensor):
             return tensor
         weight = self._by_storage.get(tensor.untyped_storage()._cdata)
         if weight is None or tensor.dtype != weight.rows.dtype:
@@ -117,14 +108,29 @@ class BaseTensors:
                 self._path.unlink(missing_ok=True)
 
 
+def with_tensors(value: Any, replaced: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a tree of dicts, lists and tuples with other tensors. What else is in it stays as it is."""
+    if isinstance(value, torch.Tensor):
+        return replaced(value)
+    if type(value) in (dict, OrderedDict):
+        copy = type(value)((key, with_tensors(item, replaced)) for key, item in value.items())
+        if of_module := getattr(value, "__dict__", None):
+            copy.__dict__.update(of_module)  # of a module's state: versions of its parts
+        return copy
+    if type(value) in (list, tuple):
+        return type(value)(with_tensors(item, replaced) for item in value)
+    return value
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether its bytes are those of its storage, as a file has them."""
-    if not _is_dense(tensor) or not tensor.is_contiguous():
+    if not is_dense(tensor) or not tensor.is_contiguous():
         return False
     return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its storage holds its elements as they are."""
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
         return False
     return not tensor.is_conj() and not tensor.is_neg()

@@ -6,23 +6,22 @@ writer harms nobody. Loaded with ``weights_only=True``: a checkpoint can hold no
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.based import Layout
 from cerebro.data.durable import DurableFile
-from cerebro.errors import SpecError, StorageFullError
+from cerebro.errors import StorageFullError
 from cerebro.worker.training.base_tensors import BaseTensors
 from cerebro.worker.training.checked import CheckedFile, CheckedReader
 from cerebro.worker.training.placeholders import PlaceholderWriter
+from cerebro.worker.training.storable import state_bytes, storable_state
 
 State = dict[str, Any]
 """``{"models": [state_dict, ...], "checkpoint": {...}, "hyperparams": {...}, "made": {...}}``
@@ -49,14 +48,15 @@ def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None
 
     Raises:
         FileNotFoundError: the folder is gone: the experiment was deleted meanwhile.
-        SpecError: the user's `checkpoint` holds something that is no tensor, number, string, or dict, list or tuple.
+        SpecError: the user's `checkpoint`, or the extra state of a module, holds something that cannot be read again.
         StorageFullError: the volume is full; what was there before is unchanged, and nothing of this file stays.
     """
+    state = storable_state(state)
     with opened(root, name, state, in_base) as file:
         if in_base is None:
             put(state, file)
             return commit(file, name)
-        state = with_placeholders(state, in_base)  # before the writer, which is to know all of them
+        state = in_base.with_placeholders(state)  # before the writer, which is to know all of them
         writer = PlaceholderWriter(file, in_base=in_base)
         put(state, writer)
         return writer.commit(name)
@@ -92,18 +92,8 @@ class Sink(Protocol):
         """Append; returns how many bytes."""
 
 
-def with_placeholders(state: State, in_base: BaseTensors) -> State:
-    """A state to be `put`, with placeholders for what is in a base. Raises as `save`."""
-    return cast(State, in_base.with_placeholders(_storable(state)))
-
-
-def _storable(state: State) -> State:
-    return {**state, "checkpoint": storable(state["checkpoint"], "checkpoint")}
-
-
 def put(state: State, into: Sink) -> None:
-    """Write a state into a file. Raises as `save`."""
-    state = _storable(state)
+    """Write a state that is storable into a file. Raises as `save`."""
     sink = _Sink(into)
     try:
         with _without_crc():
@@ -195,50 +185,3 @@ def read(checked: CheckedFile, device: torch.device | str) -> State:
 def with_layout(state: Any, layout: Layout | None) -> State:
     """What was read, with how its file is put together, if it has a base."""
     return cast(State, state if layout is None else {**state, LAYOUT: layout})
-
-
-def state_bytes(state: State) -> int:
-    """Bytes of all tensors of a state."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(state))
-
-
-def _tensors(value: object) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in _tensors(item)]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
-
-
-_PLAIN = (bool, int, float, str, bytes)
-
-
-def storable(value: object, where: str) -> object:
-    """The value in types that loading with ``weights_only`` takes; NumPy's scalars become Python's.
-
-    Args:
-        where: what it is, for people.
-
-    Raises:
-        SpecError: something in it is no tensor, number, string, or dict, list or tuple; the message says what, where.
-    """
-    if value is None or isinstance(value, torch.Tensor) or type(value) in _PLAIN:
-        return value
-    if isinstance(value, np.generic) and type(value.item()) in _PLAIN:
-        # What np.mean() of a list of losses is.
-        return value.item()
-    if type(value) in (dict, OrderedDict):
-        pairs = cast("dict[object, object]", value).items()
-        return {
-            storable(key, f"a key of {where}"): storable(item, f"{where}[{key!r}]") for key, item in pairs
-        }
-    if type(value) in (list, tuple):
-        items = [storable(item, f"{where}[{n}]") for n, item in enumerate(cast("list[object]", value))]
-        return items if type(value) is list else tuple(items)
-    raise SpecError(
-        f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which cannot be saved between units: "
-        "keep tensors, numbers, strings and dicts, lists or tuples of them, such as optimizer.state_dict() instead "
-        "of the optimizer, or call checkpoint.track(optimizer=optimizer)"
-    )

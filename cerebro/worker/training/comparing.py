@@ -29,7 +29,7 @@ def differences(one: object, other: object, where: str = "state", *, tolerance: 
     elif isinstance(one, float) and isinstance(other, float) and tolerance:
         if not math.isclose(one, other, rel_tol=tolerance):
             yield where
-    elif type(one) is not type(other) or repr(one) != repr(other):
+    elif type(one) is not type(other) or _text(one) != _text(other):
         yield where
 
 
@@ -62,7 +62,12 @@ def _parts(value: object) -> Iterator[bytes | memoryview]:
         for part in value:
             yield from _parts(part)
     else:
-        yield f"{type(value).__name__} {value!r}".encode()
+        yield f"{type(value).__name__} {_text(value)}".encode()
+
+
+def _text(value: object) -> str:
+    """Equal texts for equal plain values. Processes iterate over equal sets in different orders."""
+    return repr(sorted(map(repr, value)) if isinstance(value, set) else value)
 
 
 def _is_close(one: torch.Tensor, other: torch.Tensor, tolerance: float) -> bool:

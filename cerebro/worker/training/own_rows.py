@@ -23,12 +23,11 @@ from cerebro.worker.training.checkpoint import (
     opened,
     put,
     save,
-    state_bytes,
-    with_placeholders,
 )
 from cerebro.worker.training.gathering import joined, whole
 from cerebro.worker.training.placeholders import Offsets, PlaceholderWriter
 from cerebro.worker.training.rows import done_by_all, write_at
+from cerebro.worker.training.storable import state_bytes, storable_state
 
 _LEAST_BYTES, _LEAST_STATE_BYTES = 4 << 10, 1 << 20
 """Of a tensor that is written by rows, and of a state that has such: smaller ones are sent to rank 0 in less time than
@@ -66,7 +65,8 @@ def save_together(
     is_told = False
     try:
         with opened(root, name, full, in_base) as file:
-            full = full if in_base is None else with_placeholders(full, in_base)
+            full = storable_state(full)
+            full = full if in_base is None else in_base.with_placeholders(full)
             writer = PlaceholderWriter(file, rows.placeholders, in_base)
             put(full, writer)
             file.flush()

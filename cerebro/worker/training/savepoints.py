@@ -20,8 +20,9 @@ import torch
 
 from cerebro.errors import SpecError, StorageFullError
 from cerebro.runtime.tracebacks import line_of
-from cerebro.worker.training.checkpoint import State, state_bytes, storable
+from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.seeds import generators, set_generators
+from cerebro.worker.training.storable import state_bytes, storable
 from cerebro.worker.training.unit import Trainee, train_unit
 from cerebro.worker.training.variables import Variables
 

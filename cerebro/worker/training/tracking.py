@@ -20,7 +20,7 @@ import torch
 from cerebro import spec
 from cerebro.contract.records import Hyperparameters
 from cerebro.errors import SpecError
-from cerebro.worker.training.checkpoint import storable
+from cerebro.worker.training.storable import storable
 
 Made = dict[str, dict[str, Any]]
 """Name of a tracked object -> path in its state -> the plain value that was there when it was made."""
@@ -134,7 +134,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
                     "checkpoint.track(optimizer=optimizer) instead of loading and saving its state_dict(), and the "
                     "new value is kept"
                 )
-        self.update(self.newest())
+        self.update(storable(self.newest(), "checkpoint"))  # as the next sub-epoch would read it from a file
         self._tracked.clear()
         self.changes.clear()
         self.closed = ""
@@ -175,8 +175,8 @@ def _with_changes(saved: Any, before: Mapping[str, Any], made: Mapping[str, Any]
     A number that has moved since, as a learning rate by its schedule, moves on from the new one: by the same factor.
     """
     if isinstance(saved, Mapping):
-        pairs = ((key, _with_changes(item, before, made, f"{path}/{key}")) for key, item in saved.items())
-        return dict(pairs) if type(saved) is dict else type(saved)(pairs)  # type: ignore[call-arg]
+        pairs = {key: _with_changes(item, before, made, f"{path}/{key}") for key, item in saved.items()}
+        return pairs if type(saved) is dict else type(saved)(pairs)  # type: ignore[call-arg]
     if isinstance(saved, (list, tuple)):
         items = [_with_changes(item, before, made, f"{path}/{n}") for n, item in enumerate(saved)]
         return items if isinstance(saved, list) else tuple(items)

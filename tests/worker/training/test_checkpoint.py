@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import errno
 import os
 import subprocess
@@ -10,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,7 +17,8 @@ from cerebro.data import durable
 from cerebro.data.checkpoint_files import outdated
 from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
 from cerebro.runtime.volumes import checkpoint_file
-from cerebro.worker.training.checkpoint import State, load, save, state_bytes
+from cerebro.worker.training.checkpoint import State, load, save
+from cerebro.worker.training.storable import state_bytes
 
 CPU = torch.device("cpu")
 
@@ -188,46 +187,12 @@ def test_a_full_volume_keeps_the_previous_file_and_says_what_room_it_takes(
 def test_an_error_while_saving_leaves_nothing(tmp_path: Path) -> None:
     """A module whose state cannot be pickled: the error is the user's, the folder is clean."""
     bad: State = {"models": [{"w": lambda: 0}], "checkpoint": {}}
-    with pytest.raises(Exception, match=r"lambda|pickle"):
+    with pytest.raises(SpecError, match=r"module 0 of create_models\(\), at 'w', holds a builtins.function"):
         save(tmp_path, "u0.pt", bad)
     assert list(tmp_path.iterdir()) == []
 
 
 # --- what can be saved -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "where"),
-    [
-        # Made in the test: making one imports a tenth of all that the tests import.
-        (None, r"checkpoint\['optimizer'\] holds a torch.optim.sgd.SGD"),
-        ({"a": [1, {"b": (2, object())}]}, r"checkpoint\['a'\]\[1\]\['b'\]\[1\] holds a builtins.object"),
-        ({"f": print}, r"checkpoint\['f'\] holds a builtins.builtin_function_or_method"),
-        ({"s": {1}}, r"checkpoint\['s'\] holds a builtins.set"),
-        ({"x": np.ones(2)}, r"checkpoint\['x'\] holds a numpy.ndarray"),
-    ],
-)
-def test_an_object_that_cannot_be_saved_is_named_by_its_path(tmp_path: Path, value: Any, where: str) -> None:
-    """Before anything is written; the message says what to keep instead."""
-    checkpoint = {"optimizer": torch.optim.SGD([torch.ones(1)])} if value is None else value
-    with pytest.raises(SpecError, match=where) as caught:
-        save(tmp_path, "u0.pt", {"models": [], "checkpoint": checkpoint})
-    assert "optimizer.state_dict()" in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "value",
-    [np.float64(1.5), np.str_("a"), collections.defaultdict(list, a=[1]), {np.int64(1): 2}],
-    ids=["number", "text", "mapping", "key"],
-)
-def test_what_is_accepted_can_be_loaded(tmp_path: Path, value: Any) -> None:
-    """NumPy's numbers above all, which inherit from Python's: saved as plain ones, or refused when saved."""
-    try:
-        reference = save(tmp_path, "u0.pt", {"models": [], "checkpoint": {"x": value}})
-    except SpecError:
-        return
-    assert load(tmp_path, reference, CPU)["checkpoint"]["x"] == value
 
 
 def test_a_checkpoint_can_hold_no_code(tmp_path: Path) -> None:

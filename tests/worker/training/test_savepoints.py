@@ -121,8 +121,8 @@ SAYINGS: list[tuple[Callable[[DataLoader, Checkpoint], object], str]] = [
     ),
     (lambda loader, _: loader.progress([("a", 1)]), "got a list, expected a dict"),  # type: ignore[arg-type]
     (
-        lambda loader, _: loader.progress({"a": [1, {2}]}),
-        r"progress\(\)\['a'\]\[1\] holds a builtins.set, which cannot",
+        lambda loader, _: loader.progress({"a": [1, frozenset({2})]}),
+        r"progress\(\)\['a'\]\[1\] holds a builtins.frozenset, which cannot",
     ),
 ]
 
@@ -189,14 +189,14 @@ def test_what_cannot_be_saved_costs_the_savepoint_alone(
     """The unit may mend it before its end."""
 
     def mending(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
-        checkpoint["bad"] = {1}
+        checkpoint["bad"] = frozenset({1})
         template(network, dataloader, checkpoint)
         checkpoint["bad"] = [1]
 
     with unit(rows, Loop(mending)) as one:
         assert one.attempt({2, 4}) is not None
     assert one.taken == []
-    assert ["checkpoint['bad'] holds a builtins.set" in record.getMessage() for record in caplog.records] == [
+    assert ["checkpoint['bad'] holds a builtins.frozenset" in record.getMessage() for record in caplog.records] == [
         True
     ]
 

@@ -179,7 +179,7 @@ class Strange:
     """Has the two methods, and a state that nobody can save."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"inside": {1, 2}}
+        return {"inside": frozenset({1, 2})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
@@ -194,7 +194,7 @@ class Strange:
         (torch.ones(2), r"got a torch.Tensor, expected .* checkpoint\['thing'\] = ..."),
         (torch.nn.Linear, r"expected an object with state_dict\(\)"),
         (None, r"got a builtins.NoneType"),
-        (Strange(), r"the state_dict\(\) of 'thing', .*\['inside'\] holds a builtins.set"),
+        (Strange(), r"the state_dict\(\) of 'thing', .*\['inside'\] holds a builtins.frozenset"),
     ],
     ids=["number", "tensor", "class", "none", "unstorable"],
 )
