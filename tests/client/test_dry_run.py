@@ -203,10 +203,10 @@ def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
 
 
 def test_units_know_where_they_are(locators: Locators) -> None:
-    """The second of two, in the second epoch, as on a worker."""
+    """The second of two, in the second epoch, as on a worker: all count from 0."""
     found = experiment(locators).try_out(Arrays(), Placed(), CONFIGURATION)
     assert found.metrics["train"] == {
-        "epoch": 2.0, "epochs": 2.0, "unit": 1.0, "units": 2.0, "step": 2.0, "total_steps": 4.0
+        "epoch": 1.0, "epochs": 2.0, "unit": 1.0, "units": 2.0, "step": 2.0, "total_steps": 4.0
     }  # fmt: skip
 
 

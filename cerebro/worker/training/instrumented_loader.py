@@ -24,7 +24,8 @@ class InstrumentedLoader:
     """A `cerebro.spec.DataLoader` over a `PartitionLoader`.
 
     Args:
-        epoch, unit, position: what the unit is and where; of an evaluation the epoch that the model has reached.
+        epoch, unit, position: the unit, and its place; of an evaluation the epoch that the model has reached. `epoch`
+            counts from 1, as in the log.
         on_batch: called before each batch with (rows done, batch index, values reported since the last call).
         is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
         savepoints: of the unit; the loader goes on from where the unit was left.
@@ -56,7 +57,7 @@ class InstrumentedLoader:
         """Called with each batch before it is handed out, the rows of it that are this rank's, and those of all."""
         self.batch_size = loader.batch_size
         position = position or Position(epochs=epoch, units=unit + 1, total_steps=len(loader))
-        self.epoch, self.epochs = epoch, position.epochs
+        self.epoch, self.epochs = epoch - 1, position.epochs
         self.unit, self.units = unit, position.units
         self.step, self.total_steps = position.step, position.total_steps
         self._first_step, self._first_batch = position.step, loader.first

@@ -1,7 +1,10 @@
-"""The batches of a unit as a `torch.utils.data.DataLoader`, for libraries that ask for one.
+"""The batches of a sub-epoch as a `torch.utils.data.DataLoader`, for libraries that ask for one.
 
-It reads nothing by itself: it hands on what the unit's own loader hands out, so that heartbeats and the count of steps
+It reads nothing by itself: it hands on the batches of the sub-epoch's own loader, so heartbeats and the count of steps
 are those of a loop over that one. A library may wrap it.
+
+Such a library often seeds all generators before its loop, always with the same number: then each sub-epoch would draw
+the same dropout masks. So the generators are put back when the library asks for its first batch.
 """
 
 from __future__ import annotations
@@ -9,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from cerebro.errors import SpecError
+from cerebro.worker.training.seeds import generators, set_generators
 
 
 class Batches(Protocol):
-    """What is viewed: batches of (inputs, outputs), and how many there are."""
+    """What is viewed: batches of (inputs, outputs), how many there are, and of how many rows."""
+
+    num_rows: int
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]: ...
 
@@ -23,7 +30,7 @@ class Batches(Protocol):
 
 
 class TorchBatches(IterableDataset[Any]):
-    """A data set whose items are whole batches.
+    """A data set whose items are whole batches; its length is the number of rows.
 
     Args:
         arrange: makes of inputs and outputs what the library takes for a batch.
@@ -33,7 +40,9 @@ class TorchBatches(IterableDataset[Any]):
     def __init__(
         self, batches: Batches, arrange: Callable[[Any, Any], Any], on_begin: Callable[[], None]
     ) -> None:
-        self._batches, self._arrange, self._on_begin = batches, arrange, on_begin
+        self.batches, self._arrange, self._on_begin = batches, arrange, on_begin
+        self._seed, self._generators = torch.initial_seed(), generators()
+        self._has_begun = False
 
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:
@@ -41,20 +50,33 @@ class TorchBatches(IterableDataset[Any]):
                 "dataloader.as_torch() is read by a process of a loader's own, of which each would hand out all rows: "
                 "have the library use num_workers=0"
             )
+        if not self._has_begun and torch.initial_seed() != self._seed:
+            set_generators(self._generators)
+        self._has_begun = True
         self._on_begin()
-        for inputs, outputs in self._batches:
+        for inputs, outputs in self.batches:
             yield self._arrange(inputs, outputs)
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return self.batches.num_rows
+
+
+class TorchView(DataLoader[Any]):
+    """A loader whose length is the number of batches, as that of any loader, while `dataset` counts rows."""
+
+    dataset: TorchBatches
+
+    def __len__(self) -> int:
+        return len(self.dataset.batches)
 
 
 def as_torch(
     batches: Batches, arrange: Callable[[Any, Any], Any] | None, on_begin: Callable[[], None]
-) -> DataLoader[Any]:
-    """The view. Batches are handed on as they are: neither collated, nor copied, nor read by other processes."""
+) -> TorchView:
+    """Make the view. Batches are handed on as they are: neither collated, nor copied, nor read by other processes."""
     found = TorchBatches(batches, arrange or _pair, on_begin)
-    return DataLoader(found, batch_size=None, collate_fn=_as_it_is)
+    # A generator of its own: torch's loader draws a number for processes that it does not start.
+    return TorchView(found, batch_size=None, collate_fn=_as_it_is, generator=torch.Generator())
 
 
 def _pair(inputs: Any, outputs: Any) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cerebro.data.mapped import MappedRows
 from cerebro.errors import SpecError
 from cerebro.worker.training import torch_view
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.seeds import generators, seed_everything, set_generators
 from tests.data.rows import write_partition
 
 
@@ -109,7 +111,7 @@ def test_a_unit_knows_where_it_is_and_at_each_batch_which_step_it_is(
     placed = InstrumentedLoader(
         feed._loader, epoch=2, unit=3, position=Position(epochs=4, units=8, step=30, total_steps=80)
     )
-    assert (placed.epoch, placed.epochs, placed.unit, placed.units) == (2, 4, 3, 8)
+    assert (placed.epoch, placed.epochs, placed.unit, placed.units) == (1, 4, 3, 8)
     assert (placed.step, placed.total_steps) == (30, 80)
     assert [placed.step for _ in placed] == [30, 31, 32]
     assert placed.step == 33
@@ -128,7 +130,7 @@ def test_every_pass_counts_from_the_units_first_batch(feed: InstrumentedLoader) 
 
 def test_a_unit_of_which_nothing_is_told_is_all_there_is(feed: InstrumentedLoader) -> None:
     """As in `test`, in `predict`, and on a notebook's few rows."""
-    assert (feed.epoch, feed.epochs, feed.unit, feed.units) == (1, 1, 0, 1)
+    assert (feed.epoch, feed.epochs, feed.unit, feed.units) == (0, 1, 0, 1)
     assert (feed.step, feed.total_steps) == (0, 3)
 
 
@@ -158,12 +160,38 @@ def test_a_loader_of_torch_hands_on_the_same_batches(
     view = feed.as_torch(lambda inputs, outputs: {"labels": outputs, "inputs": inputs})
     assert isinstance(view, torch.utils.data.DataLoader)
     assert len(view) == len(feed) == 3
+    assert len(view.dataset) == feed.num_rows == 10  # type: ignore[arg-type]
     for batch, (inputs, outputs) in zip(view, expected, strict=True):
         assert torch.equal(batch["inputs"], inputs)
         assert torch.equal(batch["labels"], outputs)
     assert [batch for _, batch, _ in listener.told] == [0, 1, 2, 3]
     for batch in feed.as_torch():
         assert isinstance(batch, tuple)
+
+
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_a_library_that_seeds_before_its_loop_changes_no_number(
+    feed: InstrumentedLoader, is_seeded: bool
+) -> None:
+    """A loop over the view draws what a loop over the loader draws; numbers go on from there in a second pass."""
+
+    def drawn(batches: Iterable[Any]) -> list[float]:
+        return [
+            *(torch.rand(()).item() + random.random() + np.random.rand() for _ in batches),
+            *(torch.rand(()).item() for _ in batches),
+        ]
+
+    seed_everything(5)
+    torch.rand(3), random.random(), np.random.rand()
+    before = generators()
+    expected = drawn(feed)
+    set_generators(before)
+    view = feed.as_torch()
+    if is_seeded:
+        seed_everything(42)
+    assert drawn(view) == expected
+    seed_everything(42)  # user code that seeds later has its way
+    assert drawn(view) != expected
 
 
 def test_processes_of_a_loader_of_torch_are_refused(

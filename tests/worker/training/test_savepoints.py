@@ -196,9 +196,9 @@ def test_what_cannot_be_saved_costs_the_savepoint_alone(
     with unit(rows, Loop(mending)) as one:
         assert one.attempt({2, 4}) is not None
     assert one.taken == []
-    assert ["checkpoint['bad'] holds a builtins.frozenset" in record.getMessage() for record in caplog.records] == [
-        True
-    ]
+    assert [
+        "checkpoint['bad'] holds a builtins.frozenset" in record.getMessage() for record in caplog.records
+    ] == [True]
 
 
 @pytest.mark.parametrize("is_declared", [False, True])

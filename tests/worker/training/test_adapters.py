@@ -1,0 +1,312 @@
+"""What docs/coming-from.md shows computes, sub-epoch by sub-epoch, what the library's own loop computes on the same
+batches: to the bit, dropout included.
+
+The libraries are no dependencies. Stand-ins take the steps of their loops, in their order, and seed as they do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from cerebro.data.loader import PartitionLoader
+from cerebro.data.mapped import MappedRows
+from cerebro.spec import SubEpochSpec
+from cerebro.worker.training.checkpoint import load, save
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.seeds import seed_everything, unit_seed
+from cerebro.worker.training.unit import create, restore, train_unit
+
+CPU = torch.device("cpu")
+SPEC_NAMES: dict[str, Any] = {
+    "torch": torch, "functional": functional, "nn": torch.nn, "SubEpochSpec": SubEpochSpec,
+}  # fmt: skip
+PLACES = ((1, 0), (1, 1), (2, 1), (2, 0))
+"""(epoch, partition) of each sub-epoch."""
+HYPERPARAMS = {"lr": 0.05, "width": 8, "batch_size": 10}
+
+
+def example(heading: str, number: int) -> str:
+    """A block of code below a heading of the page."""
+    page = (Path(__file__).parents[3] / "docs/coming-from.md").read_text()
+    (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL)
+    found: str = re.findall(r"```(?:py|python)\n(.*?)```", section, flags=re.DOTALL)[number]
+    return found
+
+
+def made(code: str, **names: Any) -> dict[str, Any]:
+    """What code of the page defines, in a module that has these names."""
+    module = {**SPEC_NAMES, "__name__": "coming_from", **names}
+    exec(code, module)
+    return module
+
+
+class Halves:
+    """Batches of a partition: rows of the first or of the second half, two numbers each."""
+
+    def __init__(self, partition: int) -> None:
+        generator = np.random.default_rng(partition)
+        self.inputs = torch.from_numpy(generator.normal(size=(46, 2)).astype(np.float32))
+        self.labels = (self.inputs.sum(1) > 0).long()
+
+
+class PairLoader(PartitionLoader):
+    """A partition's own order of batches, with two numbers as inputs, and whether they are positive as labels."""
+
+    def __init__(self, rows: MappedRows, epoch: int, partition: int) -> None:
+        super().__init__(rows, batch_size=10, seed=unit_seed(3, "m00", epoch, partition))
+        self._numbers = Halves(partition)
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in super().__iter__():
+            chosen = torch.from_numpy(self._latest)
+            yield self._numbers.inputs[chosen], self._numbers.labels[chosen]
+
+
+def batches(rows: MappedRows) -> Iterator[Any]:
+    """Of all sub-epochs, one after another; at the begin of each the generators are seeded, as Cerebro does."""
+    for epoch, partition in PLACES:
+        seed_everything(unit_seed(3, "m00", epoch, partition))
+        yield from PairLoader(rows, epoch, partition)
+
+
+def weights_of(network: torch.nn.Module) -> list[torch.Tensor]:
+    return [tensor.clone() for tensor in network.state_dict().values()]
+
+
+def hopped(spec: SubEpochSpec, rows: MappedRows, folder: Path) -> list[torch.Tensor]:
+    """Weights after all sub-epochs, each in a new model with the state of a file."""
+    state: dict[str, Any] | None = None
+    for unit, (epoch, partition) in enumerate(PLACES):
+        trainee = create(spec, HYPERPARAMS, seed=3, model="m00", device=CPU)
+        if state is not None:
+            restore(trainee, state)
+        feed = InstrumentedLoader(PairLoader(rows, epoch, partition), epoch=epoch, unit=unit)
+        train_unit(spec, trainee, feed, HYPERPARAMS, seed=3, model="m00", epoch=epoch, partition=partition)
+        state = load(folder, save(folder, f"u{unit}.pt", trainee.state()), CPU)
+    assert state is not None
+    return list(state["models"][0].values())
+
+
+def stayed(
+    spec: SubEpochSpec, train: Callable[[Any, Iterable[Any]], None], rows: MappedRows
+) -> list[torch.Tensor]:
+    """Weights after one loop of the library over all batches, in one model."""
+    (network,) = create(spec, HYPERPARAMS, seed=3, model="m00", device=CPU).modules
+    network.train()
+    train(network, batches(rows))
+    return weights_of(network)
+
+
+def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
+    assert len(one) == len(other)
+    assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+def with_dropout() -> torch.nn.Sequential:
+    return torch.nn.Sequential(
+        torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2)
+    )
+
+
+# --- a script ------------------------------------------------------------------------------------------
+
+
+def test_a_script_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
+    """The loop of the page's "before", and the spec of its "after", with dropout in the network."""
+    spec = made(example("A PyTorch script", 1))["Classifier"]()
+    spec.create_models = lambda hyperparams: [with_dropout()]
+
+    def train(network: torch.nn.Module, loader: Iterable[Any]) -> None:
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.05)
+        for inputs, labels in loader:
+            loss = functional.cross_entropy(network(inputs), labels)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+
+    assert_same(hopped(spec, rows, tmp_path), stayed(spec, train, rows))
+
+
+# --- Lightning -----------------------------------------------------------------------------------------
+
+
+class LitClassifier(torch.nn.Module):
+    """What a LightningModule has to have for the Trainer's automatic optimization."""
+
+    def __init__(self, width: int, lr: float) -> None:
+        super().__init__()
+        self.network, self.lr = with_dropout(), lr
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        inputs, labels = batch
+        return functional.cross_entropy(self.network(inputs), labels)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self.lr)
+
+
+def lightning_fit(module: Any, loader: Iterable[Any]) -> None:
+    """Automatic optimization, as Lightning documents it: the step and the backward pass in the optimizer's closure."""
+    optimizer = module.configure_optimizers()
+    for index, batch in enumerate(loader):
+
+        def closure(batch: Any = batch, index: int = index) -> Any:
+            loss = module.training_step(batch, index)
+            optimizer.zero_grad()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def test_a_lightning_module_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
+    """Its Trainer's loop, and the loop of the page."""
+    spec = made(example("Lightning", 1), LitClassifier=LitClassifier)["Classifier"]()
+    assert_same(hopped(spec, rows, tmp_path), stayed(spec, lightning_fit, rows))
+
+
+# --- the Trainer of Hugging Face -----------------------------------------------------------------------
+
+
+class AutoModel(torch.nn.Module):
+    """Takes a dict of inputs, and returns the loss where it is given labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = with_dropout()
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        return SimpleNamespace(loss=functional.cross_entropy(self.network(x), labels))
+
+    @classmethod
+    def from_pretrained(cls, path: str, num_labels: int) -> AutoModel:
+        return cls()
+
+
+class TrainingArguments(SimpleNamespace):
+    """Those of the page, and what the Trainer takes by default."""
+
+    def __init__(self, output_dir: str, **given: Any) -> None:
+        super().__init__(**{"seed": 42, "max_grad_norm": 1.0, **given})
+
+
+class Trainer:
+    """Seeds when it is made, and then clips, steps, and moves the schedule on, for each batch."""
+
+    def __init__(self, model: Any, args: Any, optimizers: Any) -> None:
+        seed_everything(args.seed)
+        self.model, self.args, (self.optimizer, self.schedule) = model, args, optimizers
+
+    def get_train_dataloader(self) -> Iterable[Any]:
+        raise NotImplementedError
+
+    def train(self) -> Any:
+        self.model.train()
+        losses = []
+        for inputs in self.get_train_dataloader():
+            loss = self.model(**inputs).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+            self.optimizer.step()
+            self.schedule.step()
+            self.model.zero_grad()
+            losses.append(loss.item())
+        return SimpleNamespace(training_loss=float(np.mean(losses)))
+
+
+HUGGING_FACE: dict[str, Any] = {
+    "Trainer": Trainer, "TrainingArguments": TrainingArguments, "ETLSpec": object,
+    "AutoModelForSequenceClassification": AutoModel, "unpacked": str,
+}  # fmt: skip
+
+
+def arranged(batch: Any) -> Mapping[str, Any]:
+    return {"x": batch[0], "labels": batch[1]}
+
+
+def test_the_loop_instead_of_the_trainer_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
+    """With the model of Hugging Face, without what its Trainer does beside."""
+    spec = made(example("The Trainer of Hugging Face", 1), **HUGGING_FACE)["Classifier"]()
+    train = spec.train
+    spec.train = lambda models, checkpoint, loader, given: train(models, checkpoint, Dicts(loader), given)
+
+    def own(network: torch.nn.Module, loader: Iterable[Any]) -> None:
+        optimizer = torch.optim.AdamW(network.parameters(), lr=0.05)
+        for batch in loader:
+            loss = network(**arranged(batch)).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    assert_same(hopped(spec, rows, tmp_path), stayed(spec, own, rows))
+
+
+class Dicts:
+    """The loader of a data set whose inputs are dicts."""
+
+    def __init__(self, loader: InstrumentedLoader) -> None:
+        self._loader, self.report = loader, loader.report
+
+    def __iter__(self) -> Iterator[Any]:
+        for inputs, labels in self._loader:
+            yield {"x": inputs}, labels
+
+
+def test_the_trainer_of_hugging_face_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
+    """One Trainer for each sub-epoch, each of which seeds with 42, and one for all batches."""
+    module = made(example("The Trainer of Hugging Face", 2), **HUGGING_FACE)
+    code = example("The Trainer of Hugging Face", 2)
+    assert "{**inputs" in code
+
+    class Spec(SubEpochSpec):
+        def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+            return [AutoModel()]
+
+        def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+            as_torch = dataloader.as_torch
+            dataloader.as_torch = lambda arrange: as_torch(
+                lambda inputs, labels: arrange({"x": inputs}, labels)
+            )
+            return module["train"](self, models, checkpoint, dataloader, hyperparams)
+
+    def own(network: torch.nn.Module, loader: Iterable[Any]) -> None:
+        optimizer = torch.optim.AdamW(network.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        arguments = module["TrainingArguments"](
+            str(tmp_path), num_train_epochs=1, save_strategy="no", report_to="none"
+        )
+        module["UnitTrainer"](
+            All(loader), model=network, args=arguments, optimizers=(optimizer, schedule)
+        ).train()
+
+    assert_same(hopped(Spec(), rows, tmp_path), stayed(Spec(), own, rows))
+
+
+class All(torch.utils.data.IterableDataset[Any]):
+    """All batches, as the Trainer takes them."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(arranged, self._loader)
+
+    def __len__(self) -> int:
+        return 5 * len(PLACES)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
