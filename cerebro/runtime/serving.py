@@ -10,10 +10,10 @@ A request that waits for news holds a connection, and no thread (`cerebro.runtim
 no time (`cerebro.runtime.event_loop`). So thousands of either disturb nobody. A quarter of the connections is kept for
 others than those that wait.
 
-The only importer of waitress. It extends four classes of it, `TcpWSGIServer`, `HTTPChannel`, `WSGITask` and
-`ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at all happens,
-stops accepting when its limit is reached, and asks each connection in each turn of its loop. Nothing here knows what is
-served.
+The only importer of waitress. It extends five classes of it, `TcpWSGIServer`, `HTTPChannel`, `HTTPRequestParser`,
+`WSGITask` and `ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at all
+happens, stops accepting when its limit is reached, asks each connection in each turn of its loop, and answers requests
+whose end a proxy may see elsewhere. Nothing here knows what is served.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Any
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher, WSGITask
 
@@ -140,6 +141,29 @@ class _Threads(ThreadedTaskDispatcher):  # type: ignore[misc]
         )
 
 
+class _Parser(HTTPRequestParser):  # type: ignore[misc]
+    """A request that arrives. What leaves its end or its host to interpretation is refused, and its connection closed.
+
+    A proxy that sees the end elsewhere would take the rest of one caller's request for the begin of another's (request
+    smuggling; RFC 9112, sections 3.2, 5.2 and 6.3).
+    """
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Raises: ParsingError: answered with 400, and the connection is closed."""
+        super().parse_header(header_plus)
+        lines = header_plus.split(b"\r\n")[1:]
+        names = [line.partition(b":")[0].lower() for line in lines]
+        if any(line[:1] in (b" ", b"\t") for line in lines):
+            raise ParsingError("A header goes on in the next line")
+        if b"transfer-encoding" in names:
+            if b"content-length" in names:
+                raise ParsingError("Both Content-Length and Transfer-Encoding are set")
+            if names.count(b"transfer-encoding") > 1 or not self.chunked:
+                raise ParsingError("Transfer-Encoding is invalid")
+        if names.count(b"host") > 1:
+            raise ParsingError("Host is set twice")
+
+
 class _Task(WSGITask):  # type: ignore[misc]
     """A request being answered, perhaps not for the first time."""
 
@@ -159,6 +183,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     """One connection. Belongs to the server's loop, but for `service`, which runs in a thread."""
 
     limits = ConnectionLimits()
+    parser_class = _Parser
     task_class = _Task
     _thread: _Thread
 

@@ -341,3 +341,65 @@ def test_connections_fit_into_the_open_files(files: int, threads: int) -> None:
     found = most_connections(files, threads)
     assert 16 <= found <= MOST_CONNECTIONS
     assert found == 16 or open_files(found, threads) <= files
+
+
+SECOND = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
+EMPTY_CHUNK = b"0\r\n\r\n"
+
+
+def _post(*headers: bytes, version: bytes = b"1.1") -> bytes:
+    return b"\r\n".join((b"POST /body HTTP/" + version, b"Host: x", *headers, b"", b""))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _post(b"Content-Length: 5", b"Transfer-Encoding: chunked") + EMPTY_CHUNK,
+        _post(b"transfer-encoding: Chunked", b"content-length: 5") + EMPTY_CHUNK,
+        _post(b"Content-Length: 0", b"Transfer-Encoding:\tchunked") + EMPTY_CHUNK,
+        _post(b"Content-Length: 3", b"Transfer-Encoding:") + b"abc",
+        _post(b"Content-Length: 3", b"Transfer-Encoding: ,") + b"abc",
+        _post(b"Content-Length: 3", b"Transfer-Encoding: identity") + b"abc",
+        _post(b"Transfer-Encoding:") + EMPTY_CHUNK,
+        _post(b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked") + EMPTY_CHUNK,
+        _post(b"Transfer-Encoding: chunked, identity") + EMPTY_CHUNK,
+        _post(b"Transfer-Encoding:", b" chunked") + EMPTY_CHUNK,
+        _post(b"Connection: keep-alive", b"Content-Length: 3", b"Transfer-Encoding: chunked", version=b"1.0") + b"abc",
+        _post(b"Connection: keep-alive", b"Transfer-Encoding: chunked", version=b"1.0") + EMPTY_CHUNK,
+        _post(b"Content-Length: 3", b"Content-Length: 3") + b"abc",
+        _post(b"Content-Length: 3, 3") + b"abc",
+        _post(b"Content-Length: +3") + b"abc",
+        _post(b"Content-Length : 3") + b"abc",
+        _post(b"Host: y", b"Content-Length: 3") + b"abc",
+        _post(b"Transfer-Encoding: chunked") + b"3\nabc\r\n0\r\n\r\n",
+        _post(b"Transfer-Encoding: chunked") + b"3\r\nabcX\r\n0\r\n\r\n",
+        _post(b"Transfer-Encoding: chunked") + b"-3\r\nabc\r\n0\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_a_request_whose_end_is_not_clear_ends_its_connection(serve: Serve, content: bytes) -> None:
+    """A proxy may see the end elsewhere: it is refused, and what follows on the connection is no request."""
+    served = serve()
+    with served.connect(content + SECOND) as connection:
+        answer = b""
+        with suppress(ConnectionResetError):
+            while piece := connection.recv(1 << 16):
+                answer += piece
+    assert answer.count(b"HTTP/1.") == 1
+    assert answer.split(b" ")[1] in (b"400", b"501")
+    assert not served.asked.acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _post(b"Transfer-Encoding: Chunked") + b"3;a=b\r\nabc\r\n0\r\nTrailer: x\r\n\r\n",
+        _post(b"Content-Length: 3") + b"abc",
+    ],
+)
+def test_requests_follow_each_other_on_a_connection(serve: Serve, content: bytes) -> None:
+    """Where each says by itself where it ends."""
+    served = serve()
+    with served.connect(content) as connection:
+        assert answered(connection)
+        connection.sendall(SECOND)
+        assert answered(connection)
