@@ -11,9 +11,9 @@ no time (`cerebro.runtime.event_loop`). So thousands of either disturb nobody. A
 others than those that wait.
 
 The only importer of waitress. It extends five classes of it, `TcpWSGIServer`, `HTTPChannel`, `HTTPRequestParser`,
-`WSGITask` and `ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at all
-happens, stops accepting when its limit is reached, asks each connection in each turn of its loop, and answers requests
-whose end a proxy may see elsewhere. Nothing here knows what is served.
+`WSGITask` and `ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at
+all happens, stops accepting when its limit is reached, asks each connection in each turn of its loop, and answers
+requests whose end a proxy may see elsewhere. Nothing here knows what is served.
 """
 
 from __future__ import annotations
