@@ -17,6 +17,7 @@ from dispatcher.access import rights, sign_in
 from dispatcher.access.guard import Guard
 from dispatcher.access.identities import FRESH_S, Identities
 from dispatcher.access.oidc import IdTokens
+from dispatcher.access.sessions import Sessions
 from dispatcher.access.sign_in_limit import SignInLimiter
 from dispatcher.account import page as account
 from dispatcher.analysis import page as analysis
@@ -134,12 +135,22 @@ def create_app(
     app.extensions["cerebro-lost"] = services.lost
     identities = Identities(store, monotonic) if settings.has_users else None
     id_tokens = IdTokens(settings.oidc, clock=clock, monotonic=monotonic) if settings.oidc else None
-    guard = Guard(settings, SignInLimiter(monotonic), identities, id_tokens, partial(_note, store))
+    sessions = Sessions(store, monotonic)
+    guard = Guard(
+        settings,
+        SignInLimiter(monotonic),
+        sessions,
+        identities=identities,
+        id_tokens=id_tokens,
+        note=partial(_note, store),
+    )
     guard.install(app)
     rights.install(app, reader)
     _give_templates(app, services)
     _add_probes(app)
-    sign_in.register(app, services, guard)
+    trusted_s = FRESH_S if settings.has_users else TRUSTED_S
+    polls = PollCache(app.wsgi_app, metrics, monotonic, trusted_s)
+    sign_in.register(app, services, guard, polls.forget)
     blueprint, tabs = Blueprint("pages", __name__), Tabs(services)
     for page in _PAGES:
         page.register(blueprint, tabs)
@@ -150,8 +161,7 @@ def create_app(
     problems.register(app, reader)
     gateway.Gateway(settings).install(app)
     services.files.install(app)
-    trusted_s = FRESH_S if settings.has_users else TRUSTED_S
-    app.wsgi_app = PollCache(app.wsgi_app, metrics, monotonic, trusted_s)  # type: ignore[method-assign]
+    app.wsgi_app = polls  # type: ignore[method-assign]
     return app
 
 

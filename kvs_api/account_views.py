@@ -71,6 +71,15 @@ class AccountViews:
         self._store.note(who.name if who is not None else "", asked.what)
         return Response(status=204)
 
+    def session(self, name: str) -> Response:
+        """Whether a sign-in session has ended."""
+        return answer(api.SessionAnswer(has_ended=self._store.has_session_ended(checked_name(name))))
+
+    def end_session(self, name: str) -> Response:
+        """End a sign-in session."""
+        self._store.end_session(checked_name(name))
+        return Response(status=204)
+
     def _note(self, what: str) -> None:
         """Put what somebody did into the audit list, where there is somebody."""
         if (who := caller()) is not None:

@@ -30,6 +30,7 @@
 | reclaim:seq              | string | counter of its changes                            | steps.lua          | controller, workers | never |
 | audit                    | stream | fields `t` (ms), `b` (by whom), `w` (what)        | steps.lua, kvs_api | client, dispatcher | last 100,000 |
 | token:ID                 | hash   | record: TokenRecord, JSON; sha: of its secret; used (s) | kvs_api      | kvs_api            | a month after its end |
+| session:ID               | string | a sign-in session that was ended                  | kvs_api            | kvs_api            | 8 days |
 | quotas                   | hash   | `project:P` or `default` -> Quota, JSON           | kvs_api            | steps.lua          | never  |
 | hours:A                  | hash   | day since the epoch -> ms of devices that account A used | steps.lua   | steps.lua          | 31 days after its last |
 | accounts                 | set    | accounts that have `hours:A`; empty: those of before it was kept are in it | steps.lua | steps.lua | with the hours |
@@ -102,6 +103,11 @@ UNITS = f"{_PREFIX}history:units"
 REGISTRY = f"{_PREFIX}registry"
 DATASET = f"{_PREFIX}dataset:"
 """What names of data sets are put behind."""
+
+
+def session(identity: str) -> str:
+    """That a sign-in session has ended."""
+    return f"{_PREFIX}session:{identity}"
 
 
 def experiment(name: str) -> str:

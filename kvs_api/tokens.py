@@ -1,4 +1,5 @@
-"""Tokens of people and their programs: made, found, listed, revoked. A secret is never stored, only its hash.
+"""Tokens of people and their programs: made, found, listed, revoked; and sessions that were ended. A secret is never
+stored, only its hash.
 
 What a token stands for was decided when it was made (`cerebro.contract.identity.granted`); here is no rule about rights
 but one: what is made with a token ends with it.
@@ -33,6 +34,8 @@ from kvs_api.database import text, translated
 _DAY_S = 24 * 3600
 _TOLD_S = 30 * _DAY_S
 """For which a token that has expired is still known, so that its owner is told why it does not work."""
+_SESSION_S = 8 * _DAY_S
+"""A session's cookie is believed for seven days."""
 
 
 class StoredToken(NamedTuple):
@@ -145,6 +148,18 @@ class TokenStore(AuditStore):
                 self._redis.hset(keys.token(identity), "used", str(int(now)))
                 if not self._redis.hexists(keys.token(identity), "record"):
                     self._redis.unlink(keys.token(identity))  # it was revoked meanwhile
+
+    # --- sessions of the page --------------------------------------------------------------------
+
+    def end_session(self, session: str) -> None:
+        """Keep that a sign-in session has ended, for longer than any cookie of it is believed."""
+        with translated():
+            self._redis.set(keys.session(session), "", ex=_SESSION_S)
+
+    def has_session_ended(self, session: str) -> bool:
+        """Whether it was ended."""
+        with translated():
+            return bool(self._redis.exists(keys.session(session)))
 
 
 def _stored(fields: Any) -> StoredToken | None:

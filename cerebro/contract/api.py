@@ -311,6 +311,12 @@ class AuditRequest(Contract):
     what: Annotated[str, AfterValidator(lambda value: cleaned(value, 300))] = Field(min_length=1)
 
 
+class SessionAnswer(Contract):
+    """Whether a sign-in session was ended."""
+
+    has_ended: bool
+
+
 class QuotasAnswer(Contract):
     """Quotas and what is used of them, by name."""
 

@@ -324,6 +324,18 @@ STORE: dict[str, Operation] = {
         body=api.AuditRequest,
         statuses=(204,),
     ),
+    "GET /v1/sessions/{name}": Operation(
+        name="session",
+        scope=Scope.ACT,
+        summary="The dispatcher's: whether somebody has signed out of a session.",
+        answer=api.SessionAnswer,
+    ),
+    "DELETE /v1/sessions/{name}": Operation(
+        name="end_session",
+        scope=Scope.ACT,
+        summary="The dispatcher's: somebody has signed out of a session, which has ended for good.",
+        statuses=(204,),
+    ),
     "GET /v1/reclaim": Operation(
         name="reclaim",
         scope=Scope.FETCH,

@@ -54,7 +54,7 @@ def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = ti
 
     def answer(environ: Environ, start: StartResponse) -> Iterable[bytes]:
         name = _name(environ.get("HTTP_HOST", ""))
-        cookie = f"cerebro-tensorboard-{environ.get('SERVER_PORT', '')}"
+        cookie = tickets.cookie_name(environ.get("SERVER_PORT"))
         if environ.get("PATH_INFO") == "/live":
             return _say(start, "200 OK", "ok")
         if name not in _OWN_NAMES:

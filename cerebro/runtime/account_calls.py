@@ -12,7 +12,7 @@ from cerebro.runtime.transport import Transport
 
 
 class AccountCalls(Transport):
-    """Who the caller is, its tokens. All raise `NotFoundError` where there are no users."""
+    """Who the caller is, its tokens. All but those about sessions raise `NotFoundError` where there are no users."""
 
     def whoami(self, *, acts_for: str = "", token: str = "") -> Principal:
         """Who the caller is.
@@ -66,6 +66,14 @@ class AccountCalls(Transport):
         asked = api.BytesRequest(measured=found)
         told = self.call("POST", "/v1/bytes", api.BytesAnswer, asked)
         return told.known if told.is_counted else None
+
+    def end_session(self, session: str) -> None:
+        """The dispatcher's: somebody has signed out of a session, by its id."""
+        self.send("DELETE", f"/v1/sessions/{quote(session, safe='')}", None, 0.0)
+
+    def has_session_ended(self, session: str) -> bool:
+        """The dispatcher's: whether somebody has."""
+        return self.call("GET", f"/v1/sessions/{quote(session, safe='')}", api.SessionAnswer).has_ended
 
     def note_audit(self, what: str) -> None:
         """The dispatcher's: note what the one for whom it asks did there."""

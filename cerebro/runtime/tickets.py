@@ -26,6 +26,11 @@ class Kind(StrEnum):
 LASTS_S = {Kind.TICKET: 60, Kind.PASS: 12 * 3600}
 
 
+def cookie_name(port: int | str | None) -> str:
+    """Of the cookie with the pass, of a guard at this port."""
+    return f"cerebro-tensorboard-{port or ''}"
+
+
 def key_of(token: str) -> bytes:
     """What signs and checks, of the cluster's token."""
     return hmac.new(token.encode(errors="surrogatepass"), b"cerebro tensorboard 1", hashlib.sha256).digest()

@@ -3,7 +3,7 @@
 Closed by default: a route is open only if it is named in `_OPEN`. A request is somebody's by one of three proofs, kept
 in `g.identity`: a session, the bearer token, or the word of an authenticating proxy. The token is never stored in a
 browser: a session is a cookie signed with a key derived from the token, so it outlives restarts and ends when the token
-changes.
+changes, or when somebody signs out (`dispatcher.access.sessions`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from cerebro.contract import reserved_names
 from cerebro.contract.identity import Scope
-from cerebro.errors import ForbiddenError, UnauthorizedError
+from cerebro.errors import ForbiddenError, StoreUnavailableError, UnauthorizedError
 from dispatcher.access.identities import Identities, Known
 from dispatcher.access.oidc import IdTokenError, IdTokens, is_jwt
 from dispatcher.access.refusals import refused, too_many, unauthorized
+from dispatcher.access.sessions import Sessions
 from dispatcher.access.sign_in_limit import SignInLimiter
 from dispatcher.api.gateway import PREFIX
 from dispatcher.settings import Settings
@@ -83,11 +84,13 @@ class Guard:
         self,
         settings: Settings,
         limiter: SignInLimiter,
+        sessions: Sessions,
+        *,
         identities: Identities | None = None,
         id_tokens: IdTokens | None = None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.limiter, self.identities = limiter, identities
+        self.limiter, self.sessions, self.identities = limiter, sessions, identities
         self._id_tokens, self._note = id_tokens, note
         self._id_header = settings.oidc.header if settings.oidc is not None else ""
         self._token = _digest(settings.token)
@@ -144,7 +147,7 @@ class Guard:
             self._be_of(id_token)
         elif named:
             g.identity, g.name = "proxy", named
-        elif session.get("is_signed_in") is True:
+        elif session.get("is_signed_in") is True and request.endpoint != "static":
             self._resume()
         if g.identity is None and request.endpoint not in _OPEN:
             return unauthorized() if is_view else refused()
@@ -223,7 +226,10 @@ class Guard:
             self._note(f"signed in by ID token from {request.remote_addr}")
 
     def _resume(self) -> None:
-        """The request is a session's; unless the token with which it was begun has ended."""
+        """The request is a session's; unless it has ended, or the token with which it was begun."""
+        if self._has_ended():
+            session.clear()
+            return
         if self.identities is None:
             g.identity, g.name = "session", str(session.get("name", ""))
             return
@@ -232,6 +238,40 @@ class Guard:
         except (UnauthorizedError, ForbiddenError) as error:
             _log.warning("session ended address=%s why=%s", request.remote_addr, error)
             session.clear()
+
+    def _has_ended(self) -> bool:
+        """Whether somebody has signed out of this session. What is open to all is shown also while nobody knows."""
+        identity = session.get("id")
+        if not isinstance(identity, str):
+            return True
+        try:
+            return self.sessions.has_ended(identity)
+        except StoreUnavailableError:
+            if request.endpoint in _OPEN:
+                return True
+            raise
+
+    def begin_session(self, name: str, acts_for: str = "") -> None:
+        """Sign the browser in, under a new form token; `name` is what the person wants to be called, `acts_for` who it
+        is where there are users."""
+        session.clear()
+        if acts_for:
+            session["acts_for"] = acts_for
+        session.permanent = True
+        session["is_signed_in"], session["id"] = True, self.sessions.begin()
+        session["name"] = person(name)
+        csrf_token()
+
+    def end_session(self) -> None:
+        """Sign the browser out, and whoever has a copy of its cookie.
+
+        Raises:
+            StoreUnavailableError: the copies were not ended, because the store is away.
+        """
+        identity, g.acts_for = session.get("id"), ""
+        session.clear()
+        if isinstance(identity, str):
+            self.sessions.end(identity)
 
     def _is_own(self, host: str) -> bool:
         """Whether a page may be opened under this name. A number cannot be made to point here by somebody else's
@@ -293,18 +333,6 @@ def _check_form() -> None:
 def acts_for() -> str:
     """For whom the store is asked now, where there are users: the one whose request this is."""
     return str(g.get("acts_for", "")) if has_request_context() else ""
-
-
-def begin_session(name: str, acts_for: str = "") -> None:
-    """Sign the browser in, under a new form token; `name` is what the person wants to be called, `acts_for` who it is
-    where there are users."""
-    session.clear()
-    if acts_for:
-        session["acts_for"] = acts_for
-    session.permanent = True
-    session["is_signed_in"] = True
-    session["name"] = person(name)
-    csrf_token()
 
 
 def person(name: str) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
+from urllib.parse import urlsplit
 
-from flask import Flask, abort, g, redirect, render_template, request, session, url_for
+from flask import Flask, abort, g, make_response, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from cerebro.contract.identity import Scope
-from cerebro.errors import ForbiddenError, UnauthorizedError
+from cerebro.errors import ForbiddenError, StoreUnavailableError, UnauthorizedError
 from cerebro.runtime import tickets
-from dispatcher.access.guard import Guard, begin_session, local_path, person
+from dispatcher.access.guard import Guard, local_path, person
 from dispatcher.access.identities import Known
 from dispatcher.services import Services
 
@@ -40,8 +42,12 @@ def _proved(guard: Guard, given: str) -> tuple[Known | None, str]:
     return known, ""
 
 
-def register(app: Flask, services: Services, guard: Guard) -> None:
-    """Add the routes."""
+def register(app: Flask, services: Services, guard: Guard, forget_polls: Callable[[], None]) -> None:
+    """Add the routes.
+
+    Args:
+        forget_polls: have no session go on being answered without a look at whether it has ended.
+    """
 
     @app.route("/sign-in", methods=["GET", "POST"])
     def sign_in() -> ResponseReturnValue:
@@ -67,9 +73,9 @@ def register(app: Flask, services: Services, guard: Guard) -> None:
                 return _page(target, f"{why} {left}", 429, wait_s)
             return _page(target, why, 401)
         if known is None:
-            begin_session(request.form.get("name", ""))
+            guard.begin_session(request.form.get("name", ""))
         else:
-            begin_session(known.principal.name, known.acts_for)
+            guard.begin_session(known.principal.name, known.acts_for)
             g.acts_for = known.acts_for
             services.store.note_audit(f"signed in by {known.token} from {address}")
         services.reader.probe()  # the next page then says if the store is away: not the token's fault
@@ -88,8 +94,25 @@ def register(app: Flask, services: Services, guard: Guard) -> None:
 
     @app.post("/sign-out")
     def sign_out() -> ResponseReturnValue:
-        session.clear()
-        return redirect(url_for("sign_in"), 303)
+        forget_polls()
+        left: ResponseReturnValue
+        try:
+            guard.end_session()
+        except StoreUnavailableError:
+            why = (
+                "You are signed out in this browser. The store does not answer, so a copy of the session elsewhere is "
+                "still valid: sign in and out again when it does."
+            )
+            left = _page(url_for("pages.experiments"), why, 503)
+        else:
+            left = redirect(url_for("sign_in"), 303)
+        answer = make_response(left)
+        if link := services.settings.link_tensorboard:
+            # Cookies know no ports: this one was set by TensorBoard's guard, under the same host.
+            answer.delete_cookie(
+                tickets.cookie_name(urlsplit(link).port), path="/", httponly=True, samesite="Lax"
+            )
+        return answer
 
 
 def _page(target: str, problem: str, status: int, wait_s: float = 0.0) -> ResponseReturnValue:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     Headers = list[tuple[str, str]]
 
-TRUSTED_S = 15.0
-"""A session that ends is shown what it was shown before for so long, at most."""
+TRUSTED_S = 5.0
+"""A session that ends at another process is shown what it was shown before for so long, at most."""
 _MAX_POLLS = 1_000
 _LONGEST = 4_000
 """Characters of what is compared; who sends more is not remembered."""
@@ -106,6 +106,11 @@ class PollCache:
         start_response(f"{status.value} {status.phrase}", headers)
         self._metrics.count(known.counted, status, perf_counter() - began)
         return () if body is None else (body.content,)
+
+    def forget(self) -> None:
+        """Look anew at who may see what: somebody has signed out."""
+        with self._lock:
+            self._known.clear()
 
     def _remember(self, key: tuple[object, ...], known: _Known) -> None:
         with self._lock:

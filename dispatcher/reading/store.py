@@ -106,6 +106,12 @@ class Store(Protocol):
     def note_audit(self, what: str) -> None:
         """Put into the audit list what the one whose request this is did."""
 
+    def end_session(self, session: str) -> None:
+        """Keep that a sign-in session has ended."""
+
+    def has_session_ended(self, session: str) -> bool:
+        """Whether it has."""
+
     def registry(self) -> tuple[RegisteredModel, ...]:
         """Registered models, by name."""
 

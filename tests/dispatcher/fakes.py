@@ -80,6 +80,7 @@ class FakeStore:
     calls: list[str] = field(default_factory=list)
     said: dict[str, int] = field(default_factory=dict)
     snapshots: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    ended_sessions: set[str] = field(default_factory=set)
 
     def add(self, story: Story) -> None:
         """Hold an experiment with its log."""
@@ -217,6 +218,15 @@ class FakeStore:
 
     def quotas(self) -> tuple[Usage, ...]:
         return ()
+
+    def end_session(self, session: str) -> None:
+        self._called("end_session")
+        self.ended_sessions.add(session)
+
+    def has_session_ended(self, session: str) -> bool:
+        if self.is_away:
+            raise StoreUnavailableError("kvs_api at http://127.0.0.1:7070 did not answer for 3 s")
+        return session in self.ended_sessions
 
     def note_audit(self, what: str) -> None:
         raise NotFoundError("this cluster has no users")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dispatcher.access.guard import local_path
+from dispatcher.access.sessions import FRESH_S
+from dispatcher.pages.poll_cache import TRUSTED_S
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 
 
@@ -64,3 +68,83 @@ def test_sign_in_leads_nowhere_else(target: str) -> None:
 def test_sign_in_leads_to_local_paths() -> None:
     """With their query."""
     assert local_path("/experiments/digits?fit=fit-1", "/") == "/experiments/digits?fit=fit-1"
+
+
+def copied(bench: Bench, browser: Browser) -> Browser:
+    """A browser with a copy of another one's cookie, at a page of its own process."""
+    cookie = browser.client.get_cookie("cerebro-7080", "127.0.0.1")
+    assert cookie
+    other = Browser(bench.app)
+    other.client.set_cookie("cerebro-7080", cookie.value, domain="127.0.0.1")
+    return other
+
+
+def beside(bench: Bench) -> Bench:
+    """Another process of the page, or the same one after a restart: it has the store in common, and nothing else."""
+    return Bench(store=bench.store)
+
+
+@pytest.mark.parametrize("path", ["/experiments", "/fragments/experiments", "/api/views/experiments"])
+def test_signing_out_ends_copies_of_the_cookie(bench: Bench, path: str) -> None:
+    """At this process at once, whatever it has remembered; at one that comes later, too."""
+    browser = bench.signed_in()
+    copy, later = copied(bench, browser), copied(beside(bench), browser)
+    assert copy.get(path).status_code == 200
+    assert browser.post("/sign-out", {}, form="/experiments").status_code == 303
+    assert copy.get(path).status_code in (303, 401)
+    assert later.get(path).status_code in (303, 401)
+
+
+def test_signing_out_ends_copies_at_other_processes(bench: Bench) -> None:
+    """Once they have forgotten what they knew of the session: within 5 s, also for polls."""
+    browser, other = bench.signed_in(), beside(bench)
+    copy = copied(other, browser)
+    polled = copied(other, browser)
+    assert copy.get("/experiments").status_code == polled.get("/fragments/experiments").status_code == 200
+    browser.post("/sign-out", {}, form="/experiments")
+    other.monotonic.now += FRESH_S
+    assert copy.get("/experiments").status_code == 303
+    other.monotonic.now += TRUSTED_S
+    assert polled.get("/fragments/experiments").status_code == 303
+    assert TRUSTED_S <= 5.0
+
+
+def test_signing_out_ends_this_session_alone(bench: Bench) -> None:
+    """Others of the same token go on; a new sign-in is another session."""
+    one, two = bench.signed_in(), bench.signed_in()
+    one.post("/sign-out", {}, form="/experiments")
+    assert two.get("/experiments").status_code == 200
+    one.post("/sign-in", {"token": TOKEN})
+    assert one.get("/experiments").status_code == 200
+
+
+def test_a_cookie_of_a_version_that_could_not_end_sessions_opens_nothing(bench: Bench) -> None:
+    """Nobody could sign out of it: its owner signs in once more."""
+    browser = bench.signed_in()
+    with browser.client.session_transaction(base_url="http://127.0.0.1:7080") as session:
+        del session["id"]
+    assert browser.get("/experiments").status_code == 303
+
+
+def test_sessions_while_the_store_is_away(bench: Bench) -> None:
+    """Those that are known go on, of others nothing is said, and who signs out is told what was not ended."""
+    browser = bench.signed_in()
+    copy = copied(bench, browser)
+    form = browser.get("/experiments").text
+    bench.store.is_away = True
+    bench.monotonic.now += 60
+    assert browser.get("/start").status_code == 200
+    unknown = copied(beside(bench), browser)
+    assert unknown.get("/start").status_code == 503
+    assert unknown.get("/sign-in").status_code == 200
+    answer = browser.send("/sign-out", {"csrf": re.findall(r'name="csrf" value="([^"]+)"', form)[0]})
+    assert (answer.status_code, "signed out in this browser" in answer.text) == (503, True)
+    assert browser.get("/start").status_code == 303
+    assert copy.get("/start").status_code == 303
+
+
+def test_signing_out_takes_the_pass_to_tensorboard_along(bench: Bench) -> None:
+    """It is a cookie of the same host, at another port."""
+    answer = bench.signed_in().post("/sign-out", {}, form="/experiments")
+    cookies = answer.headers.getlist("Set-Cookie")
+    assert any(each.startswith("cerebro-tensorboard-6006=;") and "Max-Age=0" in each for each in cookies)

@@ -134,6 +134,22 @@ def test_a_session_ends_with_its_token(place: Signed, monkeypatch: pytest.Monkey
     assert browser.get("/experiments").status_code == 303
 
 
+def test_signing_out_ends_a_copied_cookie_at_every_process(users_service: Service, place: Signed) -> None:
+    """The token goes on, and other sessions of it."""
+    token = place.person("ada")
+    mine, elsewhere = place.browser(token), place.browser(token)
+    cookie = mine.client.get_cookie("cerebro-7080", "127.0.0.1")
+    assert cookie
+    with signed(users_service) as other:
+        copy = Browser(other.app)
+        copy.client.set_cookie("cerebro-7080", cookie.value, domain="127.0.0.1")
+        assert copy.get("/experiments").status_code == 200
+        assert mine.post("/sign-out", {}, form="/account").status_code == 303
+        other.monotonic.now += 1.0
+        assert copy.get("/experiments").status_code == 303
+    assert elsewhere.get("/experiments").status_code == 200
+
+
 def test_programs_reach_the_store_with_their_own_tokens(place: Signed, people: dict[str, str]) -> None:
     """What they may there, they may through the page's address, and no more: it hands their token on."""
     headers = {"Authorization": f"Bearer {people['bob']}"}

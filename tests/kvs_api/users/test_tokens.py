@@ -26,10 +26,11 @@ from cerebro.contract.identity import (
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import UnauthorizedError
 from kvs_api.access import FRESH_S
+from kvs_api.app import create_app
 from kvs_api.settings import Settings
 from tests.kvs_api.bench import requested
 from tests.kvs_api.real import Service
-from tests.kvs_api.users.people import LOCATORS, OPERATOR, SERVICES, Place, timed
+from tests.kvs_api.users.people import LOCATORS, OPERATOR, SERVICES, Place, timed, users
 
 
 def test_a_token_is_shown_once_and_its_secret_is_nowhere(service: Service, place: Place) -> None:
@@ -296,6 +297,20 @@ def test_a_token_in_no_project_of_before_creates_nothing(service: Service, place
     assert place.create(made.token).status_code == 403
     assert place.ask(made.token, "GET /v1/experiments").status_code == 200
     assert place.ask(made.token, "GET /v1/tokens").status_code == 200
+
+
+def test_an_ended_session_outlives_its_cookie(service: Service, place: Place) -> None:
+    """Kept in the database for more than seven days, for as many processes as there are."""
+    dispatcher, path = SERVICES[Role.DISPATCHER], f"/v1/sessions/{'a' * 32}"
+    assert place.ask(dispatcher, f"GET {path}").json == {"has_ended": False}
+    for _ in range(2):
+        assert place.ask(dispatcher, f"DELETE {path}").status_code == 204
+    assert Place(app=create_app(users(service.database.url), place.store), store=place.store).ask(
+        dispatcher, f"GET {path}"
+    ).json == {"has_ended": True}
+    assert place.ask(dispatcher, f"GET /v1/sessions/{'b' * 32}").json == {"has_ended": False}
+    with redis.Redis.from_url(service.database.url) as client:
+        assert 7 * 86400 < int(client.ttl(f"cerebro:1:session:{'a' * 32}")) <= 8 * 86400
 
 
 # --- names -------------------------------------------------------------------------------------------

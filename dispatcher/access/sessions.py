@@ -1,0 +1,86 @@
+"""Which sessions have ended: by signing out, wherever a copy of the cookie is.
+
+The store keeps it, so that it outlives restarts and holds for all processes of the page; each remembers an answer for a
+second. A cookie without an id is of a version that could not end sessions, and opens nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from cerebro.errors import StoreUnavailableError
+
+FRESH_S = 1.0
+_AWAY_S = 5.0
+"""A store that is away is asked again after so long: each question may take seconds then."""
+_MAX_KNOWN = 10_000
+
+
+class EndedSessions(Protocol):
+    """The store's part; see `KvsClient`."""
+
+    def end_session(self, session: str) -> None:
+        """Keep that a session has ended."""
+
+    def has_session_ended(self, session: str) -> bool:
+        """Whether it has."""
+
+
+class Sessions:
+    """Safe for several threads.
+
+    Args:
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(self, store: EndedSessions, monotonic: Callable[[], float]) -> None:
+        self._store, self._monotonic = store, monotonic
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[float, bool]] = OrderedDict()
+
+    def begin(self) -> str:
+        """The id of a new session, which has not ended."""
+        session = secrets.token_hex(16)
+        self._remember(session, has_ended=False)
+        return session
+
+    def end(self, session: str) -> None:
+        """End a session everywhere; in this process at once.
+
+        Raises:
+            StoreUnavailableError: the store is away, so other processes do not know.
+        """
+        self._remember(session, has_ended=True)
+        self._store.end_session(session)
+
+    def has_ended(self, session: str) -> bool:
+        """Whether somebody has signed out of it.
+
+        Raises:
+            StoreUnavailableError: the store is away, and nothing is known of the session.
+        """
+        with self._lock:
+            until, has_ended = self._known.get(session, (None, False))
+        if has_ended or (until is not None and self._monotonic() < until):
+            return has_ended
+        try:
+            has_ended = self._store.has_session_ended(session)
+        except StoreUnavailableError:
+            if until is None:
+                raise
+            self._remember(session, has_ended=False, for_s=_AWAY_S)
+            return False  # nobody else's sign-out is known either while the store is away
+        self._remember(session, has_ended=has_ended)
+        return has_ended
+
+    def _remember(self, session: str, *, has_ended: bool, for_s: float = FRESH_S) -> None:
+        with self._lock:
+            known = self._known.get(session, (0.0, False))[1]
+            self._known[session] = self._monotonic() + for_s, known or has_ended
+            self._known.move_to_end(session)
+            while len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
