@@ -29,8 +29,8 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     new.add_argument("experiment", metavar="EXPERIMENT")
     new.add_argument("name", metavar="NAME", help="to register it as, such as digits")
-    new.add_argument("--model", metavar="M", help="such as m03 (default: the best)")
-    new.add_argument("--run", metavar="R", dest="of_run", help="such as fit-1 (default: the newest fit)")
+    new.add_argument("--model", metavar="M", help="such as m03 (default: the best of all fits with the newest one's metric)")
+    new.add_argument("--run", metavar="R", dest="of_run", help="such as fit-1 (default: of --model the newest fit)")
     new.add_argument("--epoch", metavar="N", type=int, help="a completed epoch (default: the best)")
     new.add_argument("--alias", metavar="A", help="to mean this version from now on, such as champion")
     new.set_defaults(run=_register)
@@ -52,6 +52,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 def _register(options: argparse.Namespace) -> int:
     from cerebro.client.connection import connect
     from cerebro.client.experiment import Experiment
+    from cerebro.client.registry import check_alias, check_name
     from cerebro.client.session import Session
     from cerebro.local import cluster
 
@@ -60,9 +61,13 @@ def _register(options: argparse.Namespace) -> int:
     connection = connect(home=options.home)
     experiment = Experiment.__new__(Experiment)
     experiment._session = Session(connection, connection.kvs.experiment(options.experiment))
-    made = experiment.register(
-        options.name, options.model, fit=options.of_run, epoch=options.epoch, alias=options.alias
-    )
+    check_name(options.name)
+    if options.alias is not None:
+        check_alias(options.alias)
+    asked = experiment._registration(options.model, fit=options.of_run, epoch=options.epoch)
+    value = f", {asked.metric} {asked.value:.6g}" if asked.value is not None else ""
+    _say(f"Registers {asked.model} of {asked.run} of {asked.experiment}, epoch {asked.epoch}{value}.")
+    made = experiment._register(options.name, asked, alias=options.alias)
     also = f" and {made.name}@{options.alias}" if options.alias else ""
     _say(
         f"{made.id} of {made.run} of {made.experiment}, epoch {made.epoch}, is {made.name}/{made.version}{also}."

@@ -27,6 +27,7 @@ from cerebro.errors import (
     NotFoundError,
     UnreadableError,
 )
+from cerebro.state.best import best_model
 from cerebro.usercode.fitted import read_fitted
 from cerebro.usercode.in_process import UserCode
 
@@ -109,8 +110,9 @@ class RegistryMixin:
 
         Args:
             name: lower-case letters, digits and dashes, at most 50.
-            model: its id, such as ``m03``; the best one if left out.
-            fit: the fit run; the newest if left out.
+            model: its id, such as ``m03``; the best one if left out, of `fit` or, without it, of all fits that are ranked
+                as the newest one is.
+            fit: the fit run; without `model` see there, with one the newest if left out.
             epoch: a completed epoch; the best one if left out.
             alias: to mean this version from now on, such as ``champion``.
 
@@ -123,7 +125,15 @@ class RegistryMixin:
         check_name(name)
         if alias is not None:
             check_alias(alias)
-        session, result = self._session, self.result(fit)
+        return self._register(name, self._registration(model, fit=fit, epoch=epoch), alias=alias)
+
+    def _registration(
+        self, model: str | None = None, *, fit: str | None = None, epoch: int | None = None
+    ) -> Registration:
+        """Choose a model to register, as `register` says."""
+        session = self._session
+        best = best_model(session.state()) if fit is None and model is None else None
+        result = self.result(best.run.id if best else fit)
         run = session.state().runs[result.run]
         chosen = model or result.best.id
         trained = result.model(chosen, epoch)
@@ -137,7 +147,7 @@ class RegistryMixin:
             )
             for metric, value in values.items()
         }
-        asked = Registration(
+        return Registration(
             experiment=session.name,
             run=run.id,
             model=trained.id,
@@ -152,7 +162,9 @@ class RegistryMixin:
             metrics=metrics,
             author=author(),
         )
-        connection = session.connection
+
+    def _register(self, name: str, asked: Registration, *, alias: str | None) -> RegisteredModel:
+        connection = self._session.connection
         version = _copied(connection, connection.kvs.register_model(name, asked))
         if alias is not None:
             connection.kvs.move_alias(name, AliasRequest(alias=alias, version=version.version))

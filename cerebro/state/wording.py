@@ -1,10 +1,13 @@
 """One word per state, the same on the page, in notebooks and on the command line.
 
-Words: new, queued, starting, running, paused, stopping, stopped, finished, failed, lost, idle, silent,
-    unreadable. Templates give each an icon and a colour; the word is always there too.
+Words: new, queued, starting, running, paused, stopping, stopped, finished, ended, failed, lost, idle, silent,
+    unreadable. Templates give each an icon and a colour; the word is always there too. A fit is *finished* only if all of
+    its models were trained to their end; else it *ended*, and `shortfall` says why.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
@@ -15,22 +18,76 @@ from cerebro.state.tasks import Task, TaskState
 IN_PROGRESS = frozenset({"queued", "starting", "running", "paused", "stopping"})
 
 
+class ModelEnds(NamedTuple):
+    """How many models of a fit ended in which way."""
+
+    trained: int = 0
+    early: int = 0
+    """The search stopped them."""
+    stopped: int = 0
+    """A user stopped them."""
+    failed: int = 0
+
+
 def experiment(state: ExperimentState) -> str:
-    """Of the run in progress, else of the newest run."""
+    """The state of `shown_run`."""
     shown = shown_run(state)
     return run(shown) if shown else "new"
 
 
 def shown_run(state: ExperimentState) -> Run | None:
-    """The run in progress, else the newest, else none."""
+    """The run in progress, else the newest fit, else the newest run of another kind, else none."""
     runs = list(state.runs.values())
-    return state.active_run() or (runs[-1] if runs else None)
+    fits = [each for each in runs if each.kind == "fit"]
+    return state.active_run() or next(reversed(fits or runs), None)
+
+
+def failed_since(state: ExperimentState) -> str:
+    """The newest run after `shown_run` that failed, with its error; empty if none did."""
+    shown = shown_run(state)
+    for each in reversed(state.runs.values()):
+        if each is shown:
+            break
+        if each.state is RunState.FAILED:
+            return f"{each.id} failed: {each.error}"
+    return ""
 
 
 def run(value: Run) -> str:
-    """A planned run without a started task is starting."""
-    is_starting = value.state is RunState.RUNNING and value.is_fresh
-    return "starting" if is_starting else value.state.value
+    """A planned run without a started task is starting; a fit with models that were not trained to their end ended."""
+    if value.state is RunState.RUNNING and value.is_fresh:
+        return "starting"
+    if value.state is RunState.FINISHED and shortfall(value):
+        return "ended"
+    return value.state.value
+
+
+def model_ends(value: Run) -> ModelEnds:
+    """Count the models of a fit that are trained no further."""
+    verdicts = value.search.verdicts if value.search is not None else {}
+    early = stopped = failed = trained = 0
+    for each in value.models.values():
+        if each.state is ModelState.FAILED:
+            failed += 1
+        elif each.id in verdicts and each.state is not ModelState.ACTIVE:
+            early += 1
+        elif each.state is ModelState.STOPPED:
+            stopped += 1
+        elif each.state is ModelState.FINISHED and not value.waits_at_rung(each):
+            trained += 1
+    return ModelEnds(trained, early, stopped, failed)
+
+
+def shortfall(value: Run) -> str:
+    """Which models of a fit that has ended were not trained to their end; empty if all were."""
+    if value.is_open or not value.models:
+        return ""
+    ends = model_ends(value)
+    told = ((ends.failed, "failed"), (ends.stopped, "stopped"), (ends.early, "stopped by the search"))
+    parts = [f"{count:,} {word}" for count, word in told if count]
+    if not parts:
+        return ""
+    return f"of {_counted(len(value.models), 'model')}, {', '.join(parts)}"
 
 
 def incomplete(value: Run) -> str:

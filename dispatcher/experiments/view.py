@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from cerebro.commands.rules import resumable
 from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
-from cerebro.state import ExperimentState, ModelState, Run, breaks, wording
+from cerebro.state import ExperimentState, Run, breaks, wording
 from cerebro.state.throughput import TimeLeft
 from dispatcher.pages.tables import Paged, ordered, page_of, sort_keys
 from dispatcher.reading.read_model import ReadModel
@@ -57,12 +57,15 @@ class ExperimentRow:
 
     Attributes:
         state: a word of `cerebro.state.wording`, `READING` or `UNREADABLE`.
-        run, kind, done, total: the run in progress, else the newest; tasks committed of so many.
-        models, models_done, models_failed, best: of the newest planned fit run.
+        run, kind, done, total: of `cerebro.state.wording.shown_run`; tasks committed of so many.
+        models: of the newest planned fit run. models_done: trained to their end, or stopped by the search.
+        models_stopped: by users. models_failed: given up.
+        best: over all fits that are ranked as that one is.
         started: when its first run did. begun: later by the time in which no run of it was in progress. ended: when the
             last one did, `None` while one is open: from `begun` to then, or to now, is what its runs took.
         left: how long `run` will take yet, as estimated at its newest event.
-        problem: why `run` failed or waits, or why the log cannot be read; else which other run was stopped on the way.
+        problem: why `run` failed or waits, which later run failed, or why the log cannot be read; else which other run was
+            stopped on the way.
         is_read: whether the log is read: without, only what the record says is known.
     """
 
@@ -79,6 +82,7 @@ class ExperimentRow:
     total: int = 0
     models: int = 0
     models_done: int = 0
+    models_stopped: int = 0
     models_failed: int = 0
     best: Best | None = None
     started: float | None = None
@@ -162,7 +166,7 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
     state, record = read_model.state, summary.experiment
     run, fit = wording.shown_run(state), read_model.fit()
     done, total = read_model.progress(run) if run else (0, 0)
-    table = read_model.table(fit) if fit else None
+    ends = wording.model_ends(fit) if fit else wording.ModelEnds()
     begun, ended = _worked(state)
     return ExperimentRow(
         name=record.name,
@@ -177,9 +181,10 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
         done=done,
         total=total,
         models=len(fit.models) if fit else 0,
-        models_done=table.count(ModelState.FINISHED.value) if table else 0,
-        models_failed=table.count(ModelState.FAILED.value) if table else 0,
-        best=best(fit, table) if fit and table else None,
+        models_done=ends.trained + ends.early,
+        models_stopped=ends.stopped,
+        models_failed=ends.failed,
+        best=best(read_model, fit),
         started=min((each.started for each in state.runs.values() if each.started), default=None),
         begun=begun,
         ended=ended,
@@ -207,8 +212,9 @@ def _worked(state: ExperimentState) -> tuple[float | None, float | None]:
 
 def _problem(read_model: ReadModel, run: Run) -> str:
     halted = resumable(read_model.state)
-    if run.error or run.reason or halted is None or halted is run:
-        return run.error or run.reason
+    problem = run.error or run.reason or wording.failed_since(read_model.state)
+    if problem or halted is None or halted is run:
+        return problem
     done, total = read_model.progress(halted)
     return f"{halted.id} was stopped after {done:,}{f' of {total:,}' if total else ''} tasks"
 

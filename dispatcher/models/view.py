@@ -20,7 +20,7 @@ from dispatcher.models.query import ModelQuery, chosen, matching
 from dispatcher.pages.tables import Cell, Paged, csv_text, page_of
 from dispatcher.reading.columns import FIXED, Column, Columns, hyperparameter
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts
+from dispatcher.tabs.models import Best, FailedAttempt, best_of_fit, failed_attempts
 
 _DEFAULT = ("id", "state", "best", "latest", "epoch", "progress", "best_epoch")
 _LINEAGE = ("lineage",)
@@ -157,7 +157,7 @@ def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
         rows=tuple(_row(read_model, run, row, shown, failed.get(row.id)) for row in page.rows),
         query=asked,
         counts=tuple(Counter(row.state for row in found).most_common()),
-        best=best(run, table),
+        best=best_of_fit(read_model, run),
         may=tuple(sorted(offered(read_model.state, run))),
         **page.of(len(rows)),
     )

@@ -15,7 +15,7 @@ from cerebro.state.throughput import Throughput
 from dispatcher.data.view import SplitRow, split_rows
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
-from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts
+from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts, found_best
 from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores
 from dispatcher.tabs.workers import WorkerRow, device_count, worker_rows
 
@@ -35,7 +35,8 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSummary:
-    """A fit run in a few lines; `counts` are models by the word for their state, most first."""
+    """A fit run in a few lines; `counts` are models by the word for their state, most first. `best` and what follows it are
+    of the best model over all fits that are ranked as this one is."""
 
     run: str
     metric: str
@@ -142,10 +143,9 @@ def _forecast(run: Run, now: float) -> tuple[str, tuple[str, ...]]:
 
 
 def _fit(read_model: ReadModel, run: Run) -> FitSummary:
-    found = best(run, read_model.table(run))
-    model = run.models[found.model] if found else None
-    checkpoint = model.epoch_checkpoint(found.epoch) if model and found else None
-    if model and checkpoint and checkpoint.name in model.removed:
+    found = found_best(read_model, run)
+    checkpoint = found.model.epoch_checkpoint(found.epoch) if found else None
+    if found and checkpoint and checkpoint.name in found.model.removed:
         checkpoint = None
     return FitSummary(
         run=run.id,
@@ -154,10 +154,10 @@ def _fit(read_model: ReadModel, run: Run) -> FitSummary:
         is_validated=run.is_validated,
         models=len(run.models),
         counts=read_model.table(run).counts(),
-        best=found,
-        best_hyperparameters=model.hyperparams_shown(found.epoch) if model and found else {},
+        best=best(read_model, run),
+        best_hyperparameters=found.model.hyperparams_shown(found.epoch) if found else {},
         best_checkpoint=checkpoint.name if checkpoint else "",
-        best_code=_code(read_model.record.name, run.id) if checkpoint else "",
+        best_code=_code(read_model.record.name, found.run.id) if found and checkpoint else "",
     )
 
 

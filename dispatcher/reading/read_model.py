@@ -32,7 +32,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import IllegalEventError, UnreadableError
-from cerebro.state import ExperimentState, Run, ScheduleNow, TaskKey, schedule_now
+from cerebro.state import ExperimentState, Model, Run, ScheduleNow, TaskKey, schedule_now
 from cerebro.state.rungs import Rung, Told
 from cerebro.state.rungs import rungs as rungs_of
 from cerebro.state.tasks import OPEN
@@ -175,6 +175,11 @@ class ReadModel:
         if run.id not in self._tables:
             self._tables[run.id] = ModelTable(run)
         return self._tables[run.id]
+
+    def best_of(self, run: Run) -> Model | None:
+        """The best model of a planned fit run."""
+        row = self.table(run).best()
+        return run.models[row.id] if row else None
 
     def rungs(self, run: Run) -> list[Rung]:
         """Of the search of a planned fit run, the highest first; none if it searches nothing."""

@@ -24,7 +24,7 @@ class Header:
         state: a word of `cerebro.state.wording`.
         note: what the word does not say, such as why a run is paused.
         waits: why the run in progress does not go on; empty if it does.
-        run, kind: the run in progress, else the newest.
+        run, kind: the run in progress, else the newest fit, else the newest run.
         done, total: its committed tasks, and all; 0 in all while nobody knows.
         trained: how many models and epochs, of a fit whose models are not all known from the beginning; else empty.
         halted: another run, which somebody stopped and may resume.
@@ -33,7 +33,7 @@ class Header:
         fit: the one whose models are shown; empty without any.
         searches: whether that one does.
         left: how much longer the run in progress will take, if that can be told.
-        best: model of `fit`.
+        best: model over all fits that are ranked as `fit` is.
         standing: where `run` stands among all open runs; `None` of one that has ended.
         priority: of an open `run`, as last chosen.
         priorities: those with names, to choose from, and `priority`.
@@ -97,7 +97,7 @@ def header(
         project=record.project,
         created=record.created,
         state=word,
-        note=_note(run, standing, waits),
+        note=_note(run, standing, waits) or wording.failed_since(state),
         waits=waits,
         run=run.id if run else "",
         kind=run.kind if run else "",
@@ -110,7 +110,7 @@ def header(
         fit=chosen.id if chosen else "",
         searches=chosen is not None and chosen.search is not None,
         left=read_model.throughput(now).left,
-        best=best(chosen, read_model.table(chosen)) if chosen else None,
+        best=best(read_model, chosen),
         standing=standing,
         priority=shown(run.priority) if run and run.is_open else "",
         priorities=_priorities(run),
@@ -141,7 +141,7 @@ def _note(run: Run | None, standing: Standing | None, waits: str) -> str:
     if run.state is RunState.QUEUED:
         place = f"{standing.position}: " if standing and standing.place else ""
         return place + waits if waits else "waits for the controller to plan it"
-    return run.error or run.reason
+    return run.error or run.reason or wording.shortfall(run)
 
 
 def _stalled(run: Run | None, workers: list[WorkerRow]) -> str:

@@ -7,13 +7,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cerebro.state import Run, wording
-from dispatcher.reading.model_table import ModelTable
+from cerebro.state.best import BestModel, best_in, best_model
+from dispatcher.reading.read_model import ReadModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best objective value of a fit run, and the model and epoch that has it."""
+    """The best objective value of an experiment, and the run, model and epoch that have it."""
 
+    run: str
     model: str
     metric: str
     mode: str
@@ -21,17 +23,32 @@ class Best:
     epoch: int
 
 
-def best(run: Run, table: ModelTable) -> Best | None:
-    """Of a planned fit run; `None` while no model has the objective."""
-    row = table.best()
-    if row is None or row.best is None or row.best_epoch is None:
+def found_best(read_model: ReadModel, fit: Run | None) -> BestModel | None:
+    """The best model over all fits that are ranked as `fit` is; `None` while no model has the objective."""
+    return best_model(read_model.state, fit, best_of=read_model.best_of) if fit else None
+
+
+def best(read_model: ReadModel, fit: Run | None) -> Best | None:
+    """`found_best`, as pages show it."""
+    return _shown(found_best(read_model, fit))
+
+
+def best_of_fit(read_model: ReadModel, run: Run) -> Best | None:
+    """The best model of one planned fit run; `None` while no model has the objective."""
+    return _shown(best_in(run, best_of=read_model.best_of))
+
+
+def _shown(found: BestModel | None) -> Best | None:
+    if found is None:
         return None
+    request = found.run.fit_request
     return Best(
-        model=row.id,
-        metric=run.fit_request.metric,
-        mode=run.fit_request.mode,
-        value=row.best,
-        epoch=row.best_epoch,
+        run=found.run.id,
+        model=found.model.id,
+        metric=request.metric,
+        mode=request.mode,
+        value=found.value,
+        epoch=found.epoch,
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from cerebro import SubEpochSpec
+from cerebro.cli import program
 from cerebro.cli.registry import lines
 from cerebro.client import registry
 from cerebro.client.connection import Connection
@@ -112,6 +113,27 @@ def test_a_version_is_loaded_after_its_experiment_is_gone(trained: Trained) -> N
     assert made.hyperparams == {"batch_size": 1, "lr": 0.1}
     assert made.dataset == "one-d"
     assert made.path.read_bytes()
+
+
+def test_the_command_names_run_and_value_before_it_registers(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The best of all fits, and why it is the best, stand there before a version is made."""
+    monkeypatch.setenv("CEREBRO_SERVER", "http://127.0.0.1:1")
+    monkeypatch.setattr("cerebro.client.connection.connect", lambda **_: trained.connection)
+    monkeypatch.setattr("cerebro.client.session.Session", lambda *_: trained._session)
+    monkeypatch.setattr("cerebro.client.experiment.Experiment", SimpleNamespace(__new__=lambda _: trained))
+    said_before = []
+    register = trained.kvs.register_model
+
+    def watched(*given: Any) -> Any:
+        said_before.append(capsys.readouterr().out)
+        return register(*given)
+
+    monkeypatch.setattr(trained.kvs, "register_model", watched)
+    assert program.main(["register", "one", "digits"]) == 0
+    assert said_before == ["Registers m01 of fit-1 of one, epoch 1, loss 4.\n"]
+    assert capsys.readouterr().out == "m01 of fit-1 of one, epoch 1, is digits/1.\n"
 
 
 def test_the_best_model_is_registered_if_none_is_named(trained: Trained) -> None:

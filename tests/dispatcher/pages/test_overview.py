@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cerebro.contract.events import RunFinished, RunRequested, RunStopRequested
+from cerebro.contract.events import ModelStopRequested, RunFinished, RunRequested, RunStopRequested
 from cerebro.contract.runs import EvaluateRequest
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
@@ -184,7 +184,7 @@ def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
 
 
 def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: Browser) -> None:
-    """Whatever ran after it."""
+    """A test that ran after it does not make the experiment finished."""
     story = Story("halted")
     story.workers_join()
     story.etl()
@@ -194,6 +194,54 @@ def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: 
     story.test()
     bench.store.add(story)
     page = browser.get("/experiments/halted").text
-    assert "fit-1 stopped, 2/12" in text_of(page)
-    assert "Resume fit-1" in text_of(page)
-    assert "fit-1 was stopped after 2 of 12 tasks" in text_of(browser.get("/experiments").text)
+    assert '<span class="state state-stopped">' in page.partition('class="tabline"')[0]
+    assert "of fit-1: 2/12 tasks" in text_of(page)
+    assert 'name="action" value="resume_run"' in page
+    row = browser.get("/experiments").text.partition("<tbody>")[2]
+    assert "state-stopped" in row
+    assert "state-finished" not in row
+
+
+def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, browser: Browser) -> None:
+    """It ended, and how many of its models did what stands beside, on its page and in the list."""
+    story = Story("partly")
+    story.workers_join()
+    story.etl()
+    story.fit(models=8, epochs=1)
+    story.train("m00", 1)
+    for number in range(1, 7):
+        story.fail(f"fit-1/train/m0{number}/e1/p0", "worker-0", "ValueError: shapes differ")
+    story.tell(ModelStopRequested(run="fit-1", model="m07", by="ann"))
+    story.finish()
+    story.test(is_whole=True)
+    bench.store.add(story)
+    head = browser.get("/experiments/partly").text.partition('class="tabline"')[0]
+    assert '<span class="state state-ended">' in head
+    assert "state-finished" not in head
+    assert "of 8 models, 6 failed, 1 stopped" in text_of(head)
+    row = browser.get("/experiments").text.partition("<tbody>")[2]
+    assert "state-finished" not in row
+    assert "1 /8 1 stopped 6 failed" in text_of(row)
+
+
+def test_the_best_model_is_that_of_all_fits(bench: Bench, browser: Browser) -> None:
+    """A newer fit with a worse best model hides nothing: head, overview and list show one value, and name its run."""
+    story = Story("twice")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1, epochs=2)
+    for epoch in (1, 2):
+        story.train("m00", epoch)
+    story.finish()
+    story.fit(models=1, epochs=1, run="fit-2")
+    story.train("m00", 1, run="fit-2")
+    story.finish("fit-2")
+    bench.store.add(story)
+    for address in ("/experiments/twice", "/experiments/twice?fit=fit-1"):
+        page = text_of(browser.get(address).text)
+        assert "Best model: m00 of fit-1 accuracy 0.9405 at epoch 2" in page
+        assert 'result("fit-1").best.load()' in page
+        assert "best of fit-1 m00 accuracy" in page
+    source = browser.get("/experiments/twice").text
+    assert 'href="/experiments/twice/models/m00?fit=fit-1"' in source.partition('class="tabline"')[0]
+    assert "0.9405" in text_of(browser.get("/experiments").text)

@@ -12,12 +12,14 @@ from cerebro.contract.events import (
     ModelStopRequested,
     RunFinished,
     RunPaused,
+    RunRequested,
     RunResumed,
     RunStopRequested,
     TaskRevoked,
     TaskStarted,
 )
 from cerebro.contract.records import ExperimentSummary
+from cerebro.contract.runs import EvaluateRequest
 from cerebro.figures.models import summaries
 from cerebro.state.throughput import BASIS, ThroughputMeter
 from dispatcher.experiments.view import row_of
@@ -256,8 +258,8 @@ def test_two_devices_of_a_worker_are_as_fast_as_two_workers() -> None:
     )
 
 
-def test_the_header_tells_of_a_fit_that_was_stopped_before_other_runs() -> None:
-    """A finished prediction would hide it; so would 100 % of that one in the list."""
+def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:
+    """A finished test would hide a stopped fit; so would 100 % of that one in the list."""
     story = Story("halted")
     story.workers_join()
     story.etl()
@@ -271,14 +273,55 @@ def test_the_header_tells_of_a_fit_that_was_stopped_before_other_runs() -> None:
     story.test()
     read_model.apply(story.events[read_model.state.seq :])
     found = header(read_model, now=NOW)
-    assert (found.run, found.state) == ("test-1", "finished")
+    assert (found.run, found.state, found.halted) == ("fit-1", "stopped", None)
+    assert (found.done, found.total) == (2, 12)
+    assert "resume_run" in found.may
+    summary = ExperimentSummary(
+        experiment=story.record, last_seq=len(story.events), last_event=story.time, open_runs=()
+    )
+    row = row_of(read_model, summary, NOW)
+    assert (row.run, row.state, row.done, row.total, row.problem) == ("fit-1", "stopped", 2, 12, "")
+    story.tell(RunResumed(run="fit-1", by="ann"))
+    read_model.apply(story.events[read_model.state.seq :])
+    assert header(read_model, now=NOW).state == "running"
+
+
+def test_a_stopped_fit_can_be_resumed_after_a_newer_one() -> None:
+    """It stays in sight beside the newest fit, in the head and in the list."""
+    story = Story("halted")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    story.train("m00", 1)
+    story.tell(RunStopRequested(run="fit-1", by="ann"))
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    story.fit(models=1, epochs=1, run="fit-2")
+    story.train("m00", 1, run="fit-2")
+    story.finish("fit-2")
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    found = header(read_model, now=NOW)
+    assert (found.run, found.state) == ("fit-2", "finished")
     assert found.halted is not None
-    assert (found.halted.id, found.halted.state) == ("fit-1", "stopped")
-    assert (found.halted.done, found.halted.total) == (2, 12)
+    assert (found.halted.id, found.halted.done, found.halted.total) == ("fit-1", 2, 12)
     summary = ExperimentSummary(
         experiment=story.record, last_seq=len(story.events), last_event=story.time, open_runs=()
     )
     assert row_of(read_model, summary, NOW).problem == "fit-1 was stopped after 2 of 12 tasks"
-    story.tell(RunResumed(run="fit-1", by="ann"))
-    read_model.apply(story.events[read_model.state.seq :])
-    assert header(read_model, now=NOW).halted is None
+
+
+def test_a_failed_test_is_told_beside_the_finished_fit() -> None:
+    """The state stays that of the fit."""
+    story = Story("untested")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1, epochs=1)
+    story.train("m00", 1)
+    story.finish()
+    request = EvaluateRequest(kind="test", fit="fit-1", split="test")
+    story.tell(RunRequested(run="test-1", request=request))
+    story.tell(RunFinished(run="test-1", outcome="failed", error="KeyError: label"))
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    found = header(read_model, now=NOW)
+    assert (found.run, found.state, found.note) == ("fit-1", "finished", "test-1 failed: KeyError: label")

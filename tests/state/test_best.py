@@ -1,0 +1,79 @@
+"""The best model is one over all fits that are ranked alike, and the state of an experiment is that of its newest fit."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import ModelStopRequested, RunFinished, RunRequested, RunStarted
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.state import RunState, wording
+from cerebro.state.best import best_model
+from tests.dispatcher.stories import CODE, Story
+
+
+def two_fits(*, metric: str = "accuracy", mode: str = "max", valid: tuple[int, ...] = ()) -> Story:
+    """A first fit with 0.9405 as its best accuracy, and a second one with 0.9205, ranked by another metric if asked."""
+    story = Story("twice")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2, epochs=2)
+    for epoch in (1, 2):
+        story.train("m00", epoch)
+    story.finish()
+    values = {"code": CODE, "models": ({"batch_size": 32},), "epochs": 1, "metric": metric, "mode": mode}
+    story.tell(RunRequested(run="fit-2", request=FitRequest.model_validate(values)))
+    plan = FitPlan(
+        dataset="d1", models={"m00": {"batch_size": 32}}, partitions={0: 898, 1: 898}, valid_partitions=valid
+    )
+    story.tell(RunStarted(run="fit-2", plan=plan))
+    story.train("m00", 1, run="fit-2")
+    return story
+
+
+def chosen(story: Story, fit: str = "") -> tuple[str, str, int] | None:
+    found = best_model(story.state, story.state.runs.get(fit))
+    return (found.run.id, found.model.id, found.epoch) if found else None
+
+
+def test_the_best_is_over_all_fits_of_one_metric() -> None:
+    story = two_fits()
+    assert chosen(story) == ("fit-1", "m00", 2)
+    assert chosen(story, "fit-2") == ("fit-1", "m00", 2)
+
+
+def test_fits_are_compared_only_by_the_same_metric_mode_and_split() -> None:
+    assert chosen(two_fits(metric="loss", mode="min")) == ("fit-2", "m00", 1)
+    assert chosen(two_fits(metric="loss", mode="min"), "fit-1") == ("fit-1", "m00", 2)
+    assert chosen(two_fits(mode="min")) == ("fit-2", "m00", 1)
+    assert chosen(two_fits(valid=(0,))) is None  # its first validation is yet to come
+
+
+def test_of_equal_models_the_first_one_is_the_best() -> None:
+    story = Story("equal")
+    story.workers_join()
+    story.etl()
+    for run in ("fit-1", "fit-2"):
+        story.fit(models=1, epochs=1, run=run)
+        story.train("m00", 1, run=run)
+        story.finish(run)
+    assert chosen(story) == ("fit-1", "m00", 1)
+    assert chosen(Story("new")) is None
+
+
+def test_a_fit_ended_if_a_model_was_not_trained_to_its_end() -> None:
+    """Finished is a fit of which all models are."""
+    story = Story("partly")
+    story.workers_join()
+    story.etl()
+    story.fit(models=3, epochs=1)
+    story.train("m00", 1)
+    story.tell(ModelStopRequested(run="fit-1", model="m01"))
+    run = story.state.runs["fit-1"]
+    assert (wording.run(run), wording.shortfall(run)) == ("running", "")
+    story.train("m02", 1)
+    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    assert run.state is RunState.FINISHED
+    assert wording.run(run) == wording.experiment(story.state) == "ended"
+    assert wording.shortfall(run) == "of 3 models, 1 stopped"
+    story.fit(models=1, epochs=1, run="fit-2")
+    story.train("m00", 1, run="fit-2")
+    story.finish("fit-2")
+    assert wording.experiment(story.state) == "finished"
