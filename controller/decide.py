@@ -256,8 +256,13 @@ def _end(run: Run, outcome: str, error: str, *, now: float) -> list[Step]:
 
 
 def _finished(run: Run) -> Step:
-    """Its end by itself. Of a fit: stopped, if users stopped models and none was trained to its end."""
-    states = {model.state for model in run.models.values()}
+    """Its end by itself. Of a fit: stopped, if users stopped models and none was trained to its end; what a search
+    stops it has done with."""
+    verdicts = run.search.verdicts if run.search is not None else {}
+    states = {
+        ModelState.FINISHED if model.state is ModelState.STOPPED and model.id in verdicts else model.state
+        for model in run.models.values()
+    }
     if not states and (error := _none_made(run)):
         return _note(RunFinished(run=run.id, outcome="failed", error=error))
     if run.kind != "fit" or ModelState.FINISHED in states or not states:

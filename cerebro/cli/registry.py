@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -29,8 +28,14 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     new.add_argument("experiment", metavar="EXPERIMENT")
     new.add_argument("name", metavar="NAME", help="to register it as, such as digits")
-    new.add_argument("--model", metavar="M", help="such as m03 (default: the best of all fits with the newest one's metric)")
-    new.add_argument("--run", metavar="R", dest="of_run", help="such as fit-1 (default: of --model the newest fit)")
+    new.add_argument(
+        "--model",
+        metavar="M",
+        help="such as m03 (default: the best of all fits of one metric)",
+    )
+    new.add_argument(
+        "--run", metavar="R", dest="of_run", help="such as fit-1 (default: of --model the newest fit)"
+    )
     new.add_argument("--epoch", metavar="N", type=int, help="a completed epoch (default: the best)")
     new.add_argument("--alias", metavar="A", help="to mean this version from now on, such as champion")
     new.set_defaults(run=_register)
@@ -54,11 +59,8 @@ def _register(options: argparse.Namespace) -> int:
     from cerebro.client.experiment import Experiment
     from cerebro.client.registry import check_alias, check_name
     from cerebro.client.session import Session
-    from cerebro.local import cluster
 
-    if options.home or not os.environ.get("CEREBRO_SERVER"):
-        cluster.join(options.home)  # says so where none runs: a look starts no cluster
-    connection = connect(home=options.home)
+    connection = connect(home=options.home, start=False)
     experiment = Experiment.__new__(Experiment)
     experiment._session = Session(connection, connection.kvs.experiment(options.experiment))
     check_name(options.name)

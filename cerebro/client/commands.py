@@ -8,20 +8,28 @@ show what becomes of it. Which command is allowed when, and what is said otherwi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro.client.search import configurations
 from cerebro.client.search.requests import packed_procedure
 from cerebro.client.session import Session, author
-from cerebro.commands.command import Command
+from cerebro.client.warm_clone import check_shapes
+from cerebro.commands.command import Command, events_of
 from cerebro.commands.rules import CommandKind
 from cerebro.search.procedure import Procedure
+
+if TYPE_CHECKING:
+    from cerebro.client.results import FitResult
 
 
 class CommandsMixin:
     """An experiment that can be steered."""
 
     _session: Session
+
+    def result(self, run: str | None = None) -> FitResult:
+        """As `cerebro.Experiment` has it."""
+        raise NotImplementedError
 
     def stop(self, run: str | None = None) -> None:
         """End a run (the open one); committed work stays, and `resume` goes on from there.
@@ -122,20 +130,31 @@ class CommandsMixin:
 
         Raises:
             NotFoundError: there is no such model, or it has no such hyper-parameter.
-            SearchSpaceError, ConflictError: as `add_models`; and the checkpoint is gone, or was never written.
+            SearchSpaceError, ConflictError: as `add_models`; and the checkpoint is gone, or was never written; or its
+                weights do not fit a network with these hyper-parameters, if user code can make it in this process.
         """
-        (told,) = self._session.steer_and_see(
-            Command(
-                kind=CommandKind.CLONE_MODEL,
-                run=run,
-                models=(model,),
-                hyperparams=hyperparams or {},
-                at=at,
-                warm=warm,
-                epochs=epochs,
-            )
+        command = Command(
+            kind=CommandKind.CLONE_MODEL,
+            run=run,
+            models=(model,),
+            hyperparams=hyperparams or {},
+            at=at,
+            warm=warm,
+            epochs=epochs,
         )
+        if warm and hyperparams:
+            events_of(command, self._session.state(), by=author())
+            self._check_warm(model, hyperparams, run)
+        (told,) = self._session.steer_and_see(command)
         return told.added[0]
+
+    def _check_warm(self, model: str, hyperparams: Mapping[str, Any], run: str | None) -> None:
+        """Raise `ConflictError` if the model's weights do not fit a network with these hyper-parameters."""
+        found = self.result(run)
+        code, encoded = found.user_code
+        if code is not None and encoded is not None:
+            before = self._session.state().runs[found.run].models[model].hyperparams
+            check_shapes(model, code, encoded, before, {**before, **hyperparams})
 
     def change_model(self, model: str, hyperparams: Mapping[str, Any], *, run: str | None = None) -> None:
         """Change hyper-parameters of a model that is being trained, from its next unit that has not started.

@@ -41,14 +41,16 @@ class Connection:
         return isinstance(self.files, FetchedFiles)
 
 
-def connect(server: str | None = None, token: str | None = None, *, home: str | None = None) -> Connection:
-    """Connect to `server`, else to ``CEREBRO_SERVER``, else start or join the local cluster.
+def connect(
+    server: str | None = None, token: str | None = None, *, home: str | None = None, start: bool = True
+) -> Connection:
+    """Connect to `server`, else to ``CEREBRO_SERVER``, else join the local cluster; with `start`, start it if need be.
 
     Certificates of ``https://`` are checked against the system's authorities, or those in the file that
     ``SSL_CERT_FILE`` or ``REQUESTS_CA_BUNDLE`` names.
 
     Raises:
-        ClusterError: a server without a token, no Cerebro behind it, or the local cluster does not start.
+        ClusterError: a server without a token, no Cerebro behind it, or the local cluster does not run or start.
         UnauthorizedError: the token is wrong.
     """
     address = server or os.environ.get("CEREBRO_SERVER")
@@ -57,7 +59,7 @@ def connect(server: str | None = None, token: str | None = None, *, home: str | 
         if not secret:
             raise ClusterError(f"there is no token for {address}: pass token=..., or set CEREBRO_TOKEN")
         return _checked(_at(address, secret, os.environ))
-    info = cluster.start(home)
+    info = cluster.start(home) if start else cluster.join(home)
     secret = token or info.token()
     volumes = _local_volumes(info.home)
     return _checked(

@@ -110,8 +110,8 @@ class RegistryMixin:
 
         Args:
             name: lower-case letters, digits and dashes, at most 50.
-            model: its id, such as ``m03``; the best one if left out, of `fit` or, without it, of all fits that are ranked
-                as the newest one is.
+            model: its id, such as ``m03``; the best one if left out, of `fit` or, without it, of all fits that are
+                ranked as the newest one is.
             fit: the fit run; without `model` see there, with one the newest if left out.
             epoch: a completed epoch; the best one if left out.
             alias: to mean this version from now on, such as ``champion``.
@@ -137,6 +137,8 @@ class RegistryMixin:
         run = session.state().runs[result.run]
         chosen = model or result.best.id
         trained = result.model(chosen, epoch)
+        if trained.gone:
+            raise NotFoundError(trained.gone)
         known, request = run.models[chosen], run.fit_request
         made = session.state().datasets.get(run.plan.dataset) if run.plan else None
         metrics = {
@@ -181,12 +183,13 @@ def load_model(which: str, *, server: str | None = None, token: str | None = Non
 
     Raises:
         BadRequestError: `which` is no such text.
+        ClusterError: no cluster answers; none is started for a look.
         NotFoundError: there is no such model, version or alias; the message names those that there are.
         ConflictError: the version is still being copied, or could not be.
         UnreadableError: its record cannot be read.
     """
     name, alias, number = parsed(which)
-    connection = connect(server, token)
+    connection = connect(server, token, start=False)
     version = found(connection.kvs.registered_model(name), alias, number)
     if version.state != "ready":
         why = version.error or "its files are being copied; try again in a moment"

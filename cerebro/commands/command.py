@@ -190,7 +190,10 @@ def _event_of(
 def _model_event(
     kind: CommandKind, state: ExperimentState, run: Run, model: Model, *, by: str
 ) -> ClientEvent:
-    _check(kind, allowed(state, run, model), model_now(state, run, model))
+    may, now = allowed(state, run, model), model_now(state, run, model)
+    if kind is CommandKind.RESUME_MODEL and CommandKind.EXTEND_MODEL in may and model.is_trained:
+        now = f"{now}. It has trained all epochs that it was given: extend it to more, and it goes on"
+    _check(kind, may, now)
     if kind is CommandKind.STOP_MODEL:
         return ModelStopRequested(run=run.id, model=model.id, by=by)
     if kind is CommandKind.RESUME_MODEL:

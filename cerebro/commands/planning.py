@@ -15,7 +15,7 @@ from cerebro.contract.search import ChoiceOf, RandInt, Space
 from cerebro.contract.ways import SINGLE, Params, TechniqueChoice, Way
 from cerebro.errors import DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
-from cerebro.state import Dataset, ExperimentState
+from cerebro.state import Dataset, ExperimentState, Run
 from cerebro.state.pruning import gone_text, is_gone
 
 
@@ -224,6 +224,16 @@ def etl_weights(state: ExperimentState) -> dict[str, float]:
     }
 
 
+def _kept_models(fit: Run) -> str:
+    """Some models whose best checkpoint is there, the best first, in brackets; empty if there are none."""
+    kept = [
+        model.id
+        for model in fit.best_models(len(fit.models))
+        if not is_gone(model, fit.best_epoch(model) or 0)
+    ]
+    return f" ({', '.join(kept[:5])})" if kept else ""
+
+
 def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> EvaluatePlan:
     """Which models at which epochs meet which partitions. Of a test each model meets the whole split at once.
 
@@ -250,7 +260,9 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
             )
         if is_gone(fit.models[name], epoch):
             gone = gone_text(fit, fit.models[name], epoch)
-            raise NotFoundError(f"{gone}: name a model that has its checkpoints, or clone it cold")
+            raise NotFoundError(
+                f"{gone}: name a model that has its checkpoints{_kept_models(fit)}, or clone it cold"
+            )
         models[name] = epoch
     # The data the models were trained on; a later ETL run may have scaled it otherwise.
     dataset = state.datasets[fit.plan.dataset] if isinstance(fit.plan, FitPlan) else _dataset(state)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from cerebro.errors import ConflictError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, wording
 from cerebro.state.beside import finished_models, obstacle
-from cerebro.state.pruning import gone_text, lost_text
+from cerebro.state.pruning import gone_text, is_gone, lost_text
 
 _NAMED = 5
 """Models that a message names."""
@@ -119,8 +119,10 @@ def check_free(state: ExperimentState, run: Run) -> None:
         return
     ways = [f"wait for it with watch({found.run.id!r})", f"end it with stop({found.run.id!r})"]
     if run.is_evaluation:
-        finished = ", ".join(finished_models(found.run)[:_NAMED])
-        others = [each.id for each in state.runs.values() if each.models and not each.is_open]
+        finished = ", ".join(_testable(found.run, finished_models(found.run))[:_NAMED])
+        others = [
+            each.id for each in state.runs.values() if not each.is_open and _testable(each, [*each.models])
+        ]
         ways = [
             *([f"name models of it that are finished ({finished})"] if finished else []),
             *([f"name a fit run that has ended (fit={others[-1]!r})"] if others else []),
@@ -165,7 +167,11 @@ def model_now(state: ExperimentState, run: Run, model: Model) -> str:
     """What a model is doing, as the reason why a command is refused."""
     if state.deletion is not None:
         return experiment_now(state)
+    verdict = run.search.verdicts.get(model.id) if run.search is not None else None
     now = f"model {model.id} of {run.id} is {wording.model(model, run)}"
+    if verdict is not None and model.state is not ModelState.ACTIVE:
+        far = f"after {model.completed_epochs} epochs"
+        now = f"model {model.id} of {run.id} was stopped by the search {far} ({verdict})"
     if run.state is RunState.STOPPING or run.fatal is not None or not is_free(state, run):
         return f"{now}, and {run_now(state, run)}"
     if model.is_pruned and model.state is not ModelState.ACTIVE:
@@ -184,8 +190,12 @@ def stopped_text(state: ExperimentState, run: Run) -> str:
     done, total = run.progress()
     is_known = run.search is None or run.search.finish is not None
     far = f"{done} of {total} tasks" if is_known else f"{done} tasks"
-    how = f"Experiment.attach({state.name!r}).resume({run.id!r}) or `cerebro resume {state.name} --run {run.id}`"
-    return f"{run.id} of experiment {state.name!r} was stopped{by} after {far}: {how} lets it go on"
+    attached, name = f"Experiment.attach({state.name!r})", f"cerebro resume {state.name} --run {run.id}"
+    how = f"{attached}.resume({run.id!r}) or `{name}` lets it go on"
+    if run.models and not _has_work(state, run):
+        one = f"{attached}.resume_model(MODEL) or `{name} --model MODEL` lets one go on"
+        how = f"none of its models is left to train; {one}"
+    return f"{run.id} of experiment {state.name!r} was stopped{by} after {far}: {how}"
 
 
 # --- what is allowed -----------------------------------------------------------------------------
@@ -256,6 +266,12 @@ def _has_work(state: ExperimentState, run: Run) -> bool:
         return False
     is_searching = run.search is not None and run.search.finish is None
     return run.plan is None or not run.models or is_searching or _has_active(run)
+
+
+def _testable(run: Run, models: list[str]) -> list[str]:
+    """Those of a fit's models of which a test finds the checkpoint of the best epoch."""
+    best = ((name, run.best_epoch(run.models[name])) for name in models)
+    return [name for name, epoch in best if epoch is not None and not is_gone(run.models[name], epoch)]
 
 
 def _has_active(run: Run) -> bool:

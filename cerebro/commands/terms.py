@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +140,9 @@ def _against_added(command: Command, run: Run) -> list[Problem]:
         error = SearchSpaceError("no models to add: give a list of configurations, such as [{'lr': 0.01}]")
         return [Problem(part=part, error=error)]
     wrong = [problem for each in command.configurations for problem in _unplain(part, each)]
+    if known := _known_names(run):
+        unknown = dict.fromkeys(name for each in command.configurations for name in each if name not in known)
+        wrong += [Problem(part=part, name=name, error=_unknown(run.id, known, name)) for name in unknown]
     wrong += _against_epochs(command.epochs) if command.epochs is not None else []
     return wrong or [
         problem for new in _added(command, run) for problem in _against_size(part, run, new.hyperparams)
@@ -244,7 +247,8 @@ def _against_values(command: Command, model: Model) -> list[Problem]:
     found = []
     for name, value in command.hyperparams.items():
         if name not in model.hyperparams:
-            found.append(Problem(part="hyperparams", name=name, error=_unknown(model, name)))
+            error = _unknown(f"model {model.id}", model.hyperparams, name)
+            found.append(Problem(part="hyperparams", name=name, error=error))
         elif wrong := _unplain("hyperparams", {name: value}):
             found += wrong
         elif problem := _other_kind(model, name, _plain({name: value})[name]):
@@ -252,12 +256,18 @@ def _against_values(command: Command, model: Model) -> list[Problem]:
     return found
 
 
-def _unknown(model: Model, name: str) -> NotFoundError:
-    similar = difflib.get_close_matches(str(name), list(model.hyperparams), n=3, cutoff=0.5)
-    there = ", ".join(similar or model.hyperparams)
+def _known_names(run: Run) -> dict[str, None]:
+    """Names of hyper-parameters that models of a fit have, or that its search draws."""
+    search = run.fit_request.search
+    drawn = dict.fromkeys(search.space if search is not None else ())
+    return drawn | dict.fromkeys(name for model in run.models.values() for name in model.hyperparams)
+
+
+def _unknown(of: str, known: Collection[str], name: str) -> NotFoundError:
+    similar = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    there = ", ".join(similar or known)
     return NotFoundError(
-        f"model {model.id} has no hyper-parameter {name!r}; there is {there}. A model with other names can be added by "
-        "add_models"
+        f"{of} has no hyper-parameter {name!r}; there is {there}. Models with other names are for another run_fit"
     )
 
 

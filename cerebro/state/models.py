@@ -384,10 +384,12 @@ class Model:
         return self.terms_of(unit).hyperparams
 
     def hyperparams_shown(self, epoch: int | None) -> Hyperparameters:
-        """Those that stand beside its value after an epoch; without one, those of its newest unit, or of its first."""
+        """Those that stand beside its value after an epoch; without one, those of its newest own unit, or of its
+        first."""
         if len(self.terms) == 1 or not self.visits:
             return self.hyperparams
-        return self.hyperparams_at(epoch) if epoch else self.hyperparams_of(len(self.visits) - 1)
+        unit = len(self.visits) - 1 if self.own_units else len(self.visits)
+        return self.hyperparams_at(epoch) if epoch else self.hyperparams_of(unit)
 
     def hyperparams_at(self, epoch: int) -> Hyperparameters:
         """With which the last unit of a complete epoch was trained."""

@@ -1,8 +1,8 @@
 """One word per state, the same on the page, in notebooks and on the command line.
 
 Words: new, queued, starting, running, paused, stopping, stopped, finished, ended, failed, lost, idle, silent,
-    unreadable. Templates give each an icon and a colour; the word is always there too. A fit is *finished* only if all of
-    its models were trained to their end; else it *ended*, and `shortfall` says why.
+    unreadable. Templates give each an icon and a colour; the word is always there too. A fit is *finished* only if all
+    of its models were trained to their end; else it *ended*, and `shortfall` says why.
 """
 
 from __future__ import annotations

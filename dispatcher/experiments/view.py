@@ -64,8 +64,8 @@ class ExperimentRow:
         started: when its first run did. begun: later by the time in which no run of it was in progress. ended: when the
             last one did, `None` while one is open: from `begun` to then, or to now, is what its runs took.
         left: how long `run` will take yet, as estimated at its newest event.
-        problem: why `run` failed or waits, which later run failed, or why the log cannot be read; else which other run was
-            stopped on the way.
+        problem: why `run` failed or waits, which later run failed, or why the log cannot be read; else which other run
+            was stopped on the way.
         is_read: whether the log is read: without, only what the record says is known.
     """
 

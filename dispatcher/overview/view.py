@@ -35,8 +35,8 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSummary:
-    """A fit run in a few lines; `counts` are models by the word for their state, most first. `best` and what follows it are
-    of the best model over all fits that are ranked as this one is."""
+    """A fit run in a few lines; `counts` are models by the word for their state, most first. `best` and what follows it
+    are of the best model over all fits that are ranked as this one is."""
 
     run: str
     metric: str

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro.commands.command import Command, events_of, outcomes, problems_of
-from cerebro.commands.rules import NEW_TERMS, CommandKind, allowed
+from cerebro.commands.rules import NEW_TERMS, CommandKind, allowed, check_free
 from cerebro.contract.events import (
     ModelChanged,
     ModelExtended,
@@ -19,7 +19,7 @@ from cerebro.contract.events import (
     RunStarted,
     RunStopRequested,
 )
-from cerebro.contract.runs import EvaluatePlan, NewModel, Origin
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import (
     BadRequestError,
@@ -29,6 +29,7 @@ from cerebro.errors import (
     PartlyDoneError,
     SearchSpaceError,
 )
+from cerebro.state import Run
 from tests.state.stories import DATASET, Story, unit
 from tests.state.test_beside import evaluation
 
@@ -318,3 +319,35 @@ def test_what_came_too_late_in_part_says_for_which(story: Story) -> None:
     seqs = {story.state.seq - 2, story.state.seq}
     with pytest.raises(PartlyDoneError, match=r"^m00 changed, m01 did not: .*m01 of fit-1 is stopped"):
         outcomes(command, story.state, seqs, by=BY)
+
+
+def test_added_models_have_names_that_the_run_knows(story: Story) -> None:
+    """A slip in a name is told with what it could have been; a model may lack a name."""
+    given = ({"batch_size": 2, "Ir": 1}, {"batch_size": 2, "momentum": 0.9})
+    command = Command(kind=CommandKind.ADD_MODELS, configurations=given)
+    found = problems_of(command, story.state)
+    assert [(problem.part, problem.name) for problem in found] == [
+        ("configurations", "Ir"),
+        ("configurations", "momentum"),
+    ]
+    assert str(found[0].error).startswith("fit-1 has no hyper-parameter 'Ir'; there is lr")
+    with pytest.raises(NotFoundError, match="has no hyper-parameter 'Ir'"):
+        events_of(command, story.state, by=BY)
+    assert ask(story, CommandKind.ADD_MODELS, configurations=({"batch_size": 2},)).added == ("m02",)
+
+
+def test_models_that_a_test_may_name_have_their_checkpoints(story: Story) -> None:
+    """While a fit goes on only models are suggested that the test then takes."""
+    story.epoch(1, model="m01", loss=0.1)
+    story.train(2, 1)
+    story.epoch(3)
+    asked = Run(id="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="train"))
+    with pytest.raises(ConflictError, match=r"name models of it that are finished \(m00\)"):
+        check_free(story.state, asked)
+    best = story.run.best_epoch(story.model("m00"))
+    reference = story.model("m00").epoch_checkpoint(best or 0)
+    assert reference is not None
+    story.model("m00").removed.add(reference.name)
+    with pytest.raises(ConflictError) as caught:
+        check_free(story.state, asked)
+    assert "m00" not in str(caught.value)

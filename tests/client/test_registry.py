@@ -27,7 +27,13 @@ from cerebro.contract.tasks import FittedRef, TaskResult
 from cerebro.data.based import Layout, Range, base_namer
 from cerebro.data.durable import DurableFile, checksum
 from cerebro.data.safe_open import open_below
-from cerebro.errors import BadRequestError, CheckpointCorruptError, ConflictError, NotFoundError
+from cerebro.errors import (
+    BadRequestError,
+    CheckpointCorruptError,
+    ClusterError,
+    ConflictError,
+    NotFoundError,
+)
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.encoding import encode
@@ -93,7 +99,7 @@ def trained(kvs: KvsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(registry, "time", SimpleNamespace(
         monotonic=itertools.count(0, 100).__next__, sleep=lambda _: made.registering.look()
     ))  # fmt: skip
-    monkeypatch.setattr(registry, "connect", lambda *_: made.connection)
+    monkeypatch.setattr(registry, "connect", lambda *_, **__: made.connection)
     return made
 
 
@@ -330,3 +336,21 @@ def test_fitted_of_a_registered_model_has_its_own_checksum(trained: Trained) -> 
     assert isinstance(reference, FittedRef)
     assert version.fitted is not None
     assert version.fitted.checksum == reference.checksum
+
+
+def test_to_load_a_model_starts_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A look-up joins the cluster that runs, and says so where none does."""
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
+    with pytest.raises(ClusterError, match=r"no local cluster runs at .*cerebro up"):
+        load_model("digits/1")
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_model_without_its_checkpoint_is_not_registered(trained: Trained) -> None:
+    """It is known, but there is nothing to copy."""
+    reference = trained.story.model("m00").epoch_checkpoint(1)
+    assert reference is not None
+    trained.story.model("m00").removed.add(reference.name)
+    with pytest.raises(NotFoundError, match="removed, because fit-1 keeps"):
+        trained.register("digits", "m00")

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.commands.command import Command, events_of
+from cerebro.commands.rules import CommandKind
 from cerebro.contract.events import (
     ModelChanged,
     ModelsAdded,
@@ -29,7 +31,8 @@ from cerebro.contract.search import (
     SearchRequest,
 )
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.state import ExperimentState, ModelState, RunState, position_of
+from cerebro.errors import ConflictError
+from cerebro.state import ExperimentState, ModelState, RunState, position_of, wording
 from cerebro.state.experiment import fold
 from controller.core import Core
 from controller.fit_dispatch import FitDispatch
@@ -323,3 +326,31 @@ def test_an_interrupted_unit_keeps_its_place_before_models_of_a_higher_priority(
         ],
     )
     assert fit_of(made).state is RunState.FINISHED
+
+
+def test_a_fit_that_its_stop_rules_end_is_finished_and_not_stopped() -> None:
+    """Nobody asked for it to end: there is nothing to resume, and no user is said to have stopped it."""
+    models = tuple({"lr": 0.01, "batch_size": 1} for _ in range(3))
+    search = SearchRequest(procedure=FixedProcedure(), stop=(PlateauRule(epochs=1, least=10.0),))
+    run = fit_of(simulation(search, epochs=9, models=models))
+    assert {model.state for model in run.models.values()} == {ModelState.STOPPED}
+    assert (run.state, wording.run(run)) == (RunState.FINISHED, "ended")
+    assert wording.shortfall(run) == "of 3 models, 3 stopped by the search"
+
+
+def test_a_model_that_the_search_stopped_at_its_grant_says_so_and_what_to_do() -> None:
+    """It cannot be resumed, because nothing of its grant is left; it can be extended."""
+    made = simulation(search_of(AshaProcedure(eta=2), samples=8), epochs=4)
+    fit_of(made)
+    state = fold(EXPERIMENT, made.log)
+    run = state.runs["fit-1"]
+    assert run.search is not None
+    name = next(name for name in run.search.verdicts if run.models[name].state is ModelState.FINISHED)
+    with pytest.raises(ConflictError) as caught:
+        events_of(Command(kind=CommandKind.RESUME_MODEL, models=(name,)), state, by="ann")
+    told = str(caught.value)
+    assert f"model {name} of fit-1 was stopped by the search after" in told
+    assert f"({run.search.verdicts[name]})" in told
+    assert "extend it to more" in told
+    extend = Command(kind=CommandKind.EXTEND_MODEL, models=(name,), epochs=4)
+    assert events_of(extend, state, by="ann")

@@ -1,4 +1,4 @@
-"""The best model is one over all fits that are ranked alike, and the state of an experiment is that of its newest fit."""
+"""The best model is one over all fits that are ranked alike; the state of an experiment is that of its newest fit."""
 
 from __future__ import annotations
 

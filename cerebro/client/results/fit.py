@@ -72,8 +72,16 @@ class FitResult(FitFigures):
             raise RunFailedError(f"{self._run.id} has no best model: no model finished an epoch")
         return self._trained(model, self._best_epoch(model))
 
+    @property
+    def user_code(self) -> tuple[UserCode | None, str | None]:
+        """What user code of this run needs around it, and its spec as a string; `None` where that is not known."""
+        encoded = self._code(self._request.code).encoded if self._code is not None else None
+        return self._user_code, encoded
+
     def model(self, name: str, epoch: int | None = None) -> TrainedModel:
         """Any model, to be loaded: at its best epoch, else (without a metric to tell which) at its newest state.
+
+        What is known of it is there also where its checkpoint was removed by the search; `load` says so then.
 
         Args:
             name: its id, such as ``m04``.
@@ -82,8 +90,7 @@ class FitResult(FitFigures):
                 best.
 
         Raises:
-            NotFoundError: there is no such model, it has not completed that epoch, or it has not trained a unit; or
-                its checkpoint was removed by the search.
+            NotFoundError: there is no such model, it has not completed that epoch, or it has not trained a unit.
         """
         model = find_model(self._run, name)
         if epoch is not None and not 1 <= epoch <= model.completed_epochs:
@@ -101,10 +108,9 @@ class FitResult(FitFigures):
         assert epoch is not None
         reference = model.epoch_checkpoint(epoch) if epoch else model.visits[-1].checkpoint
         assert reference is not None
+        gone = ""
         if reference.name in model.removed:
-            raise NotFoundError(
-                f"{gone_text(self._run, model, epoch)}: name a model that has its checkpoints"
-            )
+            gone = f"{gone_text(self._run, model, epoch)}: name a model that has its checkpoints"
         code, request = self._code, self._request
         return TrainedModel(
             id=model.id,
@@ -118,6 +124,7 @@ class FitResult(FitFigures):
             files=self._files,
             code=self._user_code,
             encoded=(lambda: code(request.code).encoded) if code is not None else None,
+            gone=gone,
         )
 
     def leaderboard(self) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from typing import Any
 from cerebro.client.files import Files
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.errors import DataError
+from cerebro.errors import DataError, NotFoundError
 from cerebro.usercode.in_process import UserCode, generators_kept
 
 
@@ -19,7 +19,8 @@ class TrainedModel:
     """A model at the end of one of its epochs.
 
     Attributes:
-        epoch: 0 if it never ended one: then this is the state after its newest unit.
+        epoch: of which this is the state, and which `load` and `modules` read: the best one, unless another was named;
+            0 if it never ended one: then this is the state after its newest unit.
         metric, value: what models are ranked by, at this epoch; `None` if it is not known there.
     """
 
@@ -33,6 +34,8 @@ class TrainedModel:
     code: UserCode | None = field(default=None, repr=False)
     encoded: Callable[[], str] | None = field(default=None, repr=False)
     """The spec it was trained by, as a string."""
+    gone: str = field(default="", repr=False)
+    """Why its checkpoint is not there any more; empty if it is."""
 
     @property
     def path(self) -> Path:
@@ -42,11 +45,18 @@ class TrainedModel:
         Raises:
             CheckpointCorruptError, NotFoundError, StoreUnavailableError: it cannot be had.
         """
+        self._check_there()
         return self.files.whole(self.checkpoint)
 
     def load(self) -> dict[str, Any]:
-        """``{"models": [state_dict, ...], "checkpoint": {...}}`` on the CPU, its bytes checked. What was tracked is in
-        ``"checkpoint"`` by its name."""
+        """Load the state at the end of `epoch`, which is the best one unless another was named.
+
+        ``{"models": [state_dict, ...], "checkpoint": {...}}`` on the CPU, its bytes checked. What was tracked is in
+        ``"checkpoint"`` by its name.
+
+        Raises:
+            CheckpointCorruptError, NotFoundError, StoreUnavailableError: the checkpoint cannot be had.
+        """
         return self._state("cpu")
 
     def modules(self, device: str = "cpu") -> list[Any]:
@@ -76,4 +86,9 @@ class TrainedModel:
     def _state(self, device: str) -> dict[str, Any]:
         from cerebro.worker.training.checkpoint import load
 
+        self._check_there()
         return load(self.files.checkpoints(self.checkpoint), self.checkpoint, device)
+
+    def _check_there(self) -> None:
+        if self.gone:
+            raise NotFoundError(self.gone)

@@ -194,6 +194,16 @@ def restore(trainee: Trainee, state: State) -> None:
     trainee.checkpoint = Checkpoint(state["checkpoint"], made=state.get("made"), changes=changed)
 
 
+def tensor_shapes(trainee: Trainee) -> dict[str, tuple[int, ...]]:
+    """Name of each tensor in the state of the modules -> its shape."""
+    return {
+        f"module {number}: {name}" if len(trainee.modules) > 1 else name: tuple(tensor.shape)
+        for number, module in enumerate(trainee.modules)
+        for name, tensor in module.state_dict().items()
+        if isinstance(tensor, torch.Tensor)
+    }
+
+
 def train_unit(
     spec: SubEpochSpec,
     trainee: Trainee,

@@ -10,7 +10,8 @@ import pytest
 
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
-from cerebro.contract.events import RunFinished
+from cerebro.contract.events import ModelsAdded, RunFinished
+from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.errors import RunFailedError
 from cerebro.runtime.volumes import Volumes
@@ -189,3 +190,17 @@ def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
     result = fit_result(fitted(), volumes)
     assert "<table" in result._repr_html_()
     assert repr(result) == "<FitResult one/fit-1: 4 models, 1 failed, running>"
+
+
+def test_a_warm_clone_stands_with_its_own_values(volumes: Volumes) -> None:
+    """Before its first unit, too, where all that it has was trained with its parent's."""
+    story = Story()
+    story.fit(models=1)
+    story.epoch(1, loss=1.0)
+    new = NewModel(hyperparams={"batch_size": 1, "lr": 0.7}, epochs=2, origin=Origin(model="m00", at="last"))
+    story.tell(ModelsAdded(run="fit-1", models=(new,), by="ann"))
+    board = fit_result(story, volumes).leaderboard().set_index("model")
+    assert list(board["lr"]) == [0.1, 0.7]
+    assert pd.isna(board.loc["m01", "loss"])
+    story.train(2, 0, model="m01", loss=0.5)
+    assert fit_result(story, volumes).leaderboard().set_index("model").loc["m01", "lr"] == 0.7

@@ -1,0 +1,52 @@
+"""Whether a warm clone can take over the weights of its parent: both networks are made here and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from cerebro.errors import ConflictError
+from cerebro.usercode.in_process import UserCode, generators_kept
+
+_NAMED = 3
+
+
+def check_shapes(
+    model: str, code: UserCode, encoded: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> None:
+    """Raise `ConflictError` if `create_models` makes tensors of other names or shapes with `after` than with `before`.
+
+    Where user code cannot run here, as without torch or a device that it names, nothing is raised: the worker finds
+    out.
+    """
+    if find_spec("torch") is None:
+        return
+    try:
+        shapes = [_shapes(model, code, encoded, hyperparams) for hyperparams in (before, after)]
+    except Exception:  # noqa: BLE001 - user code; whatever it needs may be missing here, and the worker has it
+        return
+    old, new = shapes
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if not differing:
+        return
+    told = ", ".join(
+        f"{name} {old.get(name, 'is new')} -> {new.get(name, 'is gone')}" for name in differing[:_NAMED]
+    )
+    more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
+    changed = ", ".join(f"{name}={after[name]!r}" for name in after if before.get(name) != after[name])
+    raise ConflictError(
+        f"it is not possible to clone the model: the weights of {model} do not fit a network with {changed} "
+        f"({told}{more}). Give warm=False, or leave such values as they are"
+    )
+
+
+def _shapes(
+    model: str, code: UserCode, encoded: str, hyperparams: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    from cerebro.worker.training.unit import create, device_named, tensor_shapes
+
+    with code.importable(), generators_kept():
+        spec = code.spec(encoded)
+        spec.initialize_worker()
+        return tensor_shapes(create(spec, hyperparams, seed=0, model=model, device=device_named("cpu")))
