@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cerebro.commands.command import Command
 from cerebro.commands.rules import CommandKind
-from cerebro.commands.values import value_of, values_of
+from cerebro.commands.values import value_of
 
 KINDS = {
     "add": CommandKind.ADD_MODELS,
@@ -40,7 +39,6 @@ class TermsForm:
     Attributes:
         run: of the models; empty for the newest fit.
         values: text of each hyper-parameter that was typed; of models that are added, of all that were sent.
-        more: further hyper-parameters of a model that is added, a ``NAME=VALUE`` on each line.
         epochs, priority: as typed; empty if they were not.
         start: `COLD`, ``last``, ``best`` or the number of an epoch.
         seen: `dispatcher.terms.view.TermsView.seen` of the page that it was sent from.
@@ -51,7 +49,6 @@ class TermsForm:
     run: str = ""
     models: tuple[str, ...] = ()
     values: Mapping[str, str]
-    more: str = ""
     epochs: str = ""
     priority: str = ""
     start: str = COLD
@@ -72,7 +69,6 @@ class TermsForm:
             if kind is not CommandKind.ADD_MODELS
             else (),
             values=_typed(sent, keeps_all=kind is CommandKind.ADD_MODELS),
-            more=sent.get("more", "").replace("\r\n", "\n")[:_LONGEST],
             epochs=_text(sent, "epochs"),
             priority=_text(sent, "priority"),
             start=sent.get("start", "").strip()[:60] or COLD,
@@ -83,16 +79,13 @@ class TermsForm:
     @property
     def is_touched(self) -> bool:
         """Whether it asks for anything yet."""
-        return bool(self.values or self.more or self.epochs or self.priority or self.start != COLD)
+        return bool(self.values or self.epochs or self.priority or self.start != COLD)
 
     def command(self, shown: Mapping[str, str]) -> Command:
         """What it asks for.
 
         Args:
             shown: hyper-parameters of a model that is added, as the form shows them.
-
-        Raises:
-            BadRequestError: `more` cannot be read.
         """
         is_new = self.kind is CommandKind.ADD_MODELS
         given = shown if is_new else self.values
@@ -101,21 +94,13 @@ class TermsForm:
             kind=self.kind,
             run=self.run or None,
             models=self.models,
-            configurations=({**values, **self.further()},) if is_new else (),
+            configurations=(values,) if is_new else (),
             hyperparams={} if is_new else values,
             epochs=value_of(self.epochs) if self.epochs else None,
             priority=self.priority,
             warm=self.start != COLD,
             at="last" if self.start == COLD else int(self.start) if self.start.isdecimal() else self.start,
         )
-
-    def further(self) -> dict[str, Any]:
-        """Hyper-parameters that are named in `more`.
-
-        Raises:
-            BadRequestError: a line of it is none.
-        """
-        return values_of(line.strip() for line in self.more.splitlines() if line.strip())
 
 
 def _typed(sent: Mapping[str, str], *, keeps_all: bool) -> dict[str, str]:

@@ -52,7 +52,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             return _page(name, what, view, 400, "This page was older than your session, so nothing was done.")
         if sent.get("step") != "send":
             return _page(name, what, view, 422 if view.problems or view.refusal else 200)
-        if not view.is_ready or view.command is None:
+        if not view.is_ready:
             return _page(name, what, view, 422, "Nothing was done.")
         if form.seen != view.seen:
             note = (

@@ -83,14 +83,13 @@ class TermsView:
     starts: tuple[Start, ...]
     no_start: str
     start: str
-    more: str
     lines: tuple[Line, ...]
     notes: tuple[str, ...]
     refusal: str
     problems: dict[str, str]
     seen: str
     is_ready: bool
-    command: Command | None
+    command: Command
 
 
 def terms(state: ExperimentState, form: TermsForm) -> TermsView:
@@ -111,8 +110,8 @@ def terms(state: ExperimentState, form: TermsForm) -> TermsView:
     command, problems, refusal = _judged(state, run, form, values)
     wrong = {*problems, *(field.name for field in values if field.key in problems)}
     asks = form.is_touched or form.kind is CommandKind.CLONE_MODEL  # a twin may be meant
-    lines = tuple(_lines(run, models, command, wrong)) if command and asks and not refusal else ()
-    is_ready = asks and command is not None and not problems and not refusal
+    lines = tuple(_lines(run, models, command, wrong)) if asks and not refusal else ()
+    is_ready = asks and not problems and not refusal
     return TermsView(
         kind=form.kind,
         run=run.id,
@@ -123,9 +122,8 @@ def terms(state: ExperimentState, form: TermsForm) -> TermsView:
         starts=tuple(_starts(run, models[0], form.start)) if form.kind is CommandKind.CLONE_MODEL else (),
         no_start=_no_start(run, models[0]) if models else "",
         start=form.start,
-        more=form.more,
         lines=lines,
-        notes=tuple(notes(run, models, command)) if command and is_ready else (),
+        notes=tuple(notes(run, models, command)) if is_ready else (),
         refusal=refusal,
         problems=problems if asks else {},
         seen=_seen(form, run, models, lines),
@@ -227,29 +225,22 @@ def _offered(run: Run, model: Model) -> Iterator[Start]:
 
 def _judged(
     state: ExperimentState, run: Run, form: TermsForm, values: Sequence[Field]
-) -> tuple[Command | None, dict[str, str], str]:
-    """The command, `None` if it cannot be read; what is wrong by key; and why it cannot be asked for at all."""
+) -> tuple[Command, dict[str, str], str]:
+    """The command; what is wrong by key; and why it cannot be asked for at all."""
     problems: dict[str, str] = {}
-    try:
-        command = form.command({field.name: field.text for field in values})
-        again = [field.name for field in values if field.text and field.name in form.further()]
-    except BadRequestError as error:
-        return None, {"more": _sentence(str(error))}, ""
-    if again:
-        problems["more"] = f"{again[0]} has a field above: give it once."
+    command = form.command({field.name: field.text for field in values})
     keys = {field.name: field.key for field in values}
     for problem in problems_of(command, state):
         told = _sentence(str(problem.error).removeprefix(f"it is not possible to {DOES[form.kind]}: "), keys)
         if not problem.part:
             return command, {}, told
-        problems.setdefault(_key(problem, keys, form), told)
+        problems.setdefault(_key(problem, keys), told)
     return command, problems, ""
 
 
-def _key(problem: Problem, keys: dict[str, str], form: TermsForm) -> str:
+def _key(problem: Problem, keys: dict[str, str]) -> str:
     if problem.name:
-        is_further = form.kind is CommandKind.ADD_MODELS
-        return keys.get(problem.name, "more" if is_further else "form")
+        return keys.get(problem.name, "form")
     return {"at": "start", "epochs": "epochs", "priority": "priority"}.get(problem.part, "form")
 
 

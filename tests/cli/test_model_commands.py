@@ -23,7 +23,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("add one lr=0.5 batch_size=2 kind=wide", "added a model to fit-1: m02"),
+        ("add one lr=0.5 batch_size=2", "added a model to fit-1: m02"),
         ("clone one m00 lr=0.5 --epochs 9", "added a model to fit-1, from m00: m02"),
         ("change one m01 lr=1e-3", "changed model m01: lr=0.001 (before: lr=0.2)"),
         ("extend one m01 7", "had model m01 trained for 7 epochs (before: 2)"),
@@ -47,6 +47,7 @@ def test_a_command_tells_what_became_of_it(
         ("add one lr", "expected NAME=VALUE, such as lr=0.001"),
         ("add one lr=1 lr=2", "with each name once"),
         ("add one lr=1", "batch_size is None, expected a whole number from 1 to 10"),
+        ("add one lr=1 batch_size=2 kind=wide", "no hyper-parameter 'kind'; there is"),
         ("clone one m00 --warm", "model m00 was never trained"),
         ("clone one m00 --warm --at 3", "model m00 was never trained"),
         ("clone one m00 --warm --at never", "expected 'last', 'best' or the number of an epoch"),

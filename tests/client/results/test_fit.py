@@ -201,6 +201,6 @@ def test_a_warm_clone_stands_with_its_own_values(volumes: Volumes) -> None:
     story.tell(ModelsAdded(run="fit-1", models=(new,), by="ann"))
     board = fit_result(story, volumes).leaderboard().set_index("model")
     assert list(board["lr"]) == [0.1, 0.7]
-    assert pd.isna(board.loc["m01", "loss"])
+    assert board["loss"].isna()["m01"]
     story.train(2, 0, model="m01", loss=0.5)
     assert fit_result(story, volumes).leaderboard().set_index("model").loc["m01", "lr"] == 0.7

@@ -110,19 +110,19 @@ def test_a_warm_clone_goes_on_from_its_parent(bench: Bench, browser: Browser) ->
 
 
 def test_a_cold_clone_and_a_new_model_begin_with_new_weights(bench: Bench, browser: Browser) -> None:
-    """A new one may have names that no other model has; what it lacks of theirs is asked about."""
+    """A new one has names that other models have; what it lacks of theirs is asked about."""
     _, fields, page = review(browser, "clone", "m00", **{"hp.layers": "3"})
     assert "begins with \N{EN DASH} new weights" in difference(page)
     assert send(browser, "clone", fields)[0] == 303
-    typed = {"hp.learning_rate": "0.2", "more": "dropout=0.5\r\nkind=wide"}
-    _, fields, page = review(browser, "add", "", **typed)
+    _, fields, page = review(browser, "add", "", **{"hp.learning_rate": "0.2", "hp.dropout": "0.5"})
+    assert "dropout" not in difference(page)
     assert "layers is left out, and every other model has it" in difference(page)
-    assert send(browser, "add", fields | {"more": typed["more"]})[0] == 303
+    assert send(browser, "add", fields)[0] == 303
     cold, added = bench.store.logs["digits"][-2:]
     assert isinstance(cold, ModelsAdded)
     assert isinstance(added, ModelsAdded)
     assert (cold.models[0].parent, cold.models[0].hyperparams["layers"]) == ("m00", 3)
-    want = {"learning_rate": 0.2, "batch_size": 32, "dropout": 0.5, "kind": "wide"}
+    want = {"learning_rate": 0.2, "batch_size": 32}
     assert added.models[0].hyperparams == want
 
 
@@ -155,8 +155,6 @@ def test_several_models_are_extended_and_given_a_priority(bench: Bench, browser:
         ("clone", "m00", {"epochs": "few"}, "epochs", "epochs is &#39;few&#39;, expected a whole number from 1."),
         ("extend", "m00", {"epochs": "1"}, "epochs", "m00 has begun epoch 3: give at least 3."),
         ("prioritize", "m00", {"priority": "soon"}, "priority", "No priority &#39;soon&#39;: choose one of low"),
-        ("add", "", {"more": "dropout"}, "more", "expected NAME=VALUE, such as lr=0.001"),
-        ("add", "", {"more": "layers=2", "hp.layers": "1"}, "more", "layers has a field above: give it once."),
         ("add", "", {"hp.batch_size": ""}, "value-2", "batch_size is None, expected a whole number from 1"),
     ],
 )  # fmt: skip
@@ -172,9 +170,8 @@ def test_what_is_refused_is_said_beside_its_field_and_nothing_typed_is_lost(
     told = re.search(rf'id="{key}-mistake">([^<]*)<', page)
     assert told
     assert says in told[1]
-    kept = {name: value for name, value in typed.items() if name not in ("more", "start")}
+    kept = {name: value for name, value in typed.items() if name != "start"}
     assert kept.items() <= fields.items()
-    assert typed.get("more", "") in page
     assert send(browser, what, fields | typed)[0] == 422
     assert len(bench.store.logs["digits"]) == before
 
@@ -370,7 +367,7 @@ def test_a_hyperparameter_may_be_called_as_a_field_is(bench: Bench) -> None:
     [
         ("change", "m01", "hp.layers", "[" * 600 + "]" * 600, "nested too deeply"),
         ("change", "m01", "hp.layers", r'["\ud800"]', "no Unicode"),
-        ("add", "", "more", r'kind="\ud800"', "no Unicode"),
+        ("add", "", "hp.layers", r'"\ud800"', "no Unicode"),
         ("prioritize", "m01", "priority", "9" * 50, "No priority"),
     ],
 )
