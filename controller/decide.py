@@ -256,8 +256,8 @@ def _end(run: Run, outcome: str, error: str, *, now: float) -> list[Step]:
 
 
 def _finished(run: Run) -> Step:
-    """Its end by itself. Of a fit: stopped, if users stopped models and none was trained to its end; what a search
-    stops it has done with."""
+    """End a complete run. A fit is stopped if users stopped models and it trained none completely; models stopped by a
+    search count as trained."""
     verdicts = run.search.verdicts if run.search is not None else {}
     states = {
         ModelState.FINISHED if model.state is ModelState.STOPPED and model.id in verdicts else model.state

@@ -110,9 +110,9 @@ class RegistryMixin:
 
         Args:
             name: lower-case letters, digits and dashes, at most 50.
-            model: its id, such as ``m03``; the best one if left out, of `fit` or, without it, of all fits that are
-                ranked as the newest one is.
-            fit: the fit run; without `model` see there, with one the newest if left out.
+            model: its id, such as ``m03``. Default: the best model of `fit`, or of all fits ranked by the metric of the
+                newest one.
+            fit: the fit run. Default with `model`: the newest.
             epoch: a completed epoch; the best one if left out.
             alias: to mean this version from now on, such as ``champion``.
 
@@ -183,7 +183,7 @@ def load_model(which: str, *, server: str | None = None, token: str | None = Non
 
     Raises:
         BadRequestError: `which` is no such text.
-        ClusterError: no cluster answers; none is started for a look.
+        ClusterError: no cluster answers. This function does not start one.
         NotFoundError: there is no such model, version or alias; the message names those that there are.
         ConflictError: the version is still being copied, or could not be.
         UnreadableError: its record cannot be read.

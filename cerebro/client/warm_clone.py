@@ -1,4 +1,4 @@
-"""Whether a warm clone can take over the weights of its parent: both networks are made here and compared."""
+"""Check that the weights of a parent fit the network of its warm clone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ def check_shapes(
 ) -> None:
     """Raise `ConflictError` if `create_models` makes tensors of other names or shapes with `after` than with `before`.
 
-    Where user code cannot run here, as without torch or a device that it names, nothing is raised: the worker finds
-    out.
+    If user code cannot run in this process, for example without torch, raise nothing: the worker reports the mismatch.
     """
     if find_spec("torch") is None:
         return
     try:
         shapes = [_shapes(model, code, encoded, hyperparams) for hyperparams in (before, after)]
-    except Exception:  # noqa: BLE001 - user code; whatever it needs may be missing here, and the worker has it
+    except Exception:  # noqa: BLE001 - user code, which may need files of the worker
         return
     old, new = shapes
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]

@@ -225,7 +225,7 @@ def etl_weights(state: ExperimentState) -> dict[str, float]:
 
 
 def _kept_models(fit: Run) -> str:
-    """Some models whose best checkpoint is there, the best first, in brackets; empty if there are none."""
+    """List up to five models with their best checkpoint, in brackets, the best model first."""
     kept = [
         model.id
         for model in fit.best_models(len(fit.models))

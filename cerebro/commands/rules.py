@@ -269,7 +269,7 @@ def _has_work(state: ExperimentState, run: Run) -> bool:
 
 
 def _testable(run: Run, models: list[str]) -> list[str]:
-    """Those of a fit's models of which a test finds the checkpoint of the best epoch."""
+    """Select the models whose checkpoint of the best epoch exists."""
     best = ((name, run.best_epoch(run.models[name])) for name in models)
     return [name for name, epoch in best if epoch is not None and not is_gone(run.models[name], epoch)]
 

@@ -26,7 +26,7 @@ def best_model(
     """Find the best model over all fits that are ranked as `fit` is; of equal ones the first.
 
     Args:
-        fit: a planned fit; the newest one if left out.
+        fit: a planned fit. Default: the newest.
         best_of: the best model of one fit, from who keeps it.
 
     Returns:
@@ -56,5 +56,5 @@ def best_in(run: Run, *, best_of: Callable[[Run], Model | None] = Run.best_model
 
 
 def _ranking(run: Run) -> tuple[str, str, bool]:
-    """Metric, mode and split: values are compared only where all three are the same."""
+    """Metric, mode and split: two values are comparable only if all three are equal."""
     return run.fit_request.metric, run.fit_request.mode, run.is_validated

@@ -384,8 +384,7 @@ class Model:
         return self.terms_of(unit).hyperparams
 
     def hyperparams_shown(self, epoch: int | None) -> Hyperparameters:
-        """Those that stand beside its value after an epoch; without one, those of its newest own unit, or of its
-        first."""
+        """Hyper-parameters to show with the value of `epoch`, or else of its newest or first sub-epoch."""
         if len(self.terms) == 1 or not self.visits:
             return self.hyperparams
         unit = len(self.visits) - 1 if self.own_units else len(self.visits)

@@ -1,8 +1,8 @@
 """One word per state, the same on the page, in notebooks and on the command line.
 
 Words: new, queued, starting, running, paused, stopping, stopped, finished, ended, failed, lost, idle, silent,
-    unreadable. Templates give each an icon and a colour; the word is always there too. A fit is *finished* only if all
-    of its models were trained to their end; else it *ended*, and `shortfall` says why.
+    unreadable. Templates give each an icon and a colour; the word is always there too. A fit is *finished*
+    only if it trained all its models completely; else it *ended*, and `shortfall` counts the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IN_PROGRESS = frozenset({"queued", "starting", "running", "paused", "stopping"})
 
 
 class ModelEnds(NamedTuple):
-    """How many models of a fit ended in which way."""
+    """Counts of a fit's models by the way they ended."""
 
     trained: int = 0
     early: int = 0
@@ -43,7 +43,7 @@ def shown_run(state: ExperimentState) -> Run | None:
 
 
 def failed_since(state: ExperimentState) -> str:
-    """The newest run after `shown_run` that failed, with its error; empty if none did."""
+    """The newest failed run after `shown_run`, with its error, or an empty text."""
     shown = shown_run(state)
     for each in reversed(state.runs.values()):
         if each is shown:
@@ -54,7 +54,7 @@ def failed_since(state: ExperimentState) -> str:
 
 
 def run(value: Run) -> str:
-    """A planned run without a started task is starting; a fit with models that were not trained to their end ended."""
+    """The word for a run: `starting` before its first task, `ended` instead of `finished` with a `shortfall`."""
     if value.state is RunState.RUNNING and value.is_fresh:
         return "starting"
     if value.state is RunState.FINISHED and shortfall(value):
@@ -79,7 +79,7 @@ def model_ends(value: Run) -> ModelEnds:
 
 
 def shortfall(value: Run) -> str:
-    """Which models of a fit that has ended were not trained to their end; empty if all were."""
+    """Count the failed and stopped models of an ended fit; an empty text without any."""
     if value.is_open or not value.models:
         return ""
     ends = model_ends(value)

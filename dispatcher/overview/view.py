@@ -35,8 +35,12 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSummary:
-    """A fit run in a few lines; `counts` are models by the word for their state, most first. `best` and what follows it
-    are of the best model over all fits that are ranked as this one is."""
+    """A fit run in a few lines.
+
+    Attributes:
+        counts: number of models per state word, most first.
+        best: best model over all fits with the same ranking; the `best_` fields describe it.
+    """
 
     run: str
     metric: str

@@ -226,7 +226,7 @@ def _offered(run: Run, model: Model) -> Iterator[Start]:
 def _judged(
     state: ExperimentState, run: Run, form: TermsForm, values: Sequence[Field]
 ) -> tuple[Command, dict[str, str], str]:
-    """The command; what is wrong by key; and why it cannot be asked for at all."""
+    """The command, mistakes by field, and the reason why the state refuses the command."""
     problems: dict[str, str] = {}
     command = form.command({field.name: field.text for field in values})
     keys = {field.name: field.key for field in values}

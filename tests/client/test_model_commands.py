@@ -322,7 +322,7 @@ def test_what_came_too_late_in_part_says_for_which(story: Story) -> None:
 
 
 def test_added_models_have_names_that_the_run_knows(story: Story) -> None:
-    """A slip in a name is told with what it could have been; a model may lack a name."""
+    """The message suggests similar names. A model may lack a name."""
     given = ({"batch_size": 2, "Ir": 1}, {"batch_size": 2, "momentum": 0.9})
     command = Command(kind=CommandKind.ADD_MODELS, configurations=given)
     found = problems_of(command, story.state)
@@ -337,7 +337,7 @@ def test_added_models_have_names_that_the_run_knows(story: Story) -> None:
 
 
 def test_models_that_a_test_may_name_have_their_checkpoints(story: Story) -> None:
-    """While a fit goes on only models are suggested that the test then takes."""
+    """During a fit the message suggests only models that the test accepts."""
     story.epoch(1, model="m01", loss=0.1)
     story.train(2, 1)
     story.epoch(3)

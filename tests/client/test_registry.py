@@ -124,7 +124,7 @@ def test_a_version_is_loaded_after_its_experiment_is_gone(trained: Trained) -> N
 def test_the_command_names_run_and_value_before_it_registers(
     trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The best of all fits, and why it is the best, stand there before a version is made."""
+    """The command prints the best model of all fits before it creates a version."""
     monkeypatch.setenv("CEREBRO_SERVER", "http://127.0.0.1:1")
     monkeypatch.setattr("cerebro.client.connection.connect", lambda **_: trained.connection)
     monkeypatch.setattr("cerebro.client.session.Session", lambda *_: trained._session)
@@ -348,7 +348,7 @@ def test_to_load_a_model_starts_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_a_model_without_its_checkpoint_is_not_registered(trained: Trained) -> None:
-    """It is known, but there is nothing to copy."""
+    """The model is known, but has no file to copy."""
     reference = trained.story.model("m00").epoch_checkpoint(1)
     assert reference is not None
     trained.story.model("m00").removed.add(reference.name)

@@ -329,7 +329,7 @@ def test_an_interrupted_unit_keeps_its_place_before_models_of_a_higher_priority(
 
 
 def test_a_fit_that_its_stop_rules_end_is_finished_and_not_stopped() -> None:
-    """Nobody asked for it to end: there is nothing to resume, and no user is said to have stopped it."""
+    """No user stopped it, and `resume` would have no work."""
     models = tuple({"lr": 0.01, "batch_size": 1} for _ in range(3))
     search = SearchRequest(procedure=FixedProcedure(), stop=(PlateauRule(epochs=1, least=10.0),))
     run = fit_of(simulation(search, epochs=9, models=models))
@@ -339,7 +339,7 @@ def test_a_fit_that_its_stop_rules_end_is_finished_and_not_stopped() -> None:
 
 
 def test_a_model_that_the_search_stopped_at_its_grant_says_so_and_what_to_do() -> None:
-    """It cannot be resumed, because nothing of its grant is left; it can be extended."""
+    """It used up its epochs, so it can be extended and not resumed."""
     made = simulation(search_of(AshaProcedure(eta=2), samples=8), epochs=4)
     fit_of(made)
     state = fold(EXPERIMENT, made.log)

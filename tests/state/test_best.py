@@ -1,4 +1,4 @@
-"""The best model is one over all fits that are ranked alike; the state of an experiment is that of its newest fit."""
+"""The best model is the best over all fits with one ranking; an experiment has the state of its newest fit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_of_equal_models_the_first_one_is_the_best() -> None:
 
 
 def test_a_fit_ended_if_a_model_was_not_trained_to_its_end() -> None:
-    """Finished is a fit of which all models are."""
+    """A fit is finished only with all its models."""
     story = Story("partly")
     story.workers_join()
     story.etl()

@@ -74,14 +74,14 @@ class FitResult(FitFigures):
 
     @property
     def user_code(self) -> tuple[UserCode | None, str | None]:
-        """What user code of this run needs around it, and its spec as a string; `None` where that is not known."""
+        """The environment of this run's user code, and its encoded spec; `None` if unknown."""
         encoded = self._code(self._request.code).encoded if self._code is not None else None
         return self._user_code, encoded
 
     def model(self, name: str, epoch: int | None = None) -> TrainedModel:
         """Any model, to be loaded: at its best epoch, else (without a metric to tell which) at its newest state.
 
-        What is known of it is there also where its checkpoint was removed by the search; `load` says so then.
+        If the search removed the checkpoint, the other attributes stay available and `load` raises.
 
         Args:
             name: its id, such as ``m04``.
@@ -90,7 +90,7 @@ class FitResult(FitFigures):
                 best.
 
         Raises:
-            NotFoundError: there is no such model, it has not completed that epoch, or it has not trained a unit.
+            NotFoundError: unknown model or epoch, or a model without a trained sub-epoch.
         """
         model = find_model(self._run, name)
         if epoch is not None and not 1 <= epoch <= model.completed_epochs:

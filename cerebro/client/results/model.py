@@ -19,8 +19,8 @@ class TrainedModel:
     """A model at the end of one of its epochs.
 
     Attributes:
-        epoch: of which this is the state, and which `load` and `modules` read: the best one, unless another was named;
-            0 if it never ended one: then this is the state after its newest unit.
+        epoch: the epoch that `load` and `modules` read. The best one, unless you named another; 0 before the first
+            complete epoch, for the state after the newest sub-epoch.
         metric, value: what models are ranked by, at this epoch; `None` if it is not known there.
     """
 
@@ -35,7 +35,7 @@ class TrainedModel:
     encoded: Callable[[], str] | None = field(default=None, repr=False)
     """The spec it was trained by, as a string."""
     gone: str = field(default="", repr=False)
-    """Why its checkpoint is not there any more; empty if it is."""
+    """Reason why the checkpoint was removed, or an empty text."""
 
     @property
     def path(self) -> Path:
@@ -49,10 +49,10 @@ class TrainedModel:
         return self.files.whole(self.checkpoint)
 
     def load(self) -> dict[str, Any]:
-        """Load the state at the end of `epoch`, which is the best one unless another was named.
+        """Load the state after `epoch` (the best one, unless you named another) to the CPU and check its bytes.
 
-        ``{"models": [state_dict, ...], "checkpoint": {...}}`` on the CPU, its bytes checked. What was tracked is in
-        ``"checkpoint"`` by its name.
+        Returns:
+            ``{"models": [state_dict, ...], "checkpoint": {...}}``; ``"checkpoint"`` has tracked objects by name.
 
         Raises:
             CheckpointCorruptError, NotFoundError, StoreUnavailableError: the checkpoint cannot be had.

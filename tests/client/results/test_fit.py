@@ -193,7 +193,7 @@ def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
 
 
 def test_a_warm_clone_stands_with_its_own_values(volumes: Volumes) -> None:
-    """Before its first unit, too, where all that it has was trained with its parent's."""
+    """Also before its first sub-epoch, when all its epochs are inherited."""
     story = Story()
     story.fit(models=1)
     story.epoch(1, loss=1.0)

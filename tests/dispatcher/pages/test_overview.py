@@ -203,7 +203,7 @@ def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: 
 
 
 def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, browser: Browser) -> None:
-    """It ended, and how many of its models did what stands beside, on its page and in the list."""
+    """It ended; its page and the list count the failed and the stopped models."""
     story = Story("partly")
     story.workers_join()
     story.etl()

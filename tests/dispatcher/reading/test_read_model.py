@@ -287,7 +287,7 @@ def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:
 
 
 def test_a_stopped_fit_can_be_resumed_after_a_newer_one() -> None:
-    """It stays in sight beside the newest fit, in the head and in the list."""
+    """The head and the list still show it after the newest fit."""
     story = Story("halted")
     story.workers_join()
     story.etl()
@@ -311,7 +311,7 @@ def test_a_stopped_fit_can_be_resumed_after_a_newer_one() -> None:
 
 
 def test_a_failed_test_is_told_beside_the_finished_fit() -> None:
-    """The state stays that of the fit."""
+    """The experiment keeps the state of the fit."""
     story = Story("untested")
     story.workers_join()
     story.etl()
