@@ -14,7 +14,7 @@ from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
 from cerebro.cli.text import size
 from cerebro.errors import ClusterError
 from cerebro.local.ports import HOST
-from cerebro.runtime import landlock, sandbox_settings
+from cerebro.runtime import landlock, metadata_guard, sandbox_settings
 from cerebro.runtime.usage.cores import available
 
 _WORKER_BYTES = 1_000_000_000
@@ -86,6 +86,11 @@ def sandbox(case: Case) -> Finding:
     abi = landlock.abi_version()
     weak = "; this kernel refuses all renames from folder to folder in it" if abi < 2 else ""
     switch = "on" if is_on else f"off ({sandbox_settings.MODE}=on keeps user code from others' files)"
+    if is_on and (missing := metadata_guard.why_unavailable()):
+        return warn(
+            f"on; Landlock {abi} works here{weak}; the mode of others' files can be changed by user code: {missing}",
+            "use the container runtime's present seccomp profile (RuntimeDefault)",
+        )
     return ok(f"{switch}; Landlock {abi} works here{weak}")
 
 

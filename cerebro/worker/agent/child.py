@@ -24,6 +24,7 @@ from cerebro import errors
 from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody, TaskResult
 from cerebro.contract.ways import MemoryPlace
 from cerebro.keras.backend import CORES
+from cerebro.runtime.metadata_guard import Supervisor
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volumes import Volumes
@@ -243,6 +244,8 @@ def main() -> None:
         sys.path.append(archive)
     module = importlib.import_module(arguments.handler)
 
+    supervisor = Supervisor() if arguments.sandbox else None
+
     def work(unread: bytes) -> bytes:
         stacks.offer()
         channel = Channel(end, unread)
@@ -250,10 +253,13 @@ def main() -> None:
         memory_bytes = arguments.memory_bytes
         context = Context(channel, volumes, arguments.cores, arguments.savepoint_s, memory_bytes)
         context.has_gpu = arguments.has_gpu
-        sandbox = Sandbox(volumes, is_on=arguments.sandbox, further=arguments.writable)
+        door = supervisor.door if supervisor is not None else None
+        sandbox = Sandbox(volumes, is_on=arguments.sandbox, further=arguments.writable, door=door)
         return Child(channel, context, module.Handler(context), sandbox).serve()
 
-    forking.serve(work)
+    if supervisor is None:
+        forking.serve(work)
+    forking.serve(work, supervisor.attend)
 
 
 if __name__ == "__main__":

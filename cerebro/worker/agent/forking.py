@@ -36,8 +36,12 @@ _PAUSE_S, _ROUNDS = 0.01, 200
 _PAGE = 1 << 20
 
 
-def serve(work: Work) -> NoReturn:
-    """Run `work` in one forked process after another. To be called by a process without threads."""
+def serve(work: Work, attend: Callable[[int], int] = lambda process: os.waitpid(process, 0)[1]) -> NoReturn:
+    """Run `work` in one forked process after another. To be called by a process without threads.
+
+    Args:
+        attend: waits for a process, which it is given the id of, and returns its status.
+    """
     # What is there already stays as it is, and so in memory that all of them share; so does the little garbage in it,
     # which takes longer to find than a fork takes.
     gc.freeze()
@@ -49,7 +53,7 @@ def serve(work: Work) -> NoReturn:
         process = os.fork()
         if process == 0:
             _work(work, unread, left, own)
-        _, status = os.waitpid(process, 0)
+        status = attend(process)
         _end_others()
         if status:
             _end_like(status)

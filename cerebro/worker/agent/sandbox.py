@@ -1,4 +1,4 @@
-"""The sandbox against accidents: which files a process with user code may touch, by the kernel's Landlock.
+"""The sandbox against accidents: which files a process with user code may touch, by the kernel's Landlock and seccomp.
 
 Owns what belongs to whom: an experiment its checkpoints, predictions and logs; a data set its shards. Everybody has the
 temporary folders and the caches. All else may be read, but for what belongs to other experiments. It keeps users from
@@ -9,8 +9,10 @@ each other's mistakes, not from malice: they share a user id, caches and the net
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import socket
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,9 +22,11 @@ from typing import Any, Literal
 
 from cerebro.contract.tasks import Failure
 from cerebro.errors import ClusterError, RetryableError
-from cerebro.runtime import landlock
+from cerebro.runtime import landlock, metadata_guard
 from cerebro.runtime.sandbox_settings import MODE, WRITABLE
 from cerebro.runtime.volumes import Volumes
+
+_log = logging.getLogger(__name__)
 
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _CACHES = (".cache", ".nv", ".triton", ".keras")
@@ -163,6 +167,12 @@ def check(volumes: Volumes, further: Sequence[Path]) -> None:
     Raises:
         ClusterError: the kernel refuses, or the volumes lie where everybody may write.
     """
+    if reason := metadata_guard.why_unavailable():
+        _log.warning(
+            "user code can change the mode, owner, times and attributes of other experiments' files here, which "
+            "Landlock does not restrict: %s",
+            reason,
+        )
     if reason := landlock.why_not_enforced():
         raise ClusterError(
             f"{MODE} is on, but {reason}. Mend that, or set {MODE}=off (worker.sandbox of the chart)"
@@ -198,10 +208,18 @@ class Sandbox:
     Args:
         is_on: else every task is admitted, and nothing done.
         further: folders that all may write to.
+        door: of the supervisor that judges changes of files' modes (`cerebro.runtime.metadata_guard`).
     """
 
-    def __init__(self, volumes: Volumes, *, is_on: bool, further: Sequence[Path] = ()) -> None:
-        self._volumes, self._is_on, self._further = volumes, is_on, further
+    def __init__(
+        self,
+        volumes: Volumes,
+        *,
+        is_on: bool,
+        further: Sequence[Path] = (),
+        door: socket.socket | None = None,
+    ) -> None:
+        self._volumes, self._is_on, self._further, self._door = volumes, is_on, further, door
         self._scope: Scope | None = None
         self._rights: Rights | None = None
         self._folders: dict[Path, tuple[int, int] | None] = {}
@@ -240,6 +258,9 @@ class Sandbox:
                 f"the sandbox of this worker cannot be made: {cause}. `cerebro doctor` there says more; "
                 f"{MODE}=off (worker.sandbox of the chart) does without"
             ) from cause
+        if self._door is not None:
+            with self._door, suppress(OSError):  # not here: the worker has said so when it began
+                metadata_guard.enter(self._door, (*rights.own, *rights.common))
         self._scope, self._rights = scope, rights
         self._folders = _identities((*rights.own, *rights.opened))
 
@@ -249,7 +270,7 @@ class Sandbox:
             return failure
         own = "data set" if self._scope.work == "data" else "checkpoints, predictions"
         sentence = (
-            f"The sandbox of this worker refused {path}: code of experiment {self._scope.experiment!r} may write to "
+            f"The sandbox of this worker refused {path}: code of experiment {self._scope.experiment!r} may change "
             f"its own {own} and logs, to temporary folders ({tempfile.gettempdir()}, /dev/shm) and to caches, and "
             "cannot read others' data sets, checkpoints and predictions. Write there; or have the folder allowed "
             f"({WRITABLE}, worker.sandboxWritable of the chart), or the sandbox switched off ({MODE}=off, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import Failure, FailureKind, TrainTask
 from cerebro.errors import ClusterError
-from cerebro.runtime import landlock, sandbox_settings
+from cerebro.runtime import landlock, metadata_guard, sandbox_settings
 from cerebro.runtime.numeric_settings import check as check_settings
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import sandbox
@@ -187,6 +188,29 @@ def test_user_code_cannot_write_or_read_what_is_anothers(started: Agents, tmp_pa
     assert (kind, "The sandbox" in message) == (FailureKind.USER_ERROR, False)
     # What is not there, and what its own rights forbid, is no matter of the sandbox.
     assert "sandbox" not in started.failure(started.give(20, f"read {tmp_path}/checkpoints/one/none"))[1]
+
+
+@needs_landlock
+@pytest.mark.skipif(bool(metadata_guard.why_unavailable()), reason="seccomp has no listeners here")
+def test_user_code_cannot_change_the_mode_or_attributes_of_what_is_anothers(
+    started: Agents, tmp_path: Path
+) -> None:
+    """Landlock does not restrict that. The refusal names path, sandbox and setting; its own files' are changed, also by
+    a process of another data set, which comes later."""
+    other = tmp_path / "checkpoints/other/fit-1/m00/u00000.pt"
+    other.parent.mkdir(parents=True)
+    other.write_text("theirs")
+    other.chmod(0o644)
+    own = tmp_path / "checkpoints/one/note"
+    assert isinstance(started.end_of(started.give(0, f"write {own}")), TaskCommitted)
+    for number, do in enumerate([f"chmod {own}", f"mark {own}", f"chmod {tmp_path}/temporary"], 1):
+        assert isinstance(started.end_of(started.give(number, do)), TaskCommitted)
+    assert (own.stat().st_mode & 0o777, os.listxattr(own)) == (0o700, ["user.mark"])
+    for number, do in enumerate([f"chmod {other}", f"mark {other}", f"chmod {other.parent}"], 10):
+        kind, message = started.failure(started.give(number, do))
+        assert kind is FailureKind.USER_ERROR
+        assert f"The sandbox of this worker refused {do.split()[1]}" in message
+    assert (other.stat().st_mode & 0o777, os.listxattr(other)) == (0o644, [])
 
 
 @needs_landlock
