@@ -27,12 +27,12 @@ _X32 = 0x40000000
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One of the system calls: which of its arguments is what. `None`: it has none.
+    """The arguments of one system call, by position; `None` means absent.
 
     Attributes:
-        change: what it changes. folder: argument with the folder that a path begins at, or with the file itself.
-        path: with the address of a path. flags: with ``AT_...`` flags. given: the first argument of the change.
-        follows: whether a link at the end of the path is followed.
+        change: kind of change. folder: directory of a relative path, or the file itself if there is no path.
+        path: address of the path. flags: ``AT_...`` flags. given: first argument of the change.
+        follows: True if the kernel follows a link in the last component.
     """
 
     change: str
@@ -75,8 +75,10 @@ NUMBERS: Mapping[str, Mapping[str, int]] = {
 }  # fmt: skip
 _IOCTL = {"x86_64": 16, "aarch64": 29}
 ABSENT = (425, 452, 463, 466, 469)
-"""io_uring_setup, by which attributes can be set beside the filter; fchmodat2, setxattrat, removexattrat and
-file_setattr: programs do without them, as on older kernels. The same numbers on all processors."""
+"""io_uring_setup, fchmodat2, setxattrat, removexattrat and file_setattr.
+
+They would bypass the filter. Programs fall back to older calls, as on older kernels. All processors use these numbers.
+"""
 _REFUSED_IOCTLS = (0x40086602, 0x401C5820, 0x40806685)
 """FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY."""
 

@@ -1,12 +1,11 @@
-"""Keeps a process and all that it starts from the mode, owner, times and attributes of files that are not theirs.
+"""Restrict which files a process may change in mode, owner, times and attributes.
 
-Landlock restricts none of these. A seccomp filter hands the system calls that change them to a supervisor, a process
-that started the other one and is held by nothing: it looks the file up itself, and does what was asked if the file lies
-in one of the allowed folders. So nobody can change the path between the look and the change. It takes no privileges
-(seccomp_unotify(2), uapi/linux/seccomp.h), and what cannot be judged is refused.
+Landlock does not cover these. A seccomp filter sends the system calls to a supervisor, the parent of the restricted
+process. The supervisor opens the file, checks its folder and makes the change itself, so swapping the path in between
+has no effect. This needs no privileges (seccomp_unotify(2), uapi/linux/seccomp.h). The supervisor refuses calls that it
+cannot judge.
 
-Knows folders only; what they are for is `cerebro.worker.agent.sandbox`'s. ``python -m cerebro.runtime.metadata_guard``
-tries it in a process of its own: exit status 0, or a line that says why not.
+``python -m cerebro.runtime.metadata_guard`` tests the machine: exit status 0, or one line with the reason.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NAMES = {number: name for name, number in NUMBERS.get(platform.machine(), {}).i
 
 
 def why_unavailable() -> str:
-    """Why this machine cannot do it, for people; empty if it can. Tries it in another process."""
+    """Return why this machine cannot enforce it, or an empty text. Tests it in a subprocess."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         return f"it is for Linux on {' and '.join(MACHINES)}"
     try:
@@ -58,14 +57,14 @@ def why_unavailable() -> str:
 
 
 def enter(door: socket.socket, folders: Sequence[Path]) -> None:
-    """From now on this thread, and all that it starts, may change metadata beneath `folders` alone. Cannot be undone.
+    """Restrict metadata changes of this thread and its descendants to `folders`, for good.
 
     Args:
-        door: its other end is `Supervisor.attend`'s, in a process that has started this one.
-        folders: resolved.
+        door: `Supervisor.door` of the parent process.
+        folders: resolved paths; everything below them is included.
 
     Raises:
-        OSError: the kernel, or a seccomp profile, does not allow it; nothing has changed.
+        OSError: the kernel or a seccomp profile refused the filter. The process is unchanged.
     """
     listener = install()
     try:
@@ -75,20 +74,20 @@ def enter(door: socket.socket, folders: Sequence[Path]) -> None:
 
 
 class Supervisor:
-    """Of the processes that a process starts one after another, each of which may call `enter`."""
+    """Judges the metadata changes of one child process after another."""
 
     def __init__(self) -> None:
         self._own, self.door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        """`door` is for the started process, which closes it before it runs code that is not trusted."""
+        """The child closes `door` before it runs user code."""
         os.set_inheritable(self.door.fileno(), False)
 
     def close(self) -> None:
-        """Judge no more processes."""
+        """Close both ends."""
         self._own.close()
         self.door.close()
 
     def attend(self, process: int) -> int:
-        """Wait for a child and judge what it, and what it starts, wants to change meanwhile; returns its status."""
+        """Judge the changes of a child and its descendants until the child ends; return its wait status."""
         listener, folders = -1, tuple[str, ...]()
         with _opened(os.pidfd_open(process)) as ended:
             poll = select.poll()
@@ -106,7 +105,7 @@ class Supervisor:
                     if ready[listener] & select.POLLIN:
                         _judge(listener, folders)
                     else:
-                        poll.unregister(listener)  # all that were held have ended
+                        poll.unregister(listener)  # every restricted process has ended
                 is_running = ended not in ready
         if listener >= 0:
             os.close(listener)
@@ -114,23 +113,23 @@ class Supervisor:
 
 
 def _judge(listener: int, folders: Sequence[str]) -> None:
-    """Answer one call."""
+    """Answer one system call."""
     notice = bytearray(80)
     try:
         fcntl.ioctl(listener, _RECEIVE, notice)
     except OSError:
-        return  # whoever called has ended, or was interrupted
+        return  # the caller has ended or was interrupted
     identity, process, _, number, _, _, *arguments = struct.unpack("=QIIiIQ6Q", notice)
 
     def check() -> None:
-        """Raises: OSError: the caller has ended, so that its id may be another process's."""
+        """Raises: OSError: the caller has ended; another process may have its id."""
         fcntl.ioctl(listener, _IS_VALID, struct.pack("=Q", identity))
 
     try:
         error = _answer(CALLS[_NAMES[number]], process, arguments, folders, check)
     except OSError as cause:
         error = cause.errno or errno.EACCES
-    except Exception:  # noqa: BLE001 - outermost frame: what cannot be judged is refused, and the loop goes on
+    except Exception:  # noqa: BLE001 - outermost frame: refuse and continue
         error = errno.EACCES
     with suppress(OSError):
         fcntl.ioctl(listener, _SEND, struct.pack("=QqiI", identity, 0, -error, 0))
@@ -139,11 +138,11 @@ def _judge(listener: int, folders: Sequence[str]) -> None:
 def _answer(
     call: Call, process: int, arguments: Sequence[int], folders: Sequence[str], check: Callable[[], None]
 ) -> int:
-    """Do what a call asks for, if it may; errno, or 0."""
+    """Make the change if its folder is allowed; return errno or 0."""
     if Path(f"/proc/{process}").stat().st_uid != os.geteuid():
-        return errno.EACCES  # it has less rights than this process
+        return errno.EACCES  # the caller has another user id, so other rights
     with _opened(os.open(f"/proc/{process}/mem", os.O_RDONLY | os.O_CLOEXEC)) as memory:
-        check()  # after it was opened: so nothing is read of another process
+        check()  # after opening, so the memory is the caller's
         with _file_of(call, process, memory, arguments) as file:
             if not _is_allowed(file, folders):
                 return errno.EACCES
@@ -159,7 +158,7 @@ def _is_allowed(file: int, folders: Sequence[str]) -> bool:
 
 @contextmanager
 def _file_of(call: Call, process: int, memory: int, arguments: Sequence[int]) -> Iterator[int]:
-    """The file that a call is about, opened without any right to its content."""
+    """Open the file of a call by ``O_PATH``."""
     folder = _AT_FDCWD if call.folder is None else _signed(arguments[call.folder])
     flags = 0 if call.flags is None else arguments[call.flags]
     address = None if call.path is None else arguments[call.path]
@@ -186,7 +185,7 @@ def _file_of(call: Call, process: int, memory: int, arguments: Sequence[int]) ->
 
 
 def _change(change: str, file: int, memory: int, given: Sequence[int]) -> None:
-    """Make the change, to this very file."""
+    """Make the change through the descriptor."""
     path = f"/proc/self/fd/{file}"
     if change == "mode":
         if stat.S_ISLNK(os.fstat(file).st_mode):
@@ -205,7 +204,7 @@ def _change(change: str, file: int, memory: int, given: Sequence[int]) -> None:
 
 
 def _times(change: str, file: int, memory: int, address: int) -> tuple[int, int]:
-    """When it was last read and changed from now on, in nanoseconds."""
+    """New access and modification time in nanoseconds."""
     if not address:
         return time.time_ns(), time.time_ns()
     if change == "seconds":
@@ -231,7 +230,7 @@ def _read(memory: int, address: int, count: int) -> bytes:
 
 
 def _text(memory: int, address: int, most: int) -> bytes:
-    """A text that ends with a zero. Page by page: the next one may not be there."""
+    """Read a zero-terminated text page by page: the next page may be unmapped."""
     found = b""
     while len(found) < most:
         piece = os.pread(
@@ -246,7 +245,7 @@ def _text(memory: int, address: int, most: int) -> bytes:
 
 
 def _signed(argument: int) -> int:
-    """A C int of an argument, such as -1."""
+    """Convert an argument to a C int, such as -1."""
     low = argument & 0xFFFFFFFF
     return low - (1 << 32) if low >> 31 else low
 

@@ -1,4 +1,4 @@
-"""What keeps user code from the mode, owner, times and attributes of others' files."""
+"""The supervisor of metadata changes, with real processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHER_STATUS = 250
 
 
 def held(folder: Path, act: Callable[[], object]) -> int:
-    """errno of what `act` fails with in a process that may change `folder` alone; 0: it does not fail."""
+    """Run `act` in a process restricted to `folder`; return its errno, or 0."""
     supervisor = Supervisor()
     child = os.fork()
     if child == 0:
@@ -47,7 +47,7 @@ def held(folder: Path, act: Callable[[], object]) -> int:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A folder of one's own, beside one of somebody else's, each with a file."""
+    """A writable folder and a foreign one, each with a file."""
     for name in ("mine", "theirs"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("x")
@@ -126,7 +126,7 @@ def _facts(path: Path) -> list[object]:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_ones_own_metadata_is_changed_and_nobody_elses(mine: Path, change: Callable[[Path], object]) -> None:
-    """By whatever call: with the same effect for one's own, and with none for others'."""
+    """Each call changes own files and leaves foreign files unchanged."""
     theirs = mine.parent / "theirs" / "file"
     before = _facts(theirs)
     assert held(mine, lambda: change(mine / "file")) == 0
@@ -137,7 +137,7 @@ def test_ones_own_metadata_is_changed_and_nobody_elses(mine: Path, change: Calla
 
 
 def test_changes_are_those_that_were_asked_for(mine: Path) -> None:
-    """Mode, times and attributes, and what `shutil` and `cp` make of them."""
+    """Mode, times and attributes, set directly, by `shutil` and by `cp`."""
     file = mine / "file"
 
     def work() -> None:
@@ -175,12 +175,12 @@ def test_changes_are_those_that_were_asked_for(mine: Path) -> None:
     ],
 )
 def test_what_cannot_be_changed_fails_as_ever(mine: Path, act: Callable[[Path], object], error: int) -> None:
-    """A link leads to what it is judged by; what is no file of a folder is one's own."""
+    """The target of a link decides. Pipes and memory files are always allowed."""
     assert held(mine, lambda: act(mine)) == error
 
 
 def test_calls_that_would_pass_by_are_not_there(mine: Path) -> None:
-    """Programs do without newer ones, as on older kernels. A ring could set attributes; flags could lock a file."""
+    """io_uring could set attributes, and flags could lock a file."""
 
     def call(number: int, *arguments: object) -> None:
         library = ctypes.CDLL(None, use_errno=True)
@@ -202,7 +202,7 @@ def test_calls_that_would_pass_by_are_not_there(mine: Path) -> None:
 
 
 def test_a_path_that_changes_meanwhile_is_judged_once(mine: Path) -> None:
-    """The supervisor changes the very file that it has looked at: a thread that swaps the path gains nothing."""
+    """The supervisor checks and changes the same descriptor: a thread that swaps the path gains nothing."""
     theirs, own = mine.parent / "theirs" / "file", mine / "file"
     own.chmod(0o640)
     paths = [os.fsencode(own), os.fsencode(theirs)]
@@ -230,7 +230,7 @@ def test_a_path_that_changes_meanwhile_is_judged_once(mine: Path) -> None:
 
 
 def test_a_process_that_never_enters_is_waited_for(tmp_path: Path) -> None:
-    """And so is one that starts processes which live on; each that is started finds a supervisor."""
+    """One supervisor attends one child after another."""
     supervisor = Supervisor()
     for status in (3, 4):
         child = os.fork()
@@ -241,7 +241,7 @@ def test_a_process_that_never_enters_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_the_filter_is_the_same_length_of_instructions_on_all_machines() -> None:
-    """Each number that is known is judged, whatever machine this is."""
+    """Each system call number of each processor is in its filter."""
     for machine in metadata_filter.MACHINES:
         program = metadata_filter.program(machine)
         assert len(program) % 8 == 0
