@@ -87,6 +87,12 @@ def _in_thread(path: Path) -> None:
         raise errors[0]
 
 
+def _through_a_link(path: Path) -> None:
+    link = path.parent.parent / "mine" / "to"
+    link.symlink_to(path)
+    link.chmod(0o600)
+
+
 def _started(*command: str) -> None:
     if subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode:
         raise PermissionError(errno.EACCES, "the program was refused")
@@ -110,10 +116,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "lsetxattr": lambda path: os.setxattr(path, "user.a", b"value", follow_symlinks=False),
     "in a thread": _in_thread,
     "in a program": lambda path: _started("chmod", "600", str(path)),
-    "through a link": lambda path: (
-        (path.parent.parent / "mine" / "to").symlink_to(path)
-        or (path.parent.parent / "mine" / "to").chmod(0o600)
-    ),
+    "through a link": _through_a_link,
     "of the folder": lambda path: path.parent.chmod(0o700),
 }
 
