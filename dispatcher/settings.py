@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from cerebro.contract.base import Contract, Name
 from cerebro.contract.identity import PersonRole
 from cerebro.errors import ClusterError, found_in
+from cerebro.runtime.addresses import bracketed, split_bind
 from cerebro.runtime.volumes import Volumes
 
 DEFAULT_BIND = "127.0.0.1:7080"
@@ -141,7 +142,7 @@ class Settings:
         return cls(
             host=host,
             port=port,
-            server=server,
+            server=bracketed(server),
             token=token,
             link_tensorboard=_link(environment, "CEREBRO_LINK_TENSORBOARD"),
             link_notebook=_link(environment, "CEREBRO_LINK_NOTEBOOK"),
@@ -208,10 +209,10 @@ def _oidc(environment: Mapping[str, str]) -> Oidc | None:
 
 
 def _address(bind: str) -> tuple[str, int]:
-    host, _, port = bind.rpartition(":")
+    host, port = split_bind(bind)
     if not port.isascii() or not port.isdigit():
         raise ClusterError(f"CEREBRO_BIND is {bind!r}, expected host:port, like {DEFAULT_BIND}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return host or "127.0.0.1", int(port)
 
 
 def _proxy(environment: Mapping[str, str]) -> tuple[str, tuple[Network, ...]]:

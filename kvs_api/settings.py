@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from cerebro.contract.identity import Role
 from cerebro.errors import ClusterError
+from cerebro.runtime.addresses import bracketed, split_bind
 from cerebro.runtime.numeric_settings import THREADS, whole
 from cerebro.runtime.volumes import Volumes
 
@@ -54,7 +55,7 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Read and check the environment."""
-        host, _, port = environment.get("CEREBRO_BIND", "127.0.0.1:7070").rpartition(":")
+        host, port = split_bind(environment.get("CEREBRO_BIND", "127.0.0.1:7070"))
         token = environment.get("CEREBRO_TOKEN", "")
         if not token:
             raise ClusterError(
@@ -67,7 +68,7 @@ class Settings:
         return cls(
             host=host or "127.0.0.1",
             port=int(port),
-            redis_url=environment.get("CEREBRO_REDIS_URL", "redis://127.0.0.1:6379"),
+            redis_url=bracketed(environment.get("CEREBRO_REDIS_URL", "redis://127.0.0.1:6379")),
             token=token,
             threads=whole(THREADS, environment, 64),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
@@ -43,13 +42,14 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _quarantine(options: argparse.Namespace) -> int:
+    from cerebro.client.session import author
     from cerebro.contract.health import QuarantineWorkerRequest
     from cerebro.state.quarantine import cordon_line, found
 
     kvs = cluster_client(options.home)
     if not options.reason.strip():
         raise ClusterError("--reason is empty: say why, for those who wonder")
-    request = QuarantineWorkerRequest(reason=options.reason, by=getpass.getuser())
+    request = QuarantineWorkerRequest(reason=options.reason, by=author())
     kvs.quarantine_worker(options.worker, request)
     print(
         f"{options.worker} is quarantined: it gives back what it runs and is given nothing more. What only it holds is "
@@ -61,9 +61,10 @@ def _quarantine(options: argparse.Namespace) -> int:
 
 
 def _release(options: argparse.Namespace) -> int:
+    from cerebro.client.session import author
     from cerebro.contract.health import ReleaseRequest
 
-    cluster_client(options.home).release_worker(options.worker, ReleaseRequest(by=getpass.getuser()))
+    cluster_client(options.home).release_worker(options.worker, ReleaseRequest(by=author()))
     print(
         f"{options.worker} is released: it is given tasks again. What was seen of it until now counts no more."
     )
@@ -71,6 +72,7 @@ def _release(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from cerebro.client.session import author
     from cerebro.contract.health import CheckRequest
     from cerebro.contract.records import CHECKS_NODE
 
@@ -81,7 +83,7 @@ def _check(options: argparse.Namespace) -> int:
         names = [s.record.worker for s in here if CHECKS_NODE in s.record.kinds]
         if not names:
             raise ClusterError("no worker is there that can check its machine: see `cerebro status`")
-    by = getpass.getuser()
+    by = author()
     asked = {}
     for name in names:
         check = kvs.ask_check(name, CheckRequest(reason=f"{by} asked for it", by=by)).check

@@ -8,7 +8,6 @@ partitions and work in the run that goes on, and what only removed ones held is 
 from __future__ import annotations
 
 import argparse
-import getpass
 import os
 import sys
 import time
@@ -79,8 +78,10 @@ def run_scale(options: argparse.Namespace) -> int:
             )
         _scale_here(options.home, options.workers, options.timeout)
     else:
+        from cerebro.client.session import author
+
         kvs = cluster_client(options.home)
-        request_size(kvs, options.workers, by=getpass.getuser(), pause=options.pause)
+        request_size(kvs, options.workers, by=author(), pause=options.pause)
         await_workers(kvs, options.workers, timeout_s=options.timeout, say=_say)
     _say(f"There {'is 1 worker' if options.workers == 1 else f'are {options.workers} workers'} now.")
     return 0

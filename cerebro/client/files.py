@@ -250,7 +250,14 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     given = environment.get("CEREBRO_CACHE")
     if given:
         return Path(given).expanduser()
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cerebro"
+    if caches := environment.get("XDG_CACHE_HOME"):
+        return Path(caches) / "cerebro"
+    try:
+        return Path.home() / ".cache" / "cerebro"
+    except RuntimeError as error:
+        raise errors.ClusterError(
+            f"files have no place: user id {os.getuid()} has neither a name nor HOME; set HOME, or CEREBRO_CACHE"
+        ) from error
 
 
 def _below(root: Path, name: str) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -384,9 +385,8 @@ def check_project(project: object) -> None:
 
 
 def author() -> str:
-    """Who asks, for the log."""
+    """Who asks, for the log: the name of the user, or the user id where it has no name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container may run under a user id without a name.
-        return ""
+        return f"uid {os.getuid()}"

@@ -128,7 +128,13 @@ class ClusterHome:
 
     def __init__(self, path: Path | str | None = None) -> None:
         chosen = path or os.environ.get("CEREBRO_HOME") or "~/.cerebro"
-        self.path = Path(chosen).expanduser().resolve()
+        try:
+            self.path = Path(chosen).expanduser().resolve()
+        except RuntimeError as error:
+            raise ClusterError(
+                f"{chosen} has no place: user id {os.getuid()} has neither a name nor HOME; set HOME, or CEREBRO_HOME "
+                "to a folder"
+            ) from error
         self.store = self.path / "store"
         self.volumes = self.path / "volumes"
         self.logs = self.path / "logs"

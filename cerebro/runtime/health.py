@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from cerebro.errors import ClusterError
+from cerebro.runtime.addresses import EVERYWHERE, in_url, listener, split_bind
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -71,12 +72,12 @@ def serve(bind: str, *, ready: Check, live: Check, metrics: Exposition | None = 
         def log_message(self, *_: object) -> None:
             """Say nothing: probes come every few seconds."""
 
-    host, _, port = bind.rpartition(":")
+    host, port = split_bind(bind)
     try:
-        server = _Server((host, int(port)), Handler)
+        server = _Server(listener(host, int(port)), Handler)
     except (OSError, ValueError, OverflowError) as cause:
         raise ClusterError(
-            f"CEREBRO_HEALTH_BIND is {bind!r}, expected a free host:port such as 0.0.0.0:7071: {cause}"
+            f"CEREBRO_HEALTH_BIND is {bind!r}, expected a free host:port such as [::]:7071: {cause}"
         ) from cause
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
     return server
@@ -91,10 +92,15 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, bound: socket.socket, handler: type[BaseHTTPRequestHandler]) -> None:
         self._open: dict[socket.socket, float] = {}
         """Connection -> since when it is open, oldest first."""
-        super().__init__(address, handler)
+        self.address_family = bound.family
+        super().__init__(bound.getsockname()[:2], handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bound
+        self.server_port = bound.getsockname()[1]
+        bound.listen(self.request_queue_size)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own; the oldest of too many questions ends."""
@@ -161,8 +167,8 @@ def ask(url: str) -> str:
 def own_url(environment: Mapping[str, str]) -> str:
     """Where the service with this environment answers, asked from its own container."""
     bind = environment.get("CEREBRO_HEALTH_BIND") or environment.get("CEREBRO_BIND") or ""
-    host, _, port = bind.rpartition(":")
-    name = "127.0.0.1" if host in ("", "0.0.0.0") else host
+    host, port = split_bind(bind)
+    name = "127.0.0.1" if host in ("", "0.0.0.0") else "localhost" if host in EVERYWHERE else in_url(host)
     return f"http://{name}:{port}/health" if port else ""
 
 

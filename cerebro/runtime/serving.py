@@ -37,6 +37,7 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher, WSGITask
 
 from cerebro.errors import ClusterError
+from cerebro.runtime.addresses import EVERYWHERE, in_url, usable
 from cerebro.runtime.event_loop import EventLoop
 from cerebro.runtime.long_polls import LongPoll, Parked, ParkedRequests, answering
 
@@ -450,7 +451,8 @@ def create_server(
 
     Args:
         app: the WSGI application.
-        host, port: a name with several addresses is listened on at each of them, by one loop.
+        host, port: a name with several addresses is listened on at each of them, by one loop; so is ``::``, which
+            stands for all of both families.
         threads: requests answered at once.
         max_body_bytes: larger bodies are refused before `app` sees them.
         sockets: all sockets of the server by descriptor, for `cerebro.runtime.draining`; touched by its loop only.
@@ -462,8 +464,9 @@ def create_server(
     """
     limits = limits or ConnectionLimits.of_this_process(threads)
     sockets = {} if sockets is None else sockets
+    is_everywhere = host in EVERYWHERE
     adjustments = Adjustments(
-        host=host,
+        host="*" if is_everywhere else host,
         port=port,
         threads=threads,
         max_request_body_size=max_body_bytes,
@@ -496,11 +499,12 @@ def create_server(
     try:
         servers: list[WebServer] = [
             kind(app, sockets, dispatcher=dispatcher, adj=adjustments, sockinfo=address)
-            for address in adjustments.listen
+            # A socket for each family: of one for both, callers by IPv4 would have addresses of IPv6.
+            for address in (usable(adjustments.listen) if is_everywhere else adjustments.listen)
         ]
     except OSError as cause:
         raise ClusterError(
-            f"cannot listen on {host}:{port} ({cause.strerror}): set CEREBRO_BIND to a free address"
+            f"cannot listen on {in_url(host)}:{port} ({cause.strerror}): set CEREBRO_BIND to a free address"
         ) from cause
     for other in servers[1:]:
         other.active_channels = servers[0].active_channels

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from cerebro import errors
 from cerebro.contract import api
 from cerebro.contract.identity import ACTS_FOR
+from cerebro.runtime.addresses import bracketed
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -53,7 +54,7 @@ class Transport:
         ca_file: str | None = None,
         acts_for: Callable[[], str] = str,
     ) -> None:
-        self.address = address.rstrip("/")
+        self.address = bracketed(address.rstrip("/"))
         self._timeout_s = timeout_s
         self._retry_for_s = retry_for_s
         self._gone = gone

@@ -31,6 +31,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from cerebro.contract import reserved_names
 from cerebro.contract.identity import Scope
 from cerebro.errors import ForbiddenError, StoreUnavailableError, UnauthorizedError
+from cerebro.runtime.addresses import EVERYWHERE
 from dispatcher.access.identities import Identities, Known
 from dispatcher.access.oidc import IdTokenError, IdTokens, is_jwt
 from dispatcher.access.refusals import refused, too_many, unauthorized
@@ -62,7 +63,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITE = frozenset({"same-origin", "none"})
 """`Sec-Fetch-Site` of this page's scripts, and of an address that was typed."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})
+_EVERYWHERE = EVERYWHERE | {"0.0.0.0"}
 _HEADERS = {
     # The hash: of the one style element that plotly.js makes by itself. Images: its heat maps, and what it saves.
     "Content-Security-Policy": "default-src 'none'; "

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import machines, main
+from cerebro.cli import machines, main, scale
 from cerebro.cli.status import worker_lines
 from cerebro.contract.health import (
     CheckRequest,
@@ -154,3 +154,35 @@ def test_slow_is_a_label() -> None:
     store = VirtualStore(lambda: 0.0)
     store.register(worker("a", "worker-2"))
     assert health_words(store.workers()[0], known) == "slow: 2.2 times as long as the median of its kind"
+
+
+def test_a_user_without_a_name_is_told_by_number(
+    store: Answering, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container that runs under any user id: nobody knows that one's name."""
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4711)
+    assert main(["quarantine", "worker-0", "--reason", "smoke"]) == 0
+    found = store.workers_health().workers["worker-0"].quarantine
+    assert found is not None
+    assert found.by == "uid 4711"
+    assert main(["release", "worker-0"]) == 0
+    assert main(["check", "worker-2"]) == 0
+    check = store.workers_health().workers["worker-2"].check
+    assert check is not None
+    assert check.by == "uid 4711"
+
+
+def test_the_size_is_asked_for_by_number_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cerebro scale` on a cluster elsewhere."""
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    asked: list[tuple[int, str]] = []
+    monkeypatch.setattr("os.getuid", lambda: 4711)
+    monkeypatch.setenv("CEREBRO_SERVER", "http://127.0.0.1:1")
+    monkeypatch.setattr(scale, "cluster_client", lambda home: None)
+    monkeypatch.setattr(scale, "request_size", lambda kvs, number, *, by, pause: asked.append((number, by)))
+    monkeypatch.setattr(scale, "await_workers", lambda *_, **__: None)
+    assert main(["scale", "--workers", "5"]) == 0
+    assert asked == [(5, "uid 4711")]

@@ -140,7 +140,7 @@ def test_services_listen_where_their_ports_and_probes_are(name: str) -> None:
     container = dict(render("defaults").containers())[name]
     environment = _environment(container)
     binds = [environment[key] for key in ("CEREBRO_BIND", "CEREBRO_HEALTH_BIND") if key in environment]
-    assert binds == [f"0.0.0.0:{one['containerPort']}" for one in container["ports"]]
+    assert binds == [f"[::]:{one['containerPort']}" for one in container["ports"]]
 
 
 THREADS = {

@@ -154,7 +154,7 @@ def test_prometheus_finds_each_port_that_serves_metrics() -> None:
         for port in service["spec"]["ports"]:
             number, container = ports[port["targetPort"]]
             bind = next(e["value"] for e in container["env"] if e["name"] == "CEREBRO_HEALTH_BIND")
-            assert (port["name"] in endpoints, number, bind) == (True, port["port"], f"0.0.0.0:{number}")
+            assert (port["name"] in endpoints, number, bind) == (True, port["port"], f"[::]:{number}")
             found[f"{component(service)}/{container['name']}"] = number
     assert found == {
         "controller/controller": 7071,

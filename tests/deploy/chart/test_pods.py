@@ -1,5 +1,6 @@
 """Claims about every pod: what it may do, how it is watched, what it asks for."""
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -143,7 +144,7 @@ def test_redis_writes_to_disk_before_it_answers() -> None:
     """Append-only file, synced at every write, nothing evicted, a password, a claim of its own."""
     one = render("defaults").get("StatefulSet", "redis")
     (container,) = one["spec"]["template"]["spec"]["containers"]
-    assert container["command"] == ["valkey-server"]
+    assert container["command"][-1] == "valkey-server"
     assert {
         "--appendonly yes",
         "--appendfsync always",
@@ -359,3 +360,35 @@ def test_autoscalers_leave_workers_alone(told: dict[str, Any], expected: str) ->
     assert {name for name, value in found.items() if value is not None} == {"worker"}
     assert found["worker"] == expected
     assert pods["worker"]["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
+
+
+def test_users_and_groups_can_be_left_to_the_cluster() -> None:
+    """OpenShift's SCC `restricted-v2` admits no numbers but its own; all else stays as it is."""
+    left_out = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
+    for name, pod in render_with(left_out).pods():
+        assert pod["spec"]["securityContext"] == {
+            "runAsNonRoot": True,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }, name
+    for name, pod in render_with({"podSecurityContext": {"runAsGroup": None, "fsGroup": 7}}).pods():
+        context = pod["spec"]["securityContext"]
+        assert (context["runAsUser"], context["fsGroup"], "runAsGroup" in context) == (1000, 7, False), name
+
+
+def test_no_container_names_a_user_where_the_cluster_chooses() -> None:
+    """Neither in a context of its own nor in what it runs."""
+    left_out = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
+    for name, container in render_with(left_out).containers():
+        assert "runAsUser" not in container["securityContext"], name
+        assert "1000:1000" not in str(container), name
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_every_listener_takes_both_families(values: str) -> None:
+    """An IPv6-only cluster has no other address, so nothing listens on all addresses of IPv4 alone."""
+    for name, container in render(values).containers():
+        told = str([container.get(each) for each in ("command", "args", "env")])
+        assert not re.search(r"(?<!\d)0\.0\.0\.0", told), name
+        binds = [each["value"] for each in container.get("env", ()) if each["name"].endswith("_BIND")]
+        assert all(each.startswith("[::]:") for each in binds), name

@@ -107,3 +107,18 @@ def test_what_was_answered_survives_a_kill(container: Object, tmp_path: Path, po
     with _running(container, tmp_path, port), redis.Redis(port=port, password=PASSWORD) as client:
         assert client.get("key") == b"value"
         assert client.config_get("appendfsync") == {"appendfsync": "always"}
+
+
+def test_a_volume_that_cannot_be_written_is_told(container: Object, tmp_path: Path) -> None:
+    """In the pod's own status, with whom to give it to."""
+    shell, option, script, name = container["command"]
+    absent = tmp_path / "roots"
+    done = subprocess.run(
+        [shell, option, script.replace("/data", str(absent)), name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"cannot write to its volume {absent}: give the volume to that user (chown -R" in done.stderr
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"

@@ -50,6 +50,9 @@ CONTRADICTIONS = {
     ),
     "dispatcher.auth.proxies is []": "dispatcher: {auth: {header: X-User}}",
     'dispatcher.auth.header is ""': "dispatcher: {auth: {proxies: [10.0.0.1]}}",
+    "podSecurityContext.runAsUser is null and storage.handOver is always": (
+        "{podSecurityContext: {runAsUser: null}, storage: {handOver: always}}"
+    ),
     "dispatcher.objectStore names credentials": "dispatcher: {objectStore: {existingSecret: ours}}",
     "nothing says with which credentials": "dispatcher: {objectStore: {enabled: true}}",
     "dispatcher.service.nodePort is 30000 and dispatcher.service.type is ClusterIP": (
@@ -59,6 +62,7 @@ CONTRADICTIONS = {
 """What the chart's own check says -> values."""
 
 MISTAKES = {
+    "podSecurityContext.runAsUser": "podSecurityContext: {runAsUser: 0}",
     "auth.mode": "auth: {mode: oidc}",
     "auth.oidc.groups": "auth: {oidc: {groups: {a: {role: worker}}}}",
     "brain.minWorkers": "brain: {minWorkers: -1}",

@@ -21,10 +21,19 @@ ATTEMPT = ("one", "fit-1/train/m00/e1/p0+p1", 1)
 TOKEN = "of this cluster"
 
 
+HOSTS = ("127.0.0.1", "::1")
+
+
 @pytest.fixture
-def endpoint() -> Iterator[GangEndpoint]:
+def endpoint(request: pytest.FixtureRequest) -> Iterator[GangEndpoint]:
     """Of the worker that leads."""
-    made = GangEndpoint("127.0.0.1", 0, TOKEN)
+    host = getattr(request, "param", HOSTS[0])
+    try:
+        made = GangEndpoint(host, 0, TOKEN)
+    except ClusterError as error:
+        if host == HOSTS[0]:
+            raise
+        pytest.skip(f"this machine has no IPv6: {error}")
     yield made
     made.close()
 
@@ -43,6 +52,7 @@ def heard(end: socket.socket) -> bytes:
     return end.recv(4096)
 
 
+@pytest.mark.parametrize("endpoint", HOSTS, indirect=True)
 @pytest.mark.parametrize("comes_first", [True, False])
 def test_what_is_said_before_a_worker_comes_reaches_it(
     endpoint: GangEndpoint, rank: RemoteRank, comes_first: bool

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 
-with socket.create_connection(("127.0.0.1", int(os.environ.get("REDIS_PORT", "6379"))), timeout=3) as redis:
+with socket.create_connection(("localhost", int(os.environ.get("REDIS_PORT", "6379"))), timeout=3) as redis:
     redis.sendall(f"AUTH {os.environ['REDIS_PASSWORD']}\r\nPING\r\n".encode())
     lines = redis.makefile("rb")
     answers = [lines.readline().strip(), lines.readline().strip()]

@@ -62,6 +62,9 @@ worker.resources.{{ $container }}.{{ . }} names {{ $worker.gpuResource }}: GPUs 
 {{/* Pods that begin as root where the namespace admits none: they would never be made. Not asked where nothing of the cluster
      is seen. */}}
 {{- define "cerebro.checks.podSecurity" -}}
+{{- if and (eq .Values.storage.handOver "always") (not (include "cerebro.podUser" .)) }}
+podSecurityContext.runAsUser is null and storage.handOver is always: volumes cannot be handed over to a user that the cluster chooses; name the user, or set storage.handOver=never
+{{- end }}
 {{- if dig "nodes" 0 (include "cerebro.storage.cluster" . | fromJson) }}
 {{- $namespace := lookup "v1" "Namespace" "" .Release.Namespace | default dict }}
 {{- if eq "restricted" (dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" $namespace) }}
@@ -77,7 +80,7 @@ worker.resources.{{ $container }}.{{ . }} names {{ $worker.gpuResource }}: GPUs 
 {{- end }}
 {{- end }}
 {{- with $roots }}
-namespace {{ $.Release.Namespace }} enforces the Pod Security profile `restricted`, and volumes of {{ join ", " . }} belong to root (storage.handOver={{ $.Values.storage.handOver }}), so that pods would have to begin as root and would never be made: set storage.className and storage.podClassName to classes whose volumes their user may write to; or storage.handOver=never, with volumes that belong to user 1000; or have the namespace enforce less (kubectl label namespace {{ $.Release.Namespace }} --overwrite pod-security.kubernetes.io/enforce=baseline)
+namespace {{ $.Release.Namespace }} enforces the Pod Security profile `restricted`, and volumes of {{ join ", " . }} belong to root (storage.handOver={{ $.Values.storage.handOver }}), so that pods would have to begin as root and would never be made: set storage.className and storage.podClassName to classes whose volumes their user may write to; or storage.handOver=never, with volumes that belong to user {{ include "cerebro.podUser" $ | default "of the namespace" }}; or have the namespace enforce less (kubectl label namespace {{ $.Release.Namespace }} --overwrite pod-security.kubernetes.io/enforce=baseline)
 {{- end }}
 {{- end }}
 {{- end }}

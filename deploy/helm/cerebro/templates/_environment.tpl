@@ -85,7 +85,7 @@ http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
 - name: CEREBRO_LOG_FORMAT
   value: {{ .root.Values.logs.format }}
 - name: CEREBRO_HEALTH_BIND
-  value: 0.0.0.0:{{ .port }}
+  value: "[::]:{{ .port }}"
 {{- end -}}
 
 {{- define "cerebro.env.objectStore" -}}

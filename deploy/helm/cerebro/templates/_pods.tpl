@@ -10,9 +10,11 @@ automountServiceAccountToken: {{ eq .component "controller" }}
 enableServiceLinks: {{ eq "environment" (include "cerebro.discovery" .root) }}
 securityContext:
   runAsNonRoot: true
-  runAsUser: 1000
-  runAsGroup: 1000
-  fsGroup: 1000
+  {{- range $name, $id := .root.Values.podSecurityContext }}
+  {{- if not (kindIs "invalid" $id) }}
+  {{ $name }}: {{ int64 $id }}
+  {{- end }}
+  {{- end }}
   fsGroupChangePolicy: OnRootMismatch
   seccompProfile:
     type: RuntimeDefault
@@ -116,4 +118,13 @@ automountServiceAccountToken: false
 {{/* Not empty where Kubernetes knows the fields that came with 1.27; servers refuse those that they do not know. */}}
 {{- define "cerebro.refined" -}}
 {{- if semverCompare ">=1.27.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
+{{- end -}}
+
+{{/* Whom volumes are handed over to: "USER:GROUP" of the pods; empty where the cluster chooses the user. */}}
+{{- define "cerebro.podUser" -}}
+{{- $ids := .Values.podSecurityContext -}}
+{{- if not (kindIs "invalid" $ids.runAsUser) -}}
+{{- $group := ternary $ids.runAsUser $ids.runAsGroup (kindIs "invalid" $ids.runAsGroup) -}}
+{{ int64 $ids.runAsUser }}:{{ int64 $group }}
+{{- end -}}
 {{- end -}}

@@ -235,8 +235,8 @@ initContainers:
     - |
       for folder in /claim/metrics /claim/logs; do
         mkdir -p "$folder" && [ -w "$folder" ] && continue
-        echo "User 1000 cannot write to the folder ${folder##*/} of the claim {{ include "cerebro.storage.claim" (dict "root" .root "name" "metrics") }}." >&2
-        echo "Give the volume to that user (chown -R 1000:1000), or set storage.handOver=always." >&2
+        echo "User {{ with include "cerebro.podUser" .root }}{{ splitList ":" . | first }}{{ else }}$(id -u){{ end }} cannot write to the folder ${folder##*/} of the claim {{ include "cerebro.storage.claim" (dict "root" .root "name" "metrics") }}." >&2
+        echo "Give the volume to that user (chown -R {{ include "cerebro.podUser" .root | default "$(id -u):$(id -g)" }}), or set storage.handOver=always." >&2
         exit 1
       done
   terminationMessagePolicy: FallbackToLogsOnError
@@ -262,7 +262,7 @@ initContainers:
     capabilities:
       drop: [ALL]
       add: [CHOWN]
-  command: [chown, "1000:1000"]
+  command: [chown, {{ include "cerebro.podUser" .root | quote }}]
   args: {{ .folders | toJson }}
   resources:
     requests: {cpu: 10m, memory: 16Mi}

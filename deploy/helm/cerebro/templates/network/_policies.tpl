@@ -64,9 +64,7 @@ spec:
     {{- toYaml $peers | nindent 4 }}
   {{- else if not .Values.objectStore.endpoint }}
   to:
-    - ipBlock:
-        cidr: 0.0.0.0/0
-        except: [10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16]
+    {{- include "cerebro.policy.public" . | nindent 4 }}
   {{- end }}
 {{- end -}}
 
@@ -80,9 +78,7 @@ spec:
   {{- with .Values.networkPolicy.egress.oidc }}
     {{- toYaml . | nindent 4 }}
   {{- else }}
-    - ipBlock:
-        cidr: 0.0.0.0/0
-        except: [10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16]
+    {{- include "cerebro.policy.public" . | nindent 4 }}
   {{- end }}
 {{- end -}}
 
@@ -108,4 +104,13 @@ spec:
   from:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+{{- end -}}
+
+{{/* Public addresses of both families; private ones, and those of metadata services, are in neither. */}}
+{{- define "cerebro.policy.public" -}}
+- ipBlock:
+    cidr: 0.0.0.0/0
+    except: [10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16]
+- ipBlock:
+    cidr: 2000::/3
 {{- end -}}

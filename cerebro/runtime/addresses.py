@@ -1,0 +1,81 @@
+"""Addresses that services listen on and are reached at, of IPv4 and IPv6.
+
+`::` stands for every address of the machine, of both families where the kernel has them. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+EVERYWHERE = frozenset({"*", "::"})
+"""Hosts that mean all addresses of both families; ``0.0.0.0`` means those of IPv4."""
+
+_LAST_PORT = 65535
+_NO_SUCH_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
+
+
+def split_bind(bind: str) -> tuple[str, str]:
+    """Host, without brackets, and port of ``HOST:PORT`` or ``[HOST]:PORT``; either may be empty."""
+    host, _, port = bind.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), port
+
+
+def in_url(host: str) -> str:
+    """A host as it stands in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def bracketed(url: str) -> str:
+    """A URL whose IPv6 address has brackets.
+
+    Pods on clusters without DNS make URLs of ``$(NAME_SERVICE_HOST)``, which has none. Such a URL ends with a port.
+    """
+    try:
+        netloc = urlsplit(url).netloc
+    except ValueError:
+        return url
+    user, at, place = netloc.rpartition("@")
+    host, _, port = place.rpartition(":")
+    if ":" not in host or host.startswith("["):
+        return url
+    return url.replace(netloc, f"{user}{at}[{host}]:{port}", 1)
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that listens on all addresses of a host.
+
+    Raises:
+        OSError: it cannot be listened on.
+        OverflowError: there is no such port.
+    """
+    if not 0 <= port <= _LAST_PORT:
+        raise OverflowError(f"port {port} is not between 0 and {_LAST_PORT}")
+    if host not in EVERYWHERE:
+        family, _, _, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(place[:2], family=family)
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno not in _NO_SUCH_FAMILY:
+                raise
+    return socket.create_server(("", port))
+
+
+def usable(places: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Those of the results of `socket.getaddrinfo` whose family the kernel has."""
+    for place in places:
+        family, host = place[0], place[-1][0]
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((host, 0))
+        except OSError as error:
+            if error.errno in _NO_SUCH_FAMILY:
+                continue
+        yield place

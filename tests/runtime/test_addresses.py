@@ -1,0 +1,147 @@
+"""Services listen on both families, and addresses of IPv6 have brackets wherever a URL needs them."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from cerebro.runtime import addresses, health
+from cerebro.runtime.serving import WebServer, create_server
+from cerebro.runtime.transport import Transport
+from dispatcher.settings import Settings as PageSettings
+from kvs_api.settings import Settings as StoreSettings
+from tests.dispatcher.serving import end
+
+BOTH = ("127.0.0.1", "::1")
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+@contextmanager
+def no_ipv6(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a kernel that was started without it."""
+
+    class Socket(socket.socket):
+        def __init__(self, family: int = -1, *rest: object, **named: object) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *rest, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", Socket)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("bind", "parts"),
+    [
+        ("127.0.0.1:7070", ("127.0.0.1", "7070")),
+        ("[::]:7070", ("::", "7070")),
+        ("[fd00::7]:1", ("fd00::7", "1")),
+        (":7070", ("", "7070")),
+        ("name:x", ("name", "x")),
+        ("nonsense", ("", "nonsense")),
+    ],
+)
+def test_bind_addresses_are_split(bind: str, parts: tuple[str, str]) -> None:
+    """Brackets are no part of the host."""
+    assert addresses.split_bind(bind) == parts
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://fd00::7:7070", "http://[fd00::7]:7070"),
+        ("http://[fd00::7]:7070", "http://[fd00::7]:7070"),
+        ("http://10.0.0.7:7070", "http://10.0.0.7:7070"),
+        ("http://cerebro-kvs-api:7070", "http://cerebro-kvs-api:7070"),
+        ("redis://:p:ss@fd00::1:6379/0", "redis://:p:ss@[fd00::1]:6379/0"),
+        ("redis://:secret@10.0.0.1:6379/0", "redis://:secret@10.0.0.1:6379/0"),
+        ("redis://:secret@[::1]:6379/0", "redis://:secret@[::1]:6379/0"),
+    ],
+)
+def test_urls_of_variables_of_the_kubelet_get_brackets(given: str, url: str) -> None:
+    """`$(NAME_SERVICE_HOST)` has none."""
+    assert addresses.bracketed(given) == url
+
+
+def test_settings_take_addresses_of_ipv6() -> None:
+    """Of the store, the page and their callers."""
+    common = {"CEREBRO_TOKEN": "x" * 40, "CEREBRO_BIND": "[::]:7070"}
+    store = StoreSettings.from_environment(common | {"CEREBRO_REDIS_URL": "redis://:p@fd00::1:6379/0"})
+    assert (store.host, store.port, store.redis_url) == ("::", 7070, "redis://:p@[fd00::1]:6379/0")
+    page = PageSettings.from_environment(common | {"CEREBRO_SERVER": "http://fd00::7:7070"})
+    assert (page.host, page.port, page.server) == ("::", 7070, "http://[fd00::7]:7070")
+    assert Transport("http://fd00::7:7070/", "x").address == "http://[fd00::7]:7070"
+
+
+@needs_ipv6
+def test_probes_are_answered_on_both_families() -> None:
+    """By one server."""
+    server = health.serve("[::]:0", ready=str, live=str)
+    try:
+        for host in BOTH:
+            assert health.ask(f"http://{addresses.in_url(host)}:{server.server_address[1]}/health") == ""
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_probes_are_answered_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the other family."""
+    with no_ipv6(monkeypatch):
+        server = health.serve("[::]:0", ready=str, live=str)
+    try:
+        assert health.ask(f"http://127.0.0.1:{server.server_address[1]}/health") == ""
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@needs_ipv6
+def test_store_and_page_are_served_on_both_families() -> None:
+    """On a socket for each, so that a caller by IPv4 keeps an address of IPv4, by which proxies are known."""
+    sockets: dict[int, Any] = {}
+    server = create_server(who, host="::", port=0, threads=1, sockets=sockets)
+    loop = Thread(target=server.run, daemon=True)
+    loop.start()
+    try:
+        servers = [each for each in sockets.values() if isinstance(each, WebServer)]
+        assert {each.family for each in servers} == {socket.AF_INET, socket.AF_INET6}
+        for each in servers:
+            host = "::1" if each.family == socket.AF_INET6 else "127.0.0.1"
+            connection = HTTPConnection(host, int(each.effective_port), timeout=10)
+            connection.request("GET", "/")
+            assert connection.getresponse().read().decode() == host
+            connection.close()
+    finally:
+        end(server, sockets, loop)
+
+
+def who(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+    """Tell the caller's address."""
+    start("200 OK", [("Content-Type", "text/plain")])
+    return [environ["REMOTE_ADDR"].encode()]
+
+
+def test_a_container_asks_itself_by_a_name_of_both_families() -> None:
+    """Where it listens on all addresses."""
+    assert health.own_url({"CEREBRO_BIND": "[::]:7070"}) == "http://localhost:7070/health"
+    assert health.own_url({"CEREBRO_BIND": "[fd00::7]:7070"}) == "http://[fd00::7]:7070/health"
