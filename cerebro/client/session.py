@@ -385,7 +385,7 @@ def check_project(project: object) -> None:
 
 
 def author() -> str:
-    """Who asks, for the log: the name of the user, or the user id where it has no name, as in a container."""
+    """The user's name for the log, or the user id if it has no name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

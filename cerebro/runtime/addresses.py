@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 EVERYWHERE = frozenset({"*", "::"})
-"""Hosts that mean all addresses of both families; ``0.0.0.0`` means those of IPv4."""
+"""Hosts that mean all addresses of both families; ``0.0.0.0`` means all IPv4 addresses."""
 
 _LAST_PORT = 65535
 _NO_SUCH_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
@@ -50,7 +50,7 @@ def listener(host: str, port: int) -> socket.socket:
 
     Raises:
         OSError: it cannot be listened on.
-        OverflowError: there is no such port.
+        OverflowError: the port is out of range.
     """
     if not 0 <= port <= _LAST_PORT:
         raise OverflowError(f"port {port} is not between 0 and {_LAST_PORT}")
@@ -69,7 +69,7 @@ def listener(host: str, port: int) -> socket.socket:
 
 
 def usable(places: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Those of the results of `socket.getaddrinfo` whose family the kernel has."""
+    """Filter results of `socket.getaddrinfo`: drop families that the kernel lacks."""
     for place in places:
         family, host = place[0], place[-1][0]
         try:

@@ -451,8 +451,7 @@ def create_server(
 
     Args:
         app: the WSGI application.
-        host, port: a name with several addresses is listened on at each of them, by one loop; so is ``::``, which
-            stands for all of both families.
+        host, port: one loop serves every address of the name. ``::`` stands for all addresses, of IPv4 and IPv6.
         threads: requests answered at once.
         max_body_bytes: larger bodies are refused before `app` sees them.
         sockets: all sockets of the server by descriptor, for `cerebro.runtime.draining`; touched by its loop only.

@@ -159,7 +159,7 @@ def test_slow_is_a_label() -> None:
 def test_a_user_without_a_name_is_told_by_number(
     store: Answering, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in a container that runs under any user id: nobody knows that one's name."""
+    """A container may run under a user id without an entry in /etc/passwd."""
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr("os.getuid", lambda: 4711)

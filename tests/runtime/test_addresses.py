@@ -117,7 +117,7 @@ def test_probes_are_answered_where_the_kernel_has_no_ipv6(monkeypatch: pytest.Mo
 
 @needs_ipv6
 def test_store_and_page_are_served_on_both_families() -> None:
-    """On a socket for each, so that a caller by IPv4 keeps an address of IPv4, by which proxies are known."""
+    """Each family has a socket, so a caller by IPv4 keeps its IPv4 address, and the list of proxies matches."""
     sockets: dict[int, Any] = {}
     server = create_server(who, host="::", port=0, threads=1, sockets=sockets)
     loop = Thread(target=server.run, daemon=True)
@@ -142,6 +142,6 @@ def who(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
 
 
 def test_a_container_asks_itself_by_a_name_of_both_families() -> None:
-    """Where it listens on all addresses."""
+    """`localhost` stands for all addresses."""
     assert health.own_url({"CEREBRO_BIND": "[::]:7070"}) == "http://localhost:7070/health"
     assert health.own_url({"CEREBRO_BIND": "[fd00::7]:7070"}) == "http://[fd00::7]:7070/health"

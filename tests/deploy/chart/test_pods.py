@@ -363,7 +363,7 @@ def test_autoscalers_leave_workers_alone(told: dict[str, Any], expected: str) ->
 
 
 def test_users_and_groups_can_be_left_to_the_cluster() -> None:
-    """OpenShift's SCC `restricted-v2` admits no numbers but its own; all else stays as it is."""
+    """OpenShift's SCC `restricted-v2` admits its own numbers only; the other fields do not change."""
     left_out = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
     for name, pod in render_with(left_out).pods():
         assert pod["spec"]["securityContext"] == {
@@ -377,7 +377,7 @@ def test_users_and_groups_can_be_left_to_the_cluster() -> None:
 
 
 def test_no_container_names_a_user_where_the_cluster_chooses() -> None:
-    """Neither in a context of its own nor in what it runs."""
+    """Neither the container's security context nor its command has a number."""
     left_out = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
     for name, container in render_with(left_out).containers():
         assert "runAsUser" not in container["securityContext"], name

@@ -110,7 +110,7 @@ def test_what_was_answered_survives_a_kill(container: Object, tmp_path: Path, po
 
 
 def test_a_volume_that_cannot_be_written_is_told(container: Object, tmp_path: Path) -> None:
-    """In the pod's own status, with whom to give it to."""
+    """The pod's status has the message, with the `chown` that helps."""
     shell, option, script, name = container["command"]
     absent = tmp_path / "roots"
     done = subprocess.run(
