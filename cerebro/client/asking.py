@@ -18,6 +18,7 @@ from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.search import AboveRule, BelowRule, SearchRequest, StopRule
 from cerebro.data.locators import known_columns
+from cerebro.data.objects import is_bucket
 from cerebro.errors import DataError, MetricError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.spec import ETLSpec, SubEpochSpec
@@ -56,7 +57,7 @@ def check_etl(
     if fits(spec) and locators.train is None:
         raise SpecError(NO_TRAINING_ROWS)
     for split, locator in locators.splits().items():
-        if not is_outside or "s3://" in locator.metadata:
+        if not is_outside or is_bucket(locator.metadata):
             columns = known_columns(locator.metadata)
             if columns is not None:
                 check_features(spec, split, columns, has_objects=locator.objects is not None)

@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cerebro.contract.records import Locators
-from cerebro.data.objects import describe, is_absent, open_store
+from cerebro.data.objects import describe, has_scheme, is_absent, is_bucket, local_path, open_store
 from cerebro.data.table_files import table_files
 from cerebro.errors import LocatorError, ObjectStoreError
-
-_REMOTE = "s3://"
 
 
 def check_here(locators: Locators) -> None:
@@ -42,10 +40,10 @@ def check_inside(locators: Locators, shared: Path) -> None:
     """
     own = {_mount(place) for place in _own_places()} - {_mount(shared)}
     for where, uri, look in _looks(locators):
-        if uri.startswith(_REMOTE):
+        if is_bucket(uri):
             _look(where, uri, look)
             continue
-        path = Path(uri.removeprefix("file://"))
+        path = local_path(uri)
         if path.is_relative_to(shared):
             _look(where, uri, look)
         elif _exists(path) and _mount(path) in own:
@@ -70,12 +68,13 @@ def check_outside(locators: Locators, cluster: str) -> None:
         LocatorError: names the path and what would be readable.
     """
     advice = "put it into an object store (s3://...), or on a volume that all workers mount and give its path there"
-    paths = [uri.removeprefix("file://") for _, uri, _ in _looks(locators)]
-    local = [path for path in paths if "://" not in path]
-    for path in local:
+    addresses = [uri for _, uri, _ in _looks(locators)]
+    local = [uri for uri in addresses if not has_scheme(uri.removeprefix("file://"))]
+    for uri in local:
+        path = uri.removeprefix("file://")
         if not Path(path).is_absolute():
             raise LocatorError(f"{path} is a path of this machine, and {cluster} is elsewhere: {advice}")
-    here = [path for path in local if _exists(Path(path))]
+    here = [str(path) for path in map(local_path, local) if _exists(path)]
     if here:
         more = f" (and {len(here) - 1} more)" if len(here) > 1 else ""
         check = f"make sure that the workers of {cluster} see the same"
@@ -118,7 +117,7 @@ def _look(where: str, uri: str, look: _Look) -> None:
         pass  # the controller may have more luck
     except LocatorError as error:
         # Other credentials, which the cluster may have, would not make a thing exist.
-        if not uri.startswith(_REMOTE) or is_absent(error):
+        if not is_bucket(uri) or is_absent(error):
             raise LocatorError(f"{where}: {error}") from error
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
-from cerebro.data.objects import ObjectStore, open_store
+from cerebro.data.objects import ObjectStore, has_scheme, local_path, open_store, split_uri
 from cerebro.data.table_files import table_files
 from cerebro.errors import LocatorError, MetadataError, ObjectStoreError
 
@@ -54,7 +54,7 @@ def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
     raw = {key: {"metadata": value} if isinstance(value, str) else value for key, value in given.items()}
     if isinstance(raw.get("misc"), list):
         raw["misc"] = tuple(raw["misc"])
-    names = [PurePath(str(uri)).name for uri in raw.get("misc") or ()]
+    names = [split_uri(str(uri))[1] for uri in raw.get("misc") or ()]
     if len(set(names)) < len(names):
         raise LocatorError(
             f"misc names two files {_first_duplicate(names)!r}: both would go into one folder, so rename one"
@@ -73,7 +73,9 @@ def absolute(locators: Locators, folder: Path = Path()) -> Locators:
     """Paths made absolute, because workers run elsewhere; relative ones are in the folder."""
 
     def whole(uri: str) -> str:
-        return uri if "://" in uri else str((folder / Path(uri).expanduser()).resolve())
+        if has_scheme(uri) or uri[:6].lower() == "file:/":
+            return uri
+        return str((local_path(uri) if uri.startswith("~") else folder / uri).resolve())
 
     splits = {
         split: locator.model_copy(

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from cerebro.data.objects import describe, fetch_uri
+from cerebro.data.objects import describe, fetch_uri, split_uri
 
 
 def versions(uris: Sequence[str]) -> dict[str, str]:
@@ -35,6 +35,7 @@ def fetch_misc(uris: Sequence[str], folder: Path) -> str:
     target = folder / hashlib.sha256(facts.encode()).hexdigest()[:16]
     target.mkdir(parents=True, exist_ok=True)
     for uri in uris:
-        if not (target / Path(uri).name).exists():
-            fetch_uri(uri, target / Path(uri).name)
+        _, name = split_uri(uri)
+        if not (target / name).exists():
+            fetch_uri(uri, target / name)
     return str(target)

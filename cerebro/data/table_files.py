@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from cerebro.data.durable import storage_full_named
-from cerebro.data.objects import ObjectStore, open_store, split_uri
+from cerebro.data.objects import ObjectStore, is_bucket, open_store, split_uri
 from cerebro.errors import LocatorError
 
 Format = Literal["CSV", "TSV", "Parquet"]
@@ -120,18 +120,18 @@ def table_files(uri: str, opened: Callable[[str], ObjectStore] = open_store) -> 
             folder has tables that would not be read.
         ObjectStoreError: the store did not answer.
     """
-    root, name = split_uri(uri.rstrip("/"))
+    root, name = split_uri(uri.removesuffix("/") if is_bucket(uri) else uri.rstrip("/"))
     store = opened(root)
     if not uri.endswith("/") and store.exists(name):
         return TableFiles(uri=uri, files=(TableFile(store=store, name=name),), is_one=True)
-    if any(sign in name for sign in _PATTERN):
-        listed = [each for each in store.in_folder("") if not _is_hidden(each) and fnmatchcase(each, name)]
-        missing = f"no file in {root} has a name like {name}"
-    elif store.has_folder(name):
+    if store.has_folder(name):
         seen = [each for each in store.in_folder(name) if not _is_hidden(each)]
         listed = [each for each in seen if _format(each)]
         _require_all(uri, store, name, seen)
         missing = f"there is no table in the folder {uri}: expected files that end in {', '.join(_FORMATS)}"
+    elif any(sign in name for sign in _PATTERN):
+        listed = [each for each in store.in_folder("") if not _is_hidden(each) and fnmatchcase(each, name)]
+        missing = f"no file in {root} has a name like {name}"
     else:  # nothing is there, or what is no data: who reads it says so
         return TableFiles(uri=uri, files=(TableFile(store=store, name=name),), is_one=True)
     if not listed:

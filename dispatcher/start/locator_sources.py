@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from cerebro.data.objects import ObjectStore, local_path
+from cerebro.data.objects import ObjectStore, is_bucket, local_path
 from cerebro.data.objects.folder import FolderStore
 from cerebro.data.objects.s3 import S3Store
 from cerebro.data.safe_open import open_below, open_folder_below
@@ -35,7 +35,7 @@ def root_of(uri: str, shared: Path | None) -> ObjectStore:
         NotLookedAtError: nothing of the kind may be looked at here.
         LocatorError: it is no address of data.
     """
-    if uri.startswith("s3://"):
+    if is_bucket(uri):
         return _bucket(uri)
     path = local_path(uri)
     if shared is None:

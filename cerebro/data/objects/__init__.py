@@ -7,11 +7,9 @@ mean is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cerebro.data.objects.folder import FolderStore, local_path
+from cerebro.data.objects.folder import FolderStore, has_scheme, local_path
 from cerebro.data.objects.s3 import S3Store, is_absent
 from cerebro.data.objects.store import ObjectInfo, ObjectStore, object_name
 from cerebro.errors import LocatorError
@@ -20,9 +18,10 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "describe",
-    "fetch_many",
     "fetch_uri",
+    "has_scheme",
     "is_absent",
+    "is_bucket",
     "local_path",
     "object_name",
     "open_store",
@@ -33,9 +32,12 @@ __all__ = [
 
 def open_store(uri: str) -> ObjectStore:
     """The store with root ``uri``, not looked at yet; LocatorError for an address of an unknown kind."""
-    if uri.startswith("s3://"):
-        return S3Store(uri)
-    return FolderStore(uri)
+    return S3Store(uri) if is_bucket(uri) else FolderStore(uri)
+
+
+def is_bucket(uri: str) -> bool:
+    """True if an address is that of a bucket of S3, or of something in one."""
+    return uri[:5].lower() == "s3://"
 
 
 def read_bytes(uri: str) -> bytes:
@@ -56,33 +58,14 @@ def describe(uri: str) -> ObjectInfo:
     return ObjectInfo(uri=uri, num_bytes=store.size(name), version=store.version(name))
 
 
-def fetch_many(store: ObjectStore, names: Iterable[str], folder: Path, *, concurrency: int = 8) -> list[Path]:
-    """Copy objects to ``folder / name``, at most ``concurrency`` at a time; what is there already is skipped.
-
-    Raises the first error, after the copies under way have ended. Safe to call again.
-    """
-
-    def fetch(name: str) -> Path:
-        path = folder / object_name(name)
-        if not path.exists():  # copies appear whole: what is there is complete
-            store.fetch(name, path)
-        return path
-
-    with ThreadPoolExecutor(max_workers=max(1, concurrency), thread_name_prefix="cerebro-fetch") as pool:
-        futures = [pool.submit(fetch, name) for name in dict.fromkeys(names)]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
 def split_uri(uri: str) -> tuple[str, str]:
     """The root and the name of a single object's address; LocatorError if it names none."""
-    root, _, name = uri.rpartition("/")
-    if uri.startswith("s3://"):
-        if not name or root == "s3:/":
+    if is_bucket(uri):
+        # The slash stays with the root: s3://bucket//name is the key "/name".
+        root, slash, name = uri.rpartition("/")
+        if not name or len(root) <= len("s3://"):
             raise LocatorError(f"{uri} names no object: expected s3://bucket/name")
-        return root, name
+        return root + slash, name
     path = local_path(uri)
     if not path.name:
         raise LocatorError(f"{uri!r} names no file: expected a path, file:// or s3://bucket/name")

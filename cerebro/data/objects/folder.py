@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from cerebro.data.objects.store import CHUNK_BYTES, object_name, write_aside
 from cerebro.errors import LocatorError
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class FolderStore:
@@ -118,12 +121,46 @@ class FolderStore:
 
 
 def local_path(uri: str) -> Path:
-    """The absolute path that a plain path or ``file://`` address means; LocatorError for any other kind."""
-    address = urlsplit(uri)
-    if address.scheme == "file":
-        if address.netloc not in {"", "localhost"}:
+    """Return the absolute path that a plain path or ``file://`` address means.
+
+    Every character stands for itself, also ``#``, ``?`` and ``;``. Only ``%20`` and its like, in a ``file://`` address
+    alone, may be an escape: a name is decoded where nothing has the name as it is written.
+
+    Raises:
+        LocatorError: the address is of another kind.
+    """
+    if uri[:6].lower() == "file:/":
+        machine, slash, path = uri[7:].partition("/") if uri[6:7] == "/" else ("", "/", uri[6:])
+        if machine not in {"", "localhost"} or not slash:
             raise LocatorError(f"{uri} names another machine: expected file:///absolute/path")
-        return Path(unquote(address.path))
-    if "://" in uri:
+        return _unescaped(path)
+    if has_scheme(uri):
         raise LocatorError(f"{uri} is not a path that Cerebro knows: expected a path, file:// or s3://")
-    return Path(uri).expanduser().absolute()
+    try:
+        return Path(uri).expanduser().absolute()
+    except RuntimeError as error:
+        raise LocatorError(
+            f"{uri} names the home of an unknown user: for a folder of this name write ./{uri}"
+        ) from error
+
+
+def has_scheme(uri: str) -> bool:
+    """True if an address begins with a scheme, as in ``s3://bucket/key``."""
+    return _SCHEME.match(uri) is not None
+
+
+def _unescaped(path: str) -> Path:
+    """The path below ``/`` with escapes decoded in those names that do not exist as they are written."""
+    found = Path("/")
+    for name in path.split("/"):
+        plain = unquote(name)
+        is_escape = plain not in (name, ".", "..") and "/" not in plain and "\0" not in plain
+        found /= plain if is_escape and not _is_there(found / name) and _is_there(found / plain) else name
+    return found
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # such as a name that is too long
+        return False

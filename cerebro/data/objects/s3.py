@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-from urllib.parse import urlsplit
 
 from cerebro.data.objects.store import CHUNK_BYTES, object_name, write_aside
 from cerebro.errors import LocatorError, ObjectStoreError
@@ -30,7 +29,10 @@ _TRANSIENT = frozenset(
 
 
 class S3Store:
-    """Objects are keys of a bucket under a prefix: ``s3://bucket/prefix``."""
+    """Objects are keys of a bucket under a prefix: ``s3://bucket/prefix``.
+
+    Every character of bucket and prefix stands for itself: nothing is decoded, and no slash is left out.
+    """
 
     def __init__(self, uri: str) -> None:
         try:
@@ -38,12 +40,13 @@ class S3Store:
             from botocore.config import Config
         except ImportError as error:
             raise LocatorError(f"{uri} needs boto3, which is not installed: pip install boto3") from error
-        address = urlsplit(uri)
-        if not address.netloc:
+        bucket, _, prefix = uri[len("s3://") :].partition("/")
+        if not bucket:
             raise LocatorError(f"{uri} names no bucket: expected s3://bucket/prefix")
         self.uri = uri
-        self._bucket = address.netloc
-        self._prefix = address.path.strip("/")
+        self._bucket = bucket
+        self._root = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
+        """What all keys begin with."""
         config = Config(
             retries={"mode": "standard", "max_attempts": _ATTEMPTS},  # exponential, with jitter
             connect_timeout=5,
@@ -103,11 +106,10 @@ class S3Store:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Names that start with ``prefix``, in order."""
-        root = f"{self._prefix}/" if self._prefix else ""
         pages = self._client.get_paginator("list_objects_v2")
         with self._translated(prefix):
-            for page in pages.paginate(Bucket=self._bucket, Prefix=root + prefix):
-                yield from (item["Key"].removeprefix(root) for item in page.get("Contents", []))
+            for page in pages.paginate(Bucket=self._bucket, Prefix=self._root + prefix):
+                yield from (item["Key"].removeprefix(self._root) for item in page.get("Contents", []))
 
     def has_folder(self, name: str) -> bool:
         """Whether there are objects below ``name``."""
@@ -118,29 +120,26 @@ class S3Store:
 
     def in_folder(self, name: str) -> Iterator[str]:
         """Names of the objects that lie directly below ``name`` (empty: the root), in order."""
-        root = f"{self._prefix}/" if self._prefix else ""
-        prefix = f"{root}{object_name(name)}/" if name else root
+        prefix = f"{self._key(name)}/" if name else self._root
         pages = self._client.get_paginator("list_objects_v2")
         with self._translated(name):
             for page in pages.paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/"):
                 keys = (item["Key"] for item in page.get("Contents", []))
-                yield from (key.removeprefix(root) for key in keys if not key.endswith("/"))
+                yield from (key.removeprefix(self._root) for key in keys if not key.endswith("/"))
 
     def folders(self, name: str) -> Iterator[str]:
         """Names of the folders that lie directly below ``name``, in order."""
-        root = f"{self._prefix}/" if self._prefix else ""
         pages = self._client.get_paginator("list_objects_v2")
         with self._translated(name):
             for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._key(name)}/", Delimiter="/"):
                 found = (item["Prefix"] for item in page.get("CommonPrefixes", []))
-                yield from (key.removeprefix(root).rstrip("/") for key in found)
+                yield from (key.removeprefix(self._root).rstrip("/") for key in found)
 
     def check(self) -> None:
         """Raise unless the root is there and may be read. A prefix without any object counts as absent."""
-        root = f"{self._prefix}/" if self._prefix else ""
         with self._translated(""):
-            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=root, MaxKeys=1)
-        if root and not found.get("KeyCount"):
+            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._root, MaxKeys=1)
+        if self._root and not found.get("KeyCount"):
             raise LocatorError(f"there are no objects under {self.uri}: check the locator")
 
     def local_root(self) -> None:
@@ -148,7 +147,7 @@ class S3Store:
         return
 
     def _key(self, name: str) -> str:
-        return f"{self._prefix}/{object_name(name)}" if self._prefix else object_name(name)
+        return self._root + object_name(name)
 
     def _head(self, name: str) -> Any:
         key = self._key(name)
@@ -176,7 +175,7 @@ class S3Store:
     def _translated(self, name: str) -> Iterator[None]:
         from botocore import exceptions
 
-        where = f"{self.uri.rstrip('/')}/{name}"
+        where = f"s3://{self._bucket}/{self._root}{name}"
         try:
             yield
         except exceptions.NoCredentialsError as error:

@@ -11,6 +11,7 @@ import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from os.path import normpath
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -49,6 +50,8 @@ class ShardObjects:
         self.is_local = root is not None or store is None
         self._window = concurrency * _AHEAD
         self._fetched: dict[str, Future[None]] = {}
+        self._copied_as: dict[str, str] = {}
+        """The object that lies at a path of `folder`: ``a//b`` and ``a/b`` are two keys of a bucket, and one path."""
         self._ahead: deque[int] = deque()
         """Of each object that a row behind the one at hand is the first to name: that row."""
         self._next_row = 0
@@ -70,6 +73,10 @@ class ShardObjects:
             return  # the row function itself will find out what is missing
         self._fetch_ahead(position)
         for name in names:
+            if (other := self._copied_as[normpath(name)]) != name:
+                raise LocatorError(
+                    f"the objects {other!r} and {name!r} would be copied to one file: rename one of them"
+                )
             self._fetched[name].result()
 
     def __enter__(self) -> Self:
@@ -111,7 +118,7 @@ class ShardObjects:
             except LocatorError:
                 names = []  # raised when it is this row's turn
             for name in names:
-                if name not in self._fetched:
+                if self._copied_as.setdefault(normpath(name), name) == name not in self._fetched:
                     self._fetched[name] = self._pool.submit(self._fetch, name)
                     if self._next_row > position:
                         self._ahead.append(self._next_row)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.data.objects import ObjectStore, describe, fetch_many, fetch_uri, open_store, read_bytes
+from cerebro.data.objects import ObjectStore, describe, fetch_uri, open_store, read_bytes
 from cerebro.errors import LocatorError
 from tests.data.objects.s3 import BUCKET, put, s3_server
 
@@ -93,7 +93,6 @@ def test_a_name_that_leaves_the_root_is_refused(store: ObjectStore, tmp_path: Pa
         lambda: store.read(name),
         lambda: store.exists(name),
         lambda: store.fetch(name, tmp_path / "copy"),
-        lambda: fetch_many(store, [name], tmp_path),
     ]
     for call in calls:
         with pytest.raises(LocatorError, match="leaves its root"):
@@ -109,23 +108,6 @@ def test_the_version_changes_with_the_content(place: tuple[str, Put]) -> None:
     assert store.version("changing") == first
     write("changing", b"second!")
     assert store.version("changing") != first
-
-
-def test_many_objects_are_copied_once(store: ObjectStore, tmp_path: Path) -> None:
-    """Names may repeat; a copy that is there is kept; the paths are given in the order of the names."""
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "1.png").write_bytes(b"already here")
-    names = ["images/2.png", "images/1.png", "images/2.png", "other/3 ü.png"]
-    paths = fetch_many(store, names, tmp_path, concurrency=2)
-    assert paths == [tmp_path / name for name in dict.fromkeys(names)]
-    assert paths[1].read_bytes() == b"already here"
-    assert paths[2].read_bytes() == "content of other/3 ü.png".encode()
-
-
-def test_copying_many_names_what_is_absent(store: ObjectStore, tmp_path: Path) -> None:
-    """One missing object fails the call by name."""
-    with pytest.raises(LocatorError, match=r"images/9\.png does not exist"):
-        fetch_many(store, ["images/1.png", "images/9.png"], tmp_path)
 
 
 def test_single_objects_have_addresses(store: ObjectStore, tmp_path: Path) -> None:

@@ -182,6 +182,19 @@ def test_the_effort_for_a_row_does_not_grow_with_the_rows(
     assert sorted(remote.fetched) == sorted(NAMES)
 
 
+def test_two_objects_are_never_copied_to_one_file(tmp_path: Path, remote: _Remote) -> None:
+    """Keys of a bucket that are one path on disk would be read in each other's place: the row fails by name."""
+    rows = [{"file": "images/0"}, {"file": "images//0"}, {"file": "images/./0"}, {"file": "images/0"}]
+    (tmp_path / "objects" / "images" / "0").touch()
+    with ShardObjects(remote, rows, ["file"], tmp_path / "cache", concurrency=2) as objects:
+        objects.wait(0)
+        for position in (1, 2):
+            with pytest.raises(LocatorError, match="would be copied to one file: rename one"):
+                objects.wait(position)
+        objects.wait(3)
+    assert remote.fetched == ["images/0"]
+
+
 def test_a_store_that_does_not_answer_ends_the_job(
     tmp_path: Path, remote: _Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
