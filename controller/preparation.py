@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cerebro.contract.base import Split
 from cerebro.contract.records import ExperimentRecord, Locator
@@ -24,6 +25,9 @@ from cerebro.errors import ConflictError, LocatorError, MetadataError
 from cerebro.runtime.volumes import Volumes
 from controller.partition import kept, shares
 from controller.scratch import began, scratch_folder
+
+if TYPE_CHECKING:
+    from cerebro.data.table_stream import TableStream
 
 
 def prepare_etl(
@@ -56,10 +60,15 @@ def prepare_etl(
         if dataset in known:
             return known[dataset]
         with _only_cut(scratch, dataset, volumes.metadata(dataset, "train", 0).parent) as folder:
+            from cerebro.data.table_stream import open_splits
+
+            streams = open_splits(
+                {split: (table.files, table.locator.types) for split, table in tables.items()}
+            )
             splits: dict[Split, tuple[PartitionPlan, ...]] = {}
             cut: dict[Split, list[Path]] = {}
             for split, table in tables.items():
-                rows, cut[split] = _cut(table, request, list(weights.values()), folder)
+                rows, cut[split] = _cut(table, streams[split], request, list(weights.values()), folder)
                 splits[split] = tuple(
                     PartitionPlan(partition=partition, worker=worker, rows=count)
                     for partition, (worker, count) in enumerate(zip(weights, rows, strict=True))
@@ -126,14 +135,14 @@ def _superseded(dataset: str) -> ConflictError:
 
 
 def _cut(
-    table: _Table, request: EtlRequest, weights: Sequence[float], scratch: Path
+    table: _Table, stream: TableStream, request: EtlRequest, weights: Sequence[float], scratch: Path
 ) -> tuple[list[int], list[Path]]:
     """Numbers of rows for workers of these weights, and a file with each one's."""
     from controller.sorted_metadata import SortedMetadata
 
     folder = scratch / f"{table.split}-sorted"
     folder.mkdir()
-    with SortedMetadata(table.split, table.locator, table.files, request.seed, folder) as rows:
+    with SortedMetadata(table.split, table.locator, stream, request.seed, folder) as rows:
         if table.files.versions() != table.versions:
             raise LocatorError(f"{table.locator.metadata} was changed while it was read: run it again")
         most = kept(rows.total, request.fraction)

@@ -14,8 +14,7 @@ from cerebro.contract.records import Locator
 from cerebro.data.durable import DurableFile
 from cerebro.data.locators import metadata_of, require_columns
 from cerebro.data.prefetch import prefetched
-from cerebro.data.table_files import TableFiles
-from cerebro.data.table_stream import Rows, open_tables
+from cerebro.data.table_stream import Rows, TableStream
 from cerebro.data.tables import ids_as_text
 from cerebro.errors import MetadataError
 from controller.bucket_sort import BucketSort, DuplicateIdError
@@ -28,7 +27,7 @@ class SortedMetadata:
     """All rows of a split, sorted by `controller.partition.row_keys`. Owned by one thread.
 
     Args:
-        files: on this machine.
+        stream: of its files, which are on this machine.
         folder: for files; it is there, and nobody else uses it.
 
     Attributes:
@@ -40,9 +39,8 @@ class SortedMetadata:
         StorageFullError: there is no room in the folder.
     """
 
-    def __init__(self, split: Split, locator: Locator, files: TableFiles, seed: int, folder: Path) -> None:
+    def __init__(self, split: Split, locator: Locator, stream: TableStream, seed: int, folder: Path) -> None:
         self._where, self._folder = metadata_of(split, locator), folder
-        stream = open_tables(files, locator.types)
         self._schema = stream.schema
         require_columns(self._where, self._schema)
         self._sort = BucketSort(folder, self._schema, stream.num_bytes)

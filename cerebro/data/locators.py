@@ -22,6 +22,8 @@ from cerebro.errors import LocatorError, MetadataError, ObjectStoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cerebro.data.table_stream import TableStream
+
 
 _HEAD_BYTES = 1 << 20
 """In which the first line of any table ends."""
@@ -112,14 +114,29 @@ def known_columns(uri: str) -> tuple[str, ...] | None:
         return None
 
 
+def open_metadata(
+    locators: Locators, opened: Callable[[str], ObjectStore] = open_store
+) -> dict[Split, TableStream]:
+    """The metadata of all splits, in which columns of one name have one type. Raises as `open_splits` does."""
+    from cerebro.data.table_stream import open_splits
+
+    splits = locators.splits().items()
+    return open_splits({split: (table_files(each.metadata, opened), each.types) for split, each in splits})
+
+
 def preview_metadata(
-    split: Split, locator: Locator, most: int, opened: Callable[[str], ObjectStore] = open_store
+    split: Split,
+    locator: Locator,
+    most: int,
+    opened: Callable[[str], ObjectStore] = open_store,
+    stream: TableStream | None = None,
 ) -> Preview:
     """The first rows of a split's metadata. A table of a few megabytes is checked in full, of others the first rows.
 
     Args:
         most: rows.
         opened: opens the root of a store; other than `open_store` for who may not look everywhere.
+        stream: of the split, from `open_metadata`; left out: types are told from this split alone.
 
     Raises:
         LocatorError, ObjectStoreError: a file is missing or cannot be read.
@@ -128,7 +145,7 @@ def preview_metadata(
     from cerebro.data.table_stream import open_tables
 
     where, files = metadata_of(split, locator), table_files(locator.metadata, opened)
-    stream = open_tables(files, locator.types)
+    stream = stream or open_tables(files, locator.types)
     require_columns(where, stream.schema)
     found = stream.first(most)
     if not found.num_rows:

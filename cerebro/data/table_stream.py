@@ -7,15 +7,18 @@ What the rows mean is not known here, except that one column is ``id``.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet
 
+from cerebro.contract.base import Split
+from cerebro.data.cell_types import joined
 from cerebro.data.objects.folder import FolderStore
 from cerebro.data.table_files import TableFile, TableFiles
 from cerebro.errors import MetadataError
@@ -45,6 +48,10 @@ class Rows:
     batch: pa.RecordBatch
 
 
+class SplitTypesError(MetadataError):
+    """A column has types in two splits that do not go together."""
+
+
 class TableStream(Protocol):
     """Rows of table files on this machine. Owned by one thread; may be read again.
 
@@ -57,6 +64,14 @@ class TableStream(Protocol):
     schema: pa.Schema
     num_bytes: int
     num_rows: int | None
+
+    @property
+    def fixed(self) -> Collection[str]:
+        """Columns whose types are given, by the file or the locator, and not told from cells."""
+
+    def retype(self, name: str, kind: pa.DataType) -> str | None:
+        """Give a column another type, as far as the first rows tell; else say what stands against it, and change
+        nothing."""
 
     def rows(self) -> Generator[Rows, None, None]:
         """All rows, file by file, which have to be on this machine.
@@ -71,8 +86,14 @@ class TableStream(Protocol):
         """The first rows, at least so many if there are; all of a table of a few megabytes. Raises as `rows` does."""
 
 
-def open_tables(files: TableFiles, types: Mapping[str, str]) -> TableStream:
+def open_tables(
+    files: TableFiles, types: Mapping[str, str], other_types: Mapping[str, str] = MappingProxyType({})
+) -> TableStream:
     """The rows of files.
+
+    Args:
+        types: of columns of text, which the locator gives.
+        other_types: which other locators give; they count for columns of the same names.
 
     Raises:
         LocatorError: a file cannot be read.
@@ -87,7 +108,64 @@ def open_tables(files: TableFiles, types: Mapping[str, str]) -> TableStream:
         return ParquetStream(files)
     from cerebro.data.text_stream import TextStream
 
-    return TextStream(files, types)
+    return TextStream(files, types, other_types)
+
+
+def open_splits(tables: Mapping[Split, tuple[TableFiles, Mapping[str, str]]]) -> dict[Split, TableStream]:
+    """The rows of several tables, in which columns of one name have one type.
+
+    Args:
+        tables: split -> files and types that its locator gives; these count for the text files of all splits.
+
+    Raises:
+        LocatorError, MetadataError: as `open_tables` raises; or a column's types do not go together.
+    """
+    given: dict[str, str] = {}
+    for _, types in tables.values():
+        given.update(types)
+    streams = {split: open_tables(files, types, given) for split, (files, types) in tables.items()}
+    for name in dict.fromkeys(name for stream in streams.values() for name in stream.schema.names):
+        # A name that a table has twice is refused by `require_columns`.
+        _unify(name, {split: each for split, each in streams.items() if each.schema.names.count(name) == 1})
+    return streams
+
+
+def _unify(name: str, streams: Mapping[Split, TableStream]) -> None:
+    kinds = {split: stream.schema.field(name).type for split, stream in streams.items()}
+    if len(set(kinds.values())) <= 1:
+        return
+    fixed = {split: kinds[split] for split, stream in streams.items() if name in stream.fixed}
+    kind, is_free = joined([*kinds.values()]), all(pa.types.is_null(each) for each in fixed.values())
+    if not is_free:
+        try:
+            parts = [pa.schema([(name, each)]) for each in fixed.values()]
+            kind = pa.unify_schemas(parts, promote_options="permissive").field(name).type
+        except pa.ArrowException as error:
+            told = " and ".join(f"{each} in {split!r}" for split, each in fixed.items())
+            raise SplitTypesError(
+                f"column {name!r} is {told}: a column needs one type in all splits, so write the tables with one"
+            ) from error
+        if len(fixed) < len(kinds):
+            kind = _as_of_text(kind)
+    problems = {split: stream.retype(name, kind) for split, stream in streams.items()}
+    split, problem = next(((split, each) for split, each in problems.items() if each), ("", ""))
+    if problem and is_free:
+        for stream in streams.values():
+            stream.retype(name, pa.string())
+    elif problem:
+        raise SplitTypesError(
+            f"column {name!r} is {kind} in {next(iter(fixed))!r}, but {problem} in {split!r}: a column needs one type "
+            f"in all splits. Give it in the locators, such as 'types': {{{name!r}: 'string'}}, or write the tables anew"
+        )
+
+
+def _as_of_text(kind: pa.DataType) -> pa.DataType:
+    """The type of cells that goes together with a type of Parquet."""
+    if pa.types.is_signed_integer(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    return pa.string() if pa.types.is_large_string(kind) else kind
 
 
 def require_same_columns(first: TableFile, names: list[str], other: TableFile, found: list[str]) -> None:
@@ -121,6 +199,18 @@ class ParquetStream:
             require_same_columns(self._files[0], schemas[0].names, file, schemas[-1].names)
         self.num_rows: int | None = rows
         self.schema = plain(self._unified(schemas))
+
+    @property
+    def fixed(self) -> Collection[str]:
+        """See `TableStream`."""
+        names: list[str] = self.schema.names
+        return names
+
+    def retype(self, name: str, kind: pa.DataType) -> str | None:
+        """See `TableStream`. Values that the type cannot hold are told when they are read."""
+        place = self.schema.names.index(name)
+        self.schema = self.schema.set(place, self.schema.field(place).with_type(kind))
+        return None
 
     def rows(self) -> Generator[Rows, None, None]:
         """See `TableStream`."""
@@ -177,7 +267,8 @@ class ParquetStream:
                 columns.append(column.cast(field.type))
             except pa.ArrowException as error:
                 raise MetadataError(
-                    f"{file}, column {field.name!r}, is {column.type}, and {field.type} in other files: {error}"
+                    f"{file}, column {field.name!r}, is {column.type}, and {field.type} in other files or splits: "
+                    f"{error}"
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

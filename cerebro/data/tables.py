@@ -13,47 +13,74 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from cerebro.data.cell_types import as_type, type_of
 from cerebro.data.durable import DurableFile
 from cerebro.data.table_files import Format, format_of
+from cerebro.data.text_check import TextCheck
 from cerebro.errors import DataError, MetadataError
 from cerebro.ragged_rows import Ragged
 
 TEXT_BLOCK_BYTES = 2 << 20
 """Of text that is parsed at once; no line may be longer."""
 _MATRIX = 2
-_DELIMITERS: Mapping[Format, str] = {"CSV": ",", "TSV": "\t"}
-_READ = pa.csv.ReadOptions(block_size=TEXT_BLOCK_BYTES)
+DELIMITERS: Mapping[Format, str] = {"CSV": ",", "TSV": "\t"}
+_READ = pa.csv.ReadOptions(block_size=TEXT_BLOCK_BYTES, use_threads=False)
+"""One thread alone, which tells the row of an error."""
 
 
 def parse_table(content: bytes, name: str, types: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
     """A table of the format that its name tells: CSV, TSV or Parquet.
 
     Args:
-        types: of columns of text; what is not named is told from all values of the column.
+        types: of columns of text; what is not named has the type that `cell_types.type_of` tells from all its cells.
 
     Raises:
         MetadataError: it is not what its name says.
     """
-    form = format_of(name)
-    try:
-        if form == "Parquet":
+    if format_of(name) == "Parquet":
+        try:
             return pa.parquet.read_table(io.BytesIO(content))
-        options = text_options(form, content)
-        given = {column: pa.type_for_alias(kind) for column, kind in types.items()}
-        convert = pa.csv.ConvertOptions(column_types=given)
-        table = pa.csv.read_csv(io.BytesIO(content), _READ, options, convert)
-        return _as_written(table, content, options, given)
+        except pa.ArrowException as cause:
+            raise MetadataError(f"{name} cannot be read as Parquet: {cause}") from cause
+    cells = parse_cells(content, name, types)
+    for position, column in enumerate(cells.column_names):
+        if column not in types:
+            text = whole(cells.column(position))
+            kind = type_of(column, text)
+            cells = cells.set_column(position, pa.field(column, kind), as_type(text, kind))
+    return cells
+
+
+def parse_cells(content: bytes, name: str, types: Mapping[str, str]) -> pa.Table:
+    """A table of CSV or TSV with text in all columns but those of `types`.
+
+    Raises:
+        MetadataError: it is no such table.
+    """
+    form = format_of(name)
+    TextCheck(name, DELIMITERS[form]).feed(content, is_last=True)
+    columns = column_names(name, content + b"\n") or ()
+    kinds = {column: pa.string() for column in columns} | {
+        column: pa.type_for_alias(kind) for column, kind in types.items()
+    }
+    options, convert = text_options(form, content), pa.csv.ConvertOptions(column_types=kinds)
+    try:
+        return pa.csv.read_csv(io.BytesIO(content), _READ, options, convert)
     except pa.ArrowException as cause:
         raise MetadataError(f"{name} cannot be read as {form}: {cause}") from cause
 
 
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
 def text_options(form: Format, sample: bytes) -> pa.csv.ParseOptions:
     """How text is parsed: a value may span lines only if there are quotes, and looking for such values takes time."""
-    return pa.csv.ParseOptions(delimiter=_DELIMITERS[form], newlines_in_values=b'"' in sample)
+    return pa.csv.ParseOptions(delimiter=DELIMITERS[form], newlines_in_values=b'"' in sample)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -71,10 +98,10 @@ def column_names(name: str, head: bytes) -> tuple[str, ...] | None:
     """Columns of the table `name`, told from its first bytes; `None` if these do not: Parquet has them last."""
     text = head.decode("utf-8-sig", errors="ignore")
     form = format_of(name)
-    if form == "Parquet" or "\n" not in text:
+    if form == "Parquet" or not ("\n" in text or "\r" in text):
         return None
     try:
-        line = next(csv.reader(io.StringIO(text), delimiter=_DELIMITERS[form]), [])
+        line = next(csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[form]), [])
     except csv.Error:
         return None
     return tuple(line) or None
@@ -86,37 +113,6 @@ def parquet_column_names(content: BinaryIO) -> tuple[str, ...] | None:
         return tuple(pa.parquet.read_schema(content).names)
     except (pa.ArrowException, OSError):
         return None
-
-
-def _as_written(
-    table: pa.Table, content: bytes, options: pa.csv.ParseOptions, given: Mapping[str, pa.DataType]
-) -> pa.Table:
-    """The table with text wherever a number would read differently from what the file says.
-
-    ``0001`` names an object, it is not the number 1; and an id must come back as it was given.
-    """
-    names = table.column_names
-    if len(set(names)) < len(names):
-        return table
-    text = pa.csv.read_csv(
-        io.BytesIO(content),
-        _READ,
-        options,
-        pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-    )
-    for position, name in enumerate(names):
-        column, written = table.column(name), text.column(name)
-        is_whole = pa.types.is_integer(column.type)
-        if name in given:
-            continue
-        if (name == "id" and not is_whole) or (is_whole and not _is_same(column.cast(pa.string()), written)):
-            table = table.set_column(position, name, written)
-    return table
-
-
-def _is_same(read: pa.ChunkedArray, written: pa.ChunkedArray) -> bool:
-    """Whether texts are equal; where nothing was read, nothing may be written."""
-    return bool(pc.all(pc.equal(pc.fill_null(read, ""), written)).as_py() is not False)
 
 
 def write_table(path: Path, table: pa.Table) -> None:

@@ -1,24 +1,31 @@
 """CSV and TSV files of any size as record batches. Types are told once, from the first megabytes.
 
-A column that begins with whole numbers is read as text and made into numbers here, because Arrow would read ``0001`` as
-the number 1: a later row that is no such number, or is written in another way, is told with its place.
+Columns are read as text and made into values here (`cell_types`), because Arrow would read ``0001`` as the number 1: a
+later cell that is no such value, or is written in another way, is told with its place. Types that the locator gives are
+left to Arrow.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
+from types import MappingProxyType
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from cerebro.contract.records import ColumnType
+from cerebro.data.cell_types import as_type, first_other, type_of
 from cerebro.data.table_files import TableFile, TableFiles
 from cerebro.data.table_stream import SAMPLE_BYTES, Rows, local_or_open, require_same_columns
-from cerebro.data.tables import TEXT_BLOCK_BYTES, column_names, parse_table, text_options
+from cerebro.data.tables import DELIMITERS, TEXT_BLOCK_BYTES, column_names, parse_cells, text_options, whole
+from cerebro.data.text_check import TextCheck, require_text
 from cerebro.errors import MetadataError
 
+_ALIASES: tuple[str, ...] = get_args(ColumnType)
 _BYTES_PER_BYTE = 1.5
 """Of memory for each of text, about: a number of four digits takes eight."""
 _HEADER_AND_ROW = 2
@@ -35,37 +42,72 @@ _ARROW_SAYS = re.compile(
 class TextStream:
     """See `TableStream`.
 
+    Args:
+        types: given by the locator of the table.
+        other_types: given by other tables' locators, which count for columns of the same names.
+
     Attributes:
-        sample: the first rows, as `parse_table` reads them.
-        is_whole: whether these are all.
+        is_whole: whether the sample has all rows.
     """
 
-    def __init__(self, files: TableFiles, types: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        files: TableFiles,
+        types: Mapping[str, str],
+        other_types: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         found = [(file, file.num_bytes) for file in files.files]
         # Programs leave empty files where a part has no rows.
         found = [(file, size) for file, size in found if size or files.is_one] or found[:1]
         self._files = [file for file, _ in found]
-        self._types = types
         text, self.is_whole = _sampled(found)
-        self.sample = parse_table(text, str(self._files[0]), types)
-        self.schema: pa.Schema = self.sample.schema
+        name = str(self._files[0])
+        known = column_names(name, text + b"\n") or ()
+        self._types = {column: kind for column, kind in other_types.items() if column in known} | dict(types)
+        self._cells = parse_cells(text, name, self._types)
+        self.schema: pa.Schema = self._cells.schema
+        for place, field in enumerate(self.schema):
+            if field.name not in self._types:
+                kind = type_of(field.name, whole(self._cells.column(place)))
+                self.schema = self.schema.set(place, field.with_type(kind))
         self._require_columns_of_types()
         self.num_bytes = int(sum(size for _, size in found) * _BYTES_PER_BYTE)
-        self.num_rows = self.sample.num_rows if self.is_whole else None
+        self.num_rows = self._cells.num_rows if self.is_whole else None
         self._options = text_options(files.format, text)
-        self._counted = [
-            place
-            for place, field in enumerate(self.schema)
-            if pa.types.is_integer(field.type) and field.name not in types
+
+    @property
+    def fixed(self) -> Collection[str]:
+        """See `TableStream`."""
+        return self._types.keys()
+
+    def retype(self, name: str, kind: pa.DataType) -> str | None:
+        """See `TableStream`."""
+        place = self.schema.names.index(name)
+        if name in self._types:
+            given = next((alias for alias in _ALIASES if pa.type_for_alias(alias) == kind), None)
+            if given is None:
+                return f"is {self._types[name]} by the locator"
+            self._types[name] = given
+        else:
+            cells = whole(self._cells.column(place))
+            if as_type(cells, kind) is None:
+                return f"has {cells[first_other(cells, kind)].as_py()!r}"
+        self.schema = self.schema.set(place, self.schema.field(place).with_type(kind))
+        return None
+
+    @property
+    def sample(self) -> pa.Table:
+        """The first rows, as `parse_table` reads them."""
+        columns = [
+            whole(cells) if field.name in self._types else as_type(whole(cells), field.type)
+            for field, cells in zip(self.schema, self._cells.columns, strict=True)
         ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
     def rows(self) -> Generator[Rows, None, None]:
         """See `TableStream`."""
         if self.is_whole and len(self._files) == 1:
-            first = 1
-            for batch in self.sample.to_batches():
-                yield Rows(file=self._files[0], first=first, batch=batch)
-                first += batch.num_rows
+            yield from (Rows(file=self._files[0], first=1, batch=batch) for batch in self.sample.to_batches())
             return
         for file in self._files:
             yield from self._of(file)
@@ -76,6 +118,9 @@ class TextStream:
 
     def _of(self, file: TableFile) -> Generator[Rows, None, None]:
         names, first = self.schema.names, 1
+        if not self.is_whole:
+            with file.store.open(file.name) as content:
+                require_text(content, str(file), DELIMITERS[file.format])
         try:
             if header := _only_header(file):
                 require_same_columns(self._files[0], names, file, list(header))
@@ -85,8 +130,8 @@ class TextStream:
             for batch in reader:
                 ordered = batch.select(names)
                 columns = [
-                    self._whole(file, first, place, column) if place in self._counted else column
-                    for place, column in enumerate(ordered.columns)
+                    column if field.name in self._types else self._typed(file, first, field, column)
+                    for field, column in zip(self.schema, ordered.columns, strict=True)
                 ]
                 yield Rows(
                     file=file, first=first, batch=pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -103,26 +148,20 @@ class TextStream:
             )
 
     def _reader(self, file: TableFile, *, counts_rows: bool = False) -> pa.csv.CSVStreamingReader:
-        kinds = {field.name: field.type for field in self.schema}
-        kinds.update((self.schema.names[place], pa.string()) for place in self._counted)
+        kinds = dict.fromkeys(self.schema.names, pa.string())
+        kinds.update((name, pa.type_for_alias(kind)) for name, kind in self._types.items())
         # Arrow tells the row of an error only if one thread reads.
         options = pa.csv.ReadOptions(block_size=TEXT_BLOCK_BYTES, use_threads=not counts_rows)
         convert = pa.csv.ConvertOptions(column_types=kinds)
         return pa.csv.open_csv(local_or_open(file), options, self._options, convert)
 
-    def _whole(self, file: TableFile, first: int, place: int, text: pa.StringArray) -> pa.Array:
-        """Whole numbers from text that says them in the one way in which they would be written."""
-        kind, present = self.schema.field(place).type, _non_empty(text)
-        try:
-            numbers = present.cast(kind)
-        except pa.ArrowInvalid:
-            numbers = None
-        if numbers is not None:
-            doubtful = _doubtful(text)
-            if not len(doubtful) or numbers.take(doubtful).cast(pa.string()).equals(text.take(doubtful)):
-                return numbers
-        at = _first_other(text, kind)
-        raise self._contradicted(self.schema.names[place], text[at].as_py(), f"{file}, row {first + at:,}")
+    def _typed(self, file: TableFile, first: int, field: pa.Field, text: pa.StringArray) -> pa.Array:
+        """Values of a type from text that says them in the one way in which they would be written."""
+        values = as_type(text, field.type)
+        if values is None:
+            at = first_other(text, field.type)
+            raise self._contradicted(field.name, text[at].as_py(), f"{file}, row {first + at:,}")
+        return values
 
     def _told(self, file: TableFile, first: int, error: pa.ArrowException) -> MetadataError:
         """What was wrong, with the row, for which the file is read again up to there."""
@@ -154,10 +193,10 @@ class TextStream:
                 f"{has} the locator says that the column is {kind}: give it another one in `types`, such as 'string'"
             )
         told = "is empty" if pa.types.is_null(kind) else f"is {kind}"
-        written = " or is not written as one would be" if pa.types.is_integer(kind) else ""
         return MetadataError(
-            f"{has} in the first {SAMPLE_BYTES >> 20} MiB the column {told}, and this is none{written}. Give the "
-            f"column a type in the locator, such as 'types': {{{name!r}: 'string'}}, or write the table as Parquet"
+            f"{has} in the first {SAMPLE_BYTES >> 20} MiB the column {told}, and this is none or is not written as one "
+            f"would be. Give the column a type in the locator, such as 'types': {{{name!r}: 'string'}}, or write the "
+            "table as Parquet"
         )
 
 
@@ -176,7 +215,7 @@ def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
     for file, size in files:
         text = file.store.head(file.name, room + 1) if room > 0 else b""
         is_cut = len(text) > room
-        ends = _line_ends(text)
+        ends = _row_starts(file, text, is_cut=is_cut)
         if is_cut and not parts and len(ends) < _HEADER_AND_ROW:
             raise MetadataError(
                 f"{file} cannot be read: its first lines are longer than {SAMPLE_BYTES >> 20} MiB"
@@ -193,51 +232,11 @@ def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
             header, begin = line, 0
         is_whole = is_whole and not is_cut and line == header
         if line == header:
-            parts.append(text[begin:] if text.endswith(b"\n") else text[begin:] + b"\n")
+            parts.append(text[begin:] if text.endswith((b"\n", b"\r")) else text[begin:] + b"\n")
         room -= size
     return b"".join(parts) or alone, is_whole
 
 
-def _line_ends(text: bytes) -> NDArray[np.int64]:
-    """Where lines begin that follow another one: after line breaks that are in no quotes."""
-    each = np.frombuffer(text, np.uint8)
-    is_break = each == ord("\n")
-    is_quoted = np.cumsum(each == ord('"'), dtype=np.uint8) & 1  # modulo 256: odd stays odd
-    ends = np.flatnonzero(is_break & (is_quoted == 0))
-    return (ends if len(ends) else np.flatnonzero(is_break)) + 1
-
-
-def _parts(text: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Offsets and bytes of texts."""
-    _, offsets, content = text.buffers()
-    found = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
-    return found, np.frombuffer(content, np.uint8) if content else np.zeros(0, np.uint8)
-
-
-def _non_empty(text: pa.StringArray) -> pa.StringArray:
-    """The same texts, null where they are empty."""
-    offsets, _ = _parts(text)
-    lengths = np.diff(offsets)
-    if lengths.all():
-        return text
-    valid = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
-    _, _, content = text.buffers()
-    return pa.StringArray.from_buffers(len(text), pa.py_buffer(offsets), content, valid)
-
-
-def _doubtful(text: pa.StringArray) -> NDArray[np.int64]:
-    """Which texts may be a number that is written in an unusual way: what begins with 1 to 9 is not."""
-    offsets, content = _parts(text)
-    longer = np.flatnonzero(np.diff(offsets) > 1)
-    return longer[content[offsets[longer]] - np.uint8(ord("1")) > 8]
-
-
-def _first_other(text: pa.StringArray, kind: pa.DataType) -> int:
-    """Number of the first text that is no whole number, or not as it would be written."""
-    for at, value in enumerate(text.to_pylist()):
-        try:
-            if value and pa.scalar(value).cast(kind).cast(pa.string()).as_py() != value:
-                return at
-        except pa.ArrowException:
-            return at
-    raise AssertionError("called without one")
+def _row_starts(file: TableFile, text: bytes, *, is_cut: bool) -> NDArray[np.int64]:
+    """Where rows begin that follow another one: after line breaks that are in no quotes."""
+    return TextCheck(str(file), DELIMITERS[file.format]).row_starts(text, is_cut=is_cut)

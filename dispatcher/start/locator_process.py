@@ -18,9 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
-from cerebro.data.locators import preview_metadata
+from cerebro.data.locators import open_metadata, preview_metadata
 from cerebro.data.objects import ObjectStore, is_absent, split_uri
+from cerebro.data.table_stream import SplitTypesError, TableStream
 from cerebro.errors import LocatorError, MetadataError
 from dispatcher.sandbox.bounded_processes import bound
 from dispatcher.start.locator_check import FINDING, LocatorFinding
@@ -73,8 +75,13 @@ def main() -> None:
 
 def findings(locators: Locators, shared: Path | None) -> Iterator[LocatorFinding]:
     """What lies at each locator, in the order of the form; of folders only what is in `shared`, if it is given."""
-    for split, locator in locators.splits().items():
-        yield from _split(split, locator, shared)
+    streams, problem = _opened(locators, shared)
+    splits = locators.splits()
+    for split, locator in splits.items():
+        # Types that do not go together are told once.
+        yield from _split(
+            split, locator, shared, streams.get(split), problem if split == [*splits][-1] else None
+        )
     for number, uri in enumerate(locators.misc, start=1):
         yield _finding("misc", uri, partial(_misc, uri, shared), line=number)
 
@@ -117,11 +124,32 @@ def _misc(uri: str, shared: Path | None) -> dict[str, Any]:
     return {"num_bytes": root_of(root, shared).size(name)}
 
 
-def _split(split: str, locator: Locator, shared: Path | None) -> Iterator[LocatorFinding]:
+def _opened(
+    locators: Locators, shared: Path | None
+) -> tuple[Mapping[Split, TableStream], SplitTypesError | None]:
+    """All splits with one type for each column, or why types do not go together; nothing where one cannot be read,
+    which is found again when that one is looked at."""
+    try:
+        return open_metadata(locators, lambda root: root_of(root, shared)), None
+    except SplitTypesError as error:
+        return {}, error
+    except (Exception, RefusedAddressError):  # noqa: BLE001 - of libraries, and told of the split
+        return {}, None
+
+
+def _split(
+    split: Split,
+    locator: Locator,
+    shared: Path | None,
+    stream: TableStream | None,
+    problem: SplitTypesError | None,
+) -> Iterator[LocatorFinding]:
     rows: list[dict[str, Any]] = []
 
     def metadata() -> dict[str, Any]:
-        found = preview_metadata(split, locator, ROWS_SHOWN, opened=lambda root: root_of(root, shared))
+        found = preview_metadata(split, locator, ROWS_SHOWN, lambda root: root_of(root, shared), stream)
+        if problem is not None:
+            raise problem
         table = found.table
         rows.extend(table.to_pylist())
         shown = table.column_names[:COLUMNS_SHOWN]

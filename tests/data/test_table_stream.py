@@ -127,7 +127,7 @@ def test_a_type_that_is_given_counts(tmp_path: Path) -> None:
     [
         ("1,2,3,4,5\n", r"after row \d+: .*Expected 4 columns, got 5"),
         ("1,2," + "x" * 5000 + ",\n", r"a line is longer than"),
-        ('1,2,"never closed,\n' + LATER, "cannot be read after row"),
+        ('1,2,"never closed,\n' + LATER, "a quote opens a value in line 22 and is never closed"),
         ("1,2,\udcff,\n", r"row 21, column 'word', cannot be read: invalid UTF8"),
     ],
 )

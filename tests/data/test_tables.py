@@ -33,7 +33,7 @@ def test_numbers_with_leading_zeros_stay_text() -> None:
 
 def test_plain_numbers_are_numbers() -> None:
     """Whole ids, labels and measures keep their types; an empty cell is no value."""
-    table = parse_table(b"id,label,weight\n1,3,0.50\n2,,1.5\n", "train.csv")
+    table = parse_table(b"id,label,weight\n1,3,0.5\n2,,1.5\n", "train.csv")
     assert table.to_pylist() == [
         {"id": 1, "label": 3, "weight": 0.5},
         {"id": 2, "label": None, "weight": 1.5},

@@ -10,7 +10,7 @@ from typing import Any
 from cerebro.client.dry_run.outcome import TriedRows, TriedStep
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
-from cerebro.data.locators import preview_metadata
+from cerebro.data.locators import Preview, open_metadata, preview_metadata
 from cerebro.data.manifests import FailedRow, PartitionManifest, Source, named_rows
 from cerebro.data.partitions import write_manifest
 from cerebro.data.tables import write_table
@@ -45,8 +45,14 @@ def try_rows(
         SpecError: the spec names columns that are not there, or cannot be initialised.
         RowError: a row failed, or rows differ; with the traceback.
     """
+    streams = open_metadata(locators)
     ready = [
-        (*_prepared(spec, split, locator, most, folder), split)
+        (
+            *_prepared(
+                spec, split, locator, preview_metadata(split, locator, most, stream=streams[split]), folder
+            ),
+            split,
+        )
         for split, locator in locators.splits().items()
     ]
     if fits(spec):
@@ -98,9 +104,8 @@ def _fitted(spec: Any, locators: Locators, folder: Path) -> TriedStep:
 
 
 def _prepared(
-    spec: Spec, split: Split, locator: Locator, most: int, folder: Path
+    spec: Spec, split: Split, locator: Locator, preview: Preview, folder: Path
 ) -> tuple[Preprocessor, int | None]:
-    preview = preview_metadata(split, locator, most)
     path = folder / "metadata" / f"{split}.arrow"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_table(path, preview.table)

@@ -1,0 +1,273 @@
+"""Types of columns of text: a cell says the same after it was read, in all files and splits."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.base import Split
+from cerebro.contract.records import Locators
+from cerebro.data.locators import open_metadata, preview_metadata
+from cerebro.data.table_files import table_files
+from cerebro.data.table_stream import SplitTypesError, open_splits
+from cerebro.data.tables import parse_table
+from cerebro.errors import MetadataError
+
+WRITTEN_SO: Mapping[str, Sequence[Any]] = {
+    "0 1 -7 9223372036854775807 -9223372036854775808": [0, 1, -7, 2**63 - 1, -(2**63)],
+    "0 1.5 -0.25 3.0 1e+16 1e-05 1.0E10 1.5E-5 9007199254740992": [
+        0,
+        1.5,
+        -0.25,
+        3,
+        1e16,
+        1e-5,
+        1e10,
+        1.5e-5,
+        2**53,
+    ],
+    "100000.0 0.30000000000000004 5e-324 -0.0": [1e5, 0.1 + 0.2, 5e-324, -0.0],
+    "true false True FALSE": [True, False, True, False],
+    "2024-02-29 1999-12-31": [date(2024, 2, 29), date(1999, 12, 31)],
+    "2024-02-29T12:00:00": [datetime(2024, 2, 29, 12)],
+}
+"""Cells of a column, and what they are."""
+TEXT = (
+    "12345678901234567890", "9223372036854775808", "18446744073709551615", "1" + "0" * 22, "9007199254740993 0.5",
+    "1.10 1.9", "1.0 2.50", "0.1234567890123456789", "0.10000000000000001", "1e5 2e7", "12E3", "0001", "00.5", "+1",
+    "+1.5", "-0", "-007", ".5", "5.", "1_000", "1,5", "0x1F", "NA 1", "NaN 1.5", "nan", "inf", "-inf", "Infinity",
+    "1e999",    "1e-999", "null 1", "None", "N/A", "#N/A", "NULL", "1 true", "0 false", "yes", "2024-2-9", "2024-02-30",
+    "2024-02-29 1", "12:00", "12:00:00", "2024-02-29T12:00:00+02:00", "1e", "--1", "1.5.2", "\u0661", "1\u00a0000",
+)  # fmt: skip
+"""Cells of columns that are text, because a value would be another one or would be written in another way."""
+
+
+def write(path: Path, columns: Mapping[str, Sequence[str]]) -> str:
+    """A CSV file with an id; its address."""
+    rows = list(zip(*columns.values(), strict=True))
+    with path.open("w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(["id", *columns])
+        out.writerows([f"r{number}", *row] for number, row in enumerate(rows))
+    return str(path)
+
+
+def read(
+    addresses: Mapping[Split, str], types: Mapping[Split, dict[str, str]] | None = None
+) -> dict[str, pa.Table]:
+    """All rows of splits."""
+    given = types or {}
+    streams = open_splits(
+        {split: (table_files(uri), given.get(split, {})) for split, uri in addresses.items()}
+    )
+    return {
+        split: pa.Table.from_batches([rows.batch for rows in stream.rows()], stream.schema)
+        for split, stream in streams.items()
+    }
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(("cells", "values"), WRITTEN_SO.items())
+def test_values_that_are_written_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, values: Sequence[Any], is_streamed: bool
+) -> None:
+    """Numbers, truth values and dates as programs write them are such; an empty cell is none."""
+    if is_streamed:
+        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 60)
+    each = [*cells.split(" "), ""]
+    found = read({"train": write(tmp_path / "t.csv", {"c": each * 20})})["train"]["c"].to_pylist()
+    assert list(map(repr, found[: len(each)])) == list(map(repr, [*_like(values), None]))
+    assert found == found[: len(each)] * 20
+
+
+def _like(values: Sequence[Any]) -> Sequence[Any]:
+    """Whole numbers beside floats are floats."""
+    return [float(each) for each in values] if any(type(each) is float for each in values) else values
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("cells", TEXT)
+def test_what_would_change_when_read_is_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, is_streamed: bool
+) -> None:
+    """Twenty digits, 1.10, 1e5, leading zeros and signs, words for no value: all come back as they were written."""
+    each = [*cells.split(" "), ""]
+    if is_streamed:
+        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 60 + len(cells))
+    uri = write(tmp_path / "t.csv", {"c": each * 20})
+    assert read({"train": uri})["train"]["c"].to_pylist() == each * 20
+
+
+PLAIN = st.one_of(
+    st.integers(-(10**20), 10**20).map(str),
+    st.integers(-(2**63), 2**63 - 1).map(str),
+    st.floats().map(repr),
+    st.decimals(allow_nan=True, allow_infinity=True).map(str),
+    st.sampled_from([*TEXT, *(cell for cells in WRITTEN_SO for cell in cells.split(" ")), ""]),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=4),
+)
+
+
+@given(column=st.lists(PLAIN, min_size=1, max_size=6))
+def test_a_cell_says_the_same_after_it_was_read(column: list[str]) -> None:
+    """Whatever it is: of a number the decimal value is the one that is written, of the rest the text."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["id", "c"], *(["r", cell] for cell in column)])
+    found = parse_table(text.getvalue().encode(), "t.csv")["c"]
+    for cell, value in zip(column, found.to_pylist(), strict=True):
+        if value is None:
+            assert cell == ""
+        elif type(value) is float:
+            assert Decimal(repr(value)) == Decimal(cell)
+        elif pa.types.is_temporal(found.type):
+            assert str(value).removesuffix("+00:00") == cell.replace("T", " ").removesuffix("Z")
+        else:
+            assert str(value) == (cell.capitalize() if type(value) is bool else cell)
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "kind"),
+    [
+        ("1 2", "3 x", pa.string()),
+        ("1 2", "NA", pa.string()),
+        ("1 2", "007", pa.string()),
+        ("1 2", "1.5", pa.float64()),
+        ("9007199254740993", "1.5", pa.string()),
+        ("1", "12345678901234567890", pa.string()),
+        ("1", "", pa.int64()),
+        ("x", "", pa.string()),
+        ("true", "1", pa.string()),
+        ("2024-02-29", "unknown", pa.string()),
+        ("2024-02-29", "2024-02-29T12:00:00", pa.string()),
+    ],
+)
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_column_has_one_type_in_all_splits(
+    tmp_path: Path, train: str, valid: str, kind: pa.DataType, is_turned: bool
+) -> None:
+    """The one that cells of all splits have; a preview and the run agree."""
+    cells = (valid, train) if is_turned else (train, valid)
+    addresses: dict[Split, str] = {
+        "train": write(tmp_path / "a.csv", {"c": cells[0].split(" ")}),
+        "valid": write(tmp_path / "b.csv", {"c": cells[1].split(" "), "other": cells[1].split(" ")}),
+    }
+    found = read(addresses)
+    assert [table["c"].type for table in found.values()] == [kind, kind]
+    locators = Locators.model_validate({split: {"metadata": uri} for split, uri in addresses.items()})
+    for split, stream in open_metadata(locators).items():
+        shown = preview_metadata(split, locators.splits()[split], 9, stream=stream).table
+        assert shown.to_pylist() == found[split].to_pylist()
+
+
+def test_a_given_type_counts_in_all_splits(tmp_path: Path) -> None:
+    """Of text files; types that contradict are refused with the splits."""
+    addresses: dict[Split, str] = {
+        "train": write(tmp_path / "a.csv", {"zip": ["0123"], "share": ["1.10"]}),
+        "valid": write(tmp_path / "b.csv", {"zip": ["99"], "share": ["NA"]}),
+    }
+    found = read(addresses, {"train": {"zip": "string", "share": "float64"}})
+    assert [table["zip"].to_pylist() for table in found.values()] == [["0123"], ["99"]]
+    assert [table["share"].to_pylist() for table in found.values()] == [[1.1], [None]]
+    with pytest.raises(
+        SplitTypesError, match=r"'zip' is string in 'train' and int64 in 'valid': a column needs one"
+    ):
+        read(addresses, {"train": {"zip": "string"}, "valid": {"zip": "int64"}})
+
+
+def test_text_and_parquet_have_one_type(tmp_path: Path) -> None:
+    """Cells are read as the Parquet file has them, where they are so; else both are named."""
+
+    def pair(values: pa.Array, cells: list[str]) -> list[pa.Table]:
+        pq.write_table(pa.table({"id": ["r"] * len(values), "c": values}), tmp_path / "p.parquet")
+        csv_file = write(tmp_path / "t.csv", {"c": cells})
+        return [
+            each["c"] for each in read({"train": str(tmp_path / "p.parquet"), "valid": csv_file}).values()
+        ]
+
+    for values, cells in (
+        (pa.array(["a"]), ["1"]),
+        (pa.array([1.5]), ["1"]),
+        (pa.array([3], pa.int32()), ["4"]),
+    ):
+        first, second = pair(values, cells)
+        assert first.type == second.type
+        assert (first.to_pylist(), second.cast(pa.string()).to_pylist()) == (values.to_pylist(), cells)
+    with pytest.raises(SplitTypesError, match=r"'c' is int64 in 'train', but has '007' in 'valid'.*'string'"):
+        pair(pa.array([7]), ["1", "007"])
+    pq.write_table(pa.table({"id": ["r"], "c": ["x"]}), tmp_path / "q.parquet")
+    with pytest.raises(SplitTypesError, match=r"'c' is int64 in 'train' and string in 'valid'"):
+        read({"train": str(tmp_path / "p.parquet"), "valid": str(tmp_path / "q.parquet")})
+
+
+def test_ids_have_one_type_in_all_splits(tmp_path: Path) -> None:
+    """Whole numbers in each, or text in each."""
+    (tmp_path / "a.csv").write_text("id\n1\n2\n")
+    (tmp_path / "b.csv").write_text("id\n3\n04\n")
+    found = read({"train": f"{tmp_path}/a.csv", "predict": f"{tmp_path}/b.csv"})
+    assert [table["id"].to_pylist() for table in found.values()] == [["1", "2"], ["3", "04"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('1,"x\n2,y\n3,z\n', "line 3 and is never closed"),
+        ('1,"x\n2,y\n3,"z"\n', "line 3 and closes in line 5 in the middle of a value"),
+        ('1,"x"y\n', "line 3 and closes in line 3 in the middle"),
+        ('1,q\r2,"x\r3,y\r', "line 4 and is never closed"),
+        ('1,"', "line 3 and is never closed"),
+        ("1,x\n2,\0y\n", "line 4, has a NUL byte"),
+        ("1,x\n2\n", r"Expected 2 columns, got 1: 2"),
+        ("1,x,y\n", r"Expected 2 columns, got 3: 1,x,y"),
+    ],
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_rows_are_never_lost_in_a_quote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, expected: str, is_streamed: bool
+) -> None:
+    """An open quote, a NUL byte or another number of values is told with the line, not read as one long value."""
+    (tmp_path / "t.csv").write_text(f"id,a\n0,q\n{content}", newline="")
+    if is_streamed:
+        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", len("id,a\n0,q\n"))
+        monkeypatch.setattr("cerebro.data.text_check._BLOCK_BYTES", 3)
+    elif "Expected" in expected:
+        expected = f"Row #.: {expected}"
+    with pytest.raises(MetadataError, match=rf"t\.csv.*{expected}"):
+        read({"train": f"{tmp_path}/t.csv"})
+
+
+def test_an_open_quote_in_the_header_is_told(tmp_path: Path) -> None:
+    """All of the file would be one name."""
+    (tmp_path / "t.csv").write_text('"id,a\n1,x\n')
+    with pytest.raises(MetadataError, match="line 1 and is never closed"):
+        read({"train": f"{tmp_path}/t.csv"})
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ('id,a\n1,5" disk\n2,"two\nlines"\n3,"a ""b"""\n', ['5" disk', "two\nlines", 'a "b"']),
+        ("id,a\r1,x\r\n2,y\n3,z", ["x", "y", "z"]),
+        ('\ufeff"id",a\r\n1,x\r\n2,y\r\n', ["x", "y"]),
+    ],
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_unusual_text_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, rows: list[str], is_streamed: bool
+) -> None:
+    """Quotes inside a value, values over lines, mixed line ends, a mark at the begin."""
+    if is_streamed:
+        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", len(content.encode()) - 1)
+        monkeypatch.setattr("cerebro.data.text_check._BLOCK_BYTES", 3)
+    (tmp_path / "t.csv").write_text(content, newline="")
+    assert read({"train": f"{tmp_path}/t.csv"})["train"]["a"].to_pylist() == rows
