@@ -1,8 +1,8 @@
-"""Types of columns of text: told from what cells say, so that a cell says the same after it was read.
+"""Infer the types of CSV columns without changing a cell's meaning.
 
-A column has the first type of `TYPES` of which each cell is written in the way in which that type's values are written:
-``1``, but not ``0001``, ``+1`` or ``NA``; ``1.1``, but not ``1.10`` or ``1e5``. Else it is text. An empty cell is no
-value. Files are not known here.
+A column has the first type of `TYPES` that keeps the notation of every cell: ``1`` is an integer, and ``0001``, ``+1``
+and ``NA`` are text; ``1.1`` is a float, and ``1.10`` and ``1e5`` are text. An empty cell is null. This module does not
+read files.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TYPES: Sequence[pa.DataType] = (
 
 _FLOAT = re.compile(r"-?(0|[1-9]\d*)(\.(?:0|\d*[1-9]))?(?:[eE]([+-]?)\d+)?")
 _MOST_WHOLE = 2**53
-"""Beyond, not every whole number is a float64."""
+"""float64 cannot hold every larger integer."""
 
 
 def type_of(name: str, text: pa.StringArray) -> pa.DataType:
-    """The type of a column with these cells; `null` if all are empty. An id is a whole number or text."""
+    """Infer a column's type; `null` if all cells are empty. Ids are integers or text."""
     if not pc.any(pc.not_equal(text, "")).as_py():
         return pa.null()
     kinds = TYPES[:1] if name == "id" else TYPES
@@ -39,7 +39,7 @@ def type_of(name: str, text: pa.StringArray) -> pa.DataType:
 
 
 def as_type(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
-    """Cells as values of a type, empty ones as null; `None` unless each is written as a value of the type is."""
+    """Convert cells to a type, empty cells to null. Return `None` if a cell's notation would be lost."""
     if pa.types.is_string(kind):
         return text
     present = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
@@ -60,13 +60,13 @@ def as_type(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
 
 
 def _are_plain(text: pa.StringArray, values: pa.Array) -> bool:
-    """Whether no number is a word, such as nan, or a whole one with a sign that it has not."""
+    """True if no cell is a word, such as nan, or a negative zero."""
     words = pc.or_(pc.invert(pc.is_finite(values)), pc.equal(text, "-0"))
     return not pc.any(words).as_py()
 
 
 def first_other(text: pa.StringArray, kind: pa.DataType) -> int:
-    """The position of the first cell for which `as_type` gives `None`; there is one."""
+    """Return the position of the first cell that `as_type` refuses. At least one cell must be refused."""
     start, stop = 0, len(text)
     while stop - start > 1:
         middle = (start + stop) // 2
@@ -75,7 +75,7 @@ def first_other(text: pa.StringArray, kind: pa.DataType) -> int:
 
 
 def joined(kinds: Sequence[pa.DataType]) -> pa.DataType:
-    """The type for a column that was found to have several, in files or splits."""
+    """Return the common type of a column whose splits have different types."""
     found = {kind for kind in kinds if not pa.types.is_null(kind)}
     if len(found) <= 1:
         return next(iter(found), pa.null())
@@ -83,7 +83,7 @@ def joined(kinds: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def _is_written_so(cell: str, kind: pa.DataType) -> bool:
-    """Whether a cell is another way to write a value of the type without a doubt that it is one."""
+    """True if the cell is a common notation of a value that Arrow writes differently."""
     if pa.types.is_boolean(kind):
         return cell in ("True", "False", "TRUE", "FALSE")
     found = _FLOAT.fullmatch(cell) if pa.types.is_floating(kind) else None
@@ -92,6 +92,6 @@ def _is_written_so(cell: str, kind: pa.DataType) -> bool:
     _, fraction, sign = found.groups()
     if fraction is None and sign is None:
         return abs(int(cell)) <= _MOST_WHOLE
-    # 1e5 may be a word of digits and letters, such as a hash; programs write 100000.0, 1e+05 or 1.0E5.
+    # 1e5 may be part of a hash. Programs write 100000.0, 1e+05 or 1.0E5.
     number = float(cell)
     return bool(fraction or sign) and math.isfinite(number) and Decimal(repr(number)) == Decimal(cell)

@@ -117,7 +117,7 @@ def known_columns(uri: str) -> tuple[str, ...] | None:
 def open_metadata(
     locators: Locators, opened: Callable[[str], ObjectStore] = open_store
 ) -> dict[Split, TableStream]:
-    """The metadata of all splits, in which columns of one name have one type. Raises as `open_splits` does."""
+    """Open the metadata of all splits and give each column one type. Raises as `open_splits` does."""
     from cerebro.data.table_stream import open_splits
 
     splits = locators.splits().items()
@@ -136,7 +136,7 @@ def preview_metadata(
     Args:
         most: rows.
         opened: opens the root of a store; other than `open_store` for who may not look everywhere.
-        stream: of the split, from `open_metadata`; left out: types are told from this split alone.
+        stream: the split's table from `open_metadata`. By default types are inferred from this split alone.
 
     Raises:
         LocatorError, ObjectStoreError: a file is missing or cannot be read.

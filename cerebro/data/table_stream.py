@@ -49,7 +49,7 @@ class Rows:
 
 
 class SplitTypesError(MetadataError):
-    """A column has types in two splits that do not go together."""
+    """Two splits have incompatible types for a column."""
 
 
 class TableStream(Protocol):
@@ -67,11 +67,10 @@ class TableStream(Protocol):
 
     @property
     def fixed(self) -> Collection[str]:
-        """Columns whose types are given, by the file or the locator, and not told from cells."""
+        """Columns whose types come from the file or the locator, and are not inferred."""
 
     def retype(self, name: str, kind: pa.DataType) -> str | None:
-        """Give a column another type, as far as the first rows tell; else say what stands against it, and change
-        nothing."""
+        """Change the type of a column, or return why a cell of the sample rules it out."""
 
     def rows(self) -> Generator[Rows, None, None]:
         """All rows, file by file, which have to be on this machine.
@@ -92,8 +91,8 @@ def open_tables(
     """The rows of files.
 
     Args:
-        types: of columns of text, which the locator gives.
-        other_types: which other locators give; they count for columns of the same names.
+        types: types of text columns from the locator.
+        other_types: types from the locators of other splits, by column.
 
     Raises:
         LocatorError: a file cannot be read.
@@ -112,20 +111,21 @@ def open_tables(
 
 
 def open_splits(tables: Mapping[Split, tuple[TableFiles, Mapping[str, str]]]) -> dict[Split, TableStream]:
-    """The rows of several tables, in which columns of one name have one type.
+    """Open the tables of several splits and give each column one type.
 
     Args:
-        tables: split -> files and types that its locator gives; these count for the text files of all splits.
+        tables: split -> its files and the types in its locator. Types apply to the text files of all splits.
 
     Raises:
-        LocatorError, MetadataError: as `open_tables` raises; or a column's types do not go together.
+        LocatorError, MetadataError: as `open_tables` raises.
+        SplitTypesError: two splits have incompatible types for a column.
     """
     given: dict[str, str] = {}
     for _, types in tables.values():
         given.update(types)
     streams = {split: open_tables(files, types, given) for split, (files, types) in tables.items()}
     for name in dict.fromkeys(name for stream in streams.values() for name in stream.schema.names):
-        # A name that a table has twice is refused by `require_columns`.
+        # `require_columns` refuses duplicate names.
         _unify(name, {split: each for split, each in streams.items() if each.schema.names.count(name) == 1})
     return streams
 
@@ -160,7 +160,7 @@ def _unify(name: str, streams: Mapping[Split, TableStream]) -> None:
 
 
 def _as_of_text(kind: pa.DataType) -> pa.DataType:
-    """The type of cells that goes together with a type of Parquet."""
+    """Return the type that CSV cells can share with a Parquet column."""
     if pa.types.is_signed_integer(kind):
         return pa.int64()
     if pa.types.is_floating(kind):
@@ -207,7 +207,7 @@ class ParquetStream:
         return names
 
     def retype(self, name: str, kind: pa.DataType) -> str | None:
-        """See `TableStream`. Values that the type cannot hold are told when they are read."""
+        """See `TableStream`. `rows` raises for values that the type cannot hold."""
         place = self.schema.names.index(name)
         self.schema = self.schema.set(place, self.schema.field(place).with_type(kind))
         return None

@@ -28,14 +28,14 @@ TEXT_BLOCK_BYTES = 2 << 20
 _MATRIX = 2
 DELIMITERS: Mapping[Format, str] = {"CSV": ",", "TSV": "\t"}
 _READ = pa.csv.ReadOptions(block_size=TEXT_BLOCK_BYTES, use_threads=False)
-"""One thread alone, which tells the row of an error."""
+"""With one thread Arrow names the row of an error."""
 
 
 def parse_table(content: bytes, name: str, types: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
     """A table of the format that its name tells: CSV, TSV or Parquet.
 
     Args:
-        types: of columns of text; what is not named has the type that `cell_types.type_of` tells from all its cells.
+        types: types of text columns. `cell_types.type_of` infers the others from all cells.
 
     Raises:
         MetadataError: it is not what its name says.
@@ -55,10 +55,10 @@ def parse_table(content: bytes, name: str, types: Mapping[str, str] = MappingPro
 
 
 def parse_cells(content: bytes, name: str, types: Mapping[str, str]) -> pa.Table:
-    """A table of CSV or TSV with text in all columns but those of `types`.
+    """Parse CSV or TSV; columns that `types` does not name stay text.
 
     Raises:
-        MetadataError: it is no such table.
+        MetadataError: the content cannot be parsed.
     """
     form = format_of(name)
     TextCheck(name, DELIMITERS[form]).feed(content, is_last=True)
@@ -74,7 +74,7 @@ def parse_cells(content: bytes, name: str, types: Mapping[str, str]) -> pa.Table
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
+    """Combine the chunks of a column."""
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 

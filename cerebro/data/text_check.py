@@ -1,7 +1,7 @@
-"""What text must be for its rows to be told apart: quotes that are closed, and no NUL bytes.
+"""Refuse CSV with unclosed quotes or NUL bytes.
 
-Readers of CSV take all up to the next quote, or the end of the file, for one value: a quote that is never closed makes
-rows disappear without an error. What values mean is not known here.
+CSV readers take the text up to the next quote, or up to the end of the file, as one value. So rows after an unclosed
+quote disappear without an error.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _MARK = b"\xef\xbb\xbf"
 
 
 class TextCheck:
-    """Checks a text that comes in blocks.
+    """A check of one text, block by block.
 
     Args:
-        where: names the file in errors.
-        delimiter: between values, one byte.
+        where: file name for errors.
+        delimiter: one ASCII character.
     """
 
     def __init__(self, where: str, delimiter: str) -> None:
@@ -36,13 +36,13 @@ class TextCheck:
         self._held = b""
 
     def feed(self, block: bytes, *, is_last: bool) -> NDArray[np.int64]:
-        """Check a block; return where in it quotes open or close a value, if it is the first one.
+        """Check a block. For the first block, return the positions of quotes that open or close a value.
 
         Raises:
-            MetadataError: a quote is not closed, or closed before the value ends; or there is a NUL byte.
+            MetadataError: a quote is not closed, a value goes past its closing quote, or the block has a NUL byte.
         """
         block = self._held + block
-        # A quote is judged by what follows it, and quotes that follow one another are judged together.
+        # The byte after a quote decides its meaning, so hold trailing quotes until the next block.
         end = len(block) if is_last else len(block.rstrip(b'"')) - (not block.endswith(b'"'))
         self._held = block[end:] if end > 0 else block
         if end <= 0:
@@ -69,10 +69,10 @@ class TextCheck:
         return toggles
 
     def row_starts(self, text: bytes, *, is_cut: bool) -> NDArray[np.int64]:
-        """Check a text as `feed` does; return where in it rows begin that follow another one.
+        """Check the first block and return the positions of rows after the first.
 
         Args:
-            is_cut: whether the file goes on after the text.
+            is_cut: True if the file has more text.
         """
         toggles = self.feed(text, is_last=not is_cut)
         each = np.frombuffer(text, np.uint8)
@@ -86,12 +86,12 @@ class TextCheck:
     def _toggles(
         self, each: NDArray[np.uint8], preceding: NDArray[np.uint8], following: NDArray[np.uint8]
     ) -> NDArray[np.int64]:
-        """Where quotes open or close a value."""
+        """Return the positions of quotes that open or close a value."""
         quotes = np.flatnonzero(each == _QUOTE)
         if not len(quotes):
             return quotes
         opens = (np.arange(len(quotes)) + self._is_quoted) % 2 == 0
-        # A quote within a value is written twice: it closes the value, and opens it again at once.
+        # A doubled quote within a value closes the value and opens it again.
         beside = np.where(opens, preceding[quotes], following[quotes])
         if not np.isin(beside, np.append(self._between, np.uint8(_QUOTE))).all():
             return self._judged_one_by_one(each, quotes, preceding[quotes], following[quotes])
@@ -107,7 +107,7 @@ class TextCheck:
         preceding: NDArray[np.uint8],
         following: NDArray[np.uint8],
     ) -> NDArray[np.int64]:
-        """As `_toggles`, for text with quotes in values that are not quoted, such as 5", where they mean nothing."""
+        """As `_toggles`, for text with literal quotes in unquoted values, such as 5"."""
         between, found, is_second, opened = set(self._between.tolist()), [], False, None
         for at, before, after in zip(quotes.tolist(), preceding.tolist(), following.tolist(), strict=True):
             if is_second:
@@ -140,7 +140,7 @@ class TextCheck:
 
 
 def require_text(file: BinaryIO, where: str, delimiter: str) -> None:
-    """Read a file as `TextCheck` does; MetadataError if rows of it would be lost."""
+    """Check a whole file. Raises as `TextCheck.feed` does."""
     check = TextCheck(where, delimiter)
     while block := file.read(_BLOCK_BYTES):
         check.feed(block, is_last=False)

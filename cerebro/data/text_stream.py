@@ -1,8 +1,7 @@
 """CSV and TSV files of any size as record batches. Types are told once, from the first megabytes.
 
-Columns are read as text and made into values here (`cell_types`), because Arrow would read ``0001`` as the number 1: a
-later cell that is no such value, or is written in another way, is told with its place. Types that the locator gives are
-left to Arrow.
+Arrow would read ``0001`` as the number 1. So the stream reads columns as text and converts them by `cell_types`; an
+error names file, row and value of a later cell that does not fit. Arrow converts only columns typed in the locator.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class TextStream:
     """See `TableStream`.
 
     Args:
-        types: given by the locator of the table.
-        other_types: given by other tables' locators, which count for columns of the same names.
+        types: types from the table's locator.
+        other_types: types from the locators of other splits.
 
     Attributes:
-        is_whole: whether the sample has all rows.
+        is_whole: True if the sample has all rows.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class TextStream:
 
     @property
     def sample(self) -> pa.Table:
-        """The first rows, as `parse_table` reads them."""
+        """The first rows with their types."""
         columns = [
             whole(cells) if field.name in self._types else as_type(whole(cells), field.type)
             for field, cells in zip(self.schema, self._cells.columns, strict=True)
@@ -156,7 +155,7 @@ class TextStream:
         return pa.csv.open_csv(local_or_open(file), options, self._options, convert)
 
     def _typed(self, file: TableFile, first: int, field: pa.Field, text: pa.StringArray) -> pa.Array:
-        """Values of a type from text that says them in the one way in which they would be written."""
+        """Convert a batch's cells, or name the first cell that does not fit."""
         values = as_type(text, field.type)
         if values is None:
             at = first_other(text, field.type)
@@ -238,5 +237,5 @@ def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
 
 
 def _row_starts(file: TableFile, text: bytes, *, is_cut: bool) -> NDArray[np.int64]:
-    """Where rows begin that follow another one: after line breaks that are in no quotes."""
+    """Return the positions of rows after the first."""
     return TextCheck(str(file), DELIMITERS[file.format]).row_starts(text, is_cut=is_cut)

@@ -78,7 +78,7 @@ def findings(locators: Locators, shared: Path | None) -> Iterator[LocatorFinding
     streams, problem = _opened(locators, shared)
     splits = locators.splits()
     for split, locator in splits.items():
-        # Types that do not go together are told once.
+        # Only the last split reports a type conflict.
         yield from _split(
             split, locator, shared, streams.get(split), problem if split == [*splits][-1] else None
         )
@@ -127,13 +127,15 @@ def _misc(uri: str, shared: Path | None) -> dict[str, Any]:
 def _opened(
     locators: Locators, shared: Path | None
 ) -> tuple[Mapping[Split, TableStream], SplitTypesError | None]:
-    """All splits with one type for each column, or why types do not go together; nothing where one cannot be read,
-    which is found again when that one is looked at."""
+    """Open all splits with one type per column, or return the type conflict.
+
+    If a split cannot be read, return nothing: its own finding names the reason.
+    """
     try:
         return open_metadata(locators, lambda root: root_of(root, shared)), None
     except SplitTypesError as error:
         return {}, error
-    except (Exception, RefusedAddressError):  # noqa: BLE001 - of libraries, and told of the split
+    except (Exception, RefusedAddressError):  # noqa: BLE001 - libraries raise anything; the split's finding reports it
         return {}, None
 
 

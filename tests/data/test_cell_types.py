@@ -42,7 +42,7 @@ WRITTEN_SO: Mapping[str, Sequence[Any]] = {
     "2024-02-29 1999-12-31": [date(2024, 2, 29), date(1999, 12, 31)],
     "2024-02-29T12:00:00": [datetime(2024, 2, 29, 12)],
 }
-"""Cells of a column, and what they are."""
+"""Cells of a column -> their values."""
 TEXT = (
     "12345678901234567890", "9223372036854775808", "18446744073709551615", "1" + "0" * 22, "9007199254740993 0.5",
     "1.10 1.9", "1.0 2.50", "0.1234567890123456789", "0.10000000000000001", "1e5 2e7", "12E3", "0001", "00.5", "+1",
@@ -92,7 +92,7 @@ def test_values_that_are_written_so(
 
 
 def _like(values: Sequence[Any]) -> Sequence[Any]:
-    """Whole numbers beside floats are floats."""
+    """Integers in a column of floats are floats."""
     return [float(each) for each in values] if any(type(each) is float for each in values) else values
 
 
@@ -101,7 +101,7 @@ def _like(values: Sequence[Any]) -> Sequence[Any]:
 def test_what_would_change_when_read_is_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, is_streamed: bool
 ) -> None:
-    """Twenty digits, 1.10, 1e5, leading zeros and signs, words for no value: all come back as they were written."""
+    """Twenty digits, 1.10, 1e5, leading zeros, signs and words for null keep their text."""
     each = [*cells.split(" "), ""]
     if is_streamed:
         monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 60 + len(cells))
@@ -121,7 +121,7 @@ PLAIN = st.one_of(
 
 @given(column=st.lists(PLAIN, min_size=1, max_size=6))
 def test_a_cell_says_the_same_after_it_was_read(column: list[str]) -> None:
-    """Whatever it is: of a number the decimal value is the one that is written, of the rest the text."""
+    """Numbers keep their decimal value, all other cells their text."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([["id", "c"], *(["r", cell] for cell in column)])
     found = parse_table(text.getvalue().encode(), "t.csv")["c"]
@@ -156,7 +156,7 @@ def test_a_cell_says_the_same_after_it_was_read(column: list[str]) -> None:
 def test_a_column_has_one_type_in_all_splits(
     tmp_path: Path, train: str, valid: str, kind: pa.DataType, is_turned: bool
 ) -> None:
-    """The one that cells of all splits have; a preview and the run agree."""
+    """Any split can make a column text; previews and runs agree."""
     cells = (valid, train) if is_turned else (train, valid)
     addresses: dict[Split, str] = {
         "train": write(tmp_path / "a.csv", {"c": cells[0].split(" ")}),
@@ -171,7 +171,7 @@ def test_a_column_has_one_type_in_all_splits(
 
 
 def test_a_given_type_counts_in_all_splits(tmp_path: Path) -> None:
-    """Of text files; types that contradict are refused with the splits."""
+    """It applies to text files; contradicting types are refused with both splits."""
     addresses: dict[Split, str] = {
         "train": write(tmp_path / "a.csv", {"zip": ["0123"], "share": ["1.10"]}),
         "valid": write(tmp_path / "b.csv", {"zip": ["99"], "share": ["NA"]}),
@@ -186,7 +186,7 @@ def test_a_given_type_counts_in_all_splits(tmp_path: Path) -> None:
 
 
 def test_text_and_parquet_have_one_type(tmp_path: Path) -> None:
-    """Cells are read as the Parquet file has them, where they are so; else both are named."""
+    """CSV cells take the type of the Parquet column if they fit; an error names both splits."""
 
     def pair(values: pa.Array, cells: list[str]) -> list[pa.Table]:
         pq.write_table(pa.table({"id": ["r"] * len(values), "c": values}), tmp_path / "p.parquet")
@@ -235,7 +235,7 @@ def test_ids_have_one_type_in_all_splits(tmp_path: Path) -> None:
 def test_rows_are_never_lost_in_a_quote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, expected: str, is_streamed: bool
 ) -> None:
-    """An open quote, a NUL byte or another number of values is told with the line, not read as one long value."""
+    """Errors name the line of an open quote, a NUL byte or a wrong number of values."""
     (tmp_path / "t.csv").write_text(f"id,a\n0,q\n{content}", newline="")
     if is_streamed:
         monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", len("id,a\n0,q\n"))
@@ -247,7 +247,7 @@ def test_rows_are_never_lost_in_a_quote(
 
 
 def test_an_open_quote_in_the_header_is_told(tmp_path: Path) -> None:
-    """All of the file would be one name."""
+    """The whole file would be one column name."""
     (tmp_path / "t.csv").write_text('"id,a\n1,x\n')
     with pytest.raises(MetadataError, match="line 1 and is never closed"):
         read({"train": f"{tmp_path}/t.csv"})

@@ -36,7 +36,7 @@ def open_store(uri: str) -> ObjectStore:
 
 
 def is_bucket(uri: str) -> bool:
-    """True if an address is that of a bucket of S3, or of something in one."""
+    """True if an address begins with ``s3://``."""
     return uri[:5].lower() == "s3://"
 
 

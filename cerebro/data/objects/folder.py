@@ -123,8 +123,8 @@ class FolderStore:
 def local_path(uri: str) -> Path:
     """Return the absolute path that a plain path or ``file://`` address means.
 
-    Every character stands for itself, also ``#``, ``?`` and ``;``. Only ``%20`` and its like, in a ``file://`` address
-    alone, may be an escape: a name is decoded where nothing has the name as it is written.
+    Every character stands for itself, also ``#``, ``?`` and ``;``. The exception is ``%20`` and its like in a
+    ``file://`` address: a name is decoded if the literal name does not exist and the decoded name does.
 
     Raises:
         LocatorError: the address is of another kind.
@@ -150,7 +150,7 @@ def has_scheme(uri: str) -> bool:
 
 
 def _unescaped(path: str) -> Path:
-    """The path below ``/`` with escapes decoded in those names that do not exist as they are written."""
+    """Decode the names of an absolute path that do not exist literally."""
     found = Path("/")
     for name in path.split("/"):
         plain = unquote(name)

@@ -31,7 +31,7 @@ _TRANSIENT = frozenset(
 class S3Store:
     """Objects are keys of a bucket under a prefix: ``s3://bucket/prefix``.
 
-    Every character of bucket and prefix stands for itself: nothing is decoded, and no slash is left out.
+    Bucket and prefix are used literally: the store decodes no escapes and keeps every slash.
     """
 
     def __init__(self, uri: str) -> None:
@@ -46,7 +46,7 @@ class S3Store:
         self.uri = uri
         self._bucket = bucket
         self._root = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
-        """What all keys begin with."""
+        """The prefix of all keys."""
         config = Config(
             retries={"mode": "standard", "max_attempts": _ATTEMPTS},  # exponential, with jitter
             connect_timeout=5,

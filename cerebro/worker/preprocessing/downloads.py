@@ -51,7 +51,7 @@ class ShardObjects:
         self._window = concurrency * _AHEAD
         self._fetched: dict[str, Future[None]] = {}
         self._copied_as: dict[str, str] = {}
-        """The object that lies at a path of `folder`: ``a//b`` and ``a/b`` are two keys of a bucket, and one path."""
+        """Path in `folder` -> object name. ``a//b`` and ``a/b`` are two keys of a bucket and one path."""
         self._ahead: deque[int] = deque()
         """Of each object that a row behind the one at hand is the first to name: that row."""
         self._next_row = 0

@@ -1,4 +1,4 @@
-"""Addresses mean what they say: every character of a path or key stands for itself."""
+"""Addresses are literal: every character of a path or key stands for itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Place = tuple[str, Callable[[str, bytes], None]]
 
 @pytest.fixture(scope="module", params=["path", "file", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Address of a root with a folder of each name, and what puts objects there."""
+    """Address of a root with a folder of each name, and a function that writes objects."""
     root = tmp_path_factory.mktemp("addresses")
 
     def write(name: str, content: bytes) -> None:
@@ -51,7 +51,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("folder", ODD)
 def test_a_folder_is_the_one_that_is_named(place: Place, folder: str, tmp_path: Path) -> None:
-    """Its objects and tables are read, whatever other folders there are."""
+    """A store reads the named folder although similar names exist."""
     uri = f"{place[0]}/{folder}"
     store = open_store(uri)
     store.check()
@@ -67,7 +67,7 @@ def test_a_folder_is_the_one_that_is_named(place: Place, folder: str, tmp_path: 
 
 @pytest.mark.parametrize("name", ["a#1", "a?1", "a%231", "a b", "a+b", "ü", "50%", "a;b"])
 def test_an_object_is_the_one_that_is_named(place: Place, name: str) -> None:
-    """Of a single object no part is left out, nothing is decoded."""
+    """A single object's name is neither cut nor decoded."""
     uri, write = place
     for each, content in (("a", b"other"), ("a%20b", b"other"), ("a1", b"other"), (name, b"right")):
         write(f"single/{each}", content)
@@ -99,7 +99,7 @@ def test_escapes_of_a_file_address_name_what_is_not_there_otherwise(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["m#1.json", "m?1.json", "m%20.json"])
 def test_misc_files_keep_their_names(tmp_path: Path, name: str) -> None:
-    """And two that would have one name are refused, also where one is written with an escape."""
+    """Two files of one name are refused, escaped or not."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_text(name)
     folder = fetch_misc([f"file://{tmp_path}/in/{name}"], tmp_path / "out")
