@@ -19,7 +19,7 @@ from cerebro.figures.heatmap import heatmap
 from cerebro.figures.hyperparams import varying, word
 from cerebro.figures.importance import Importance, Share, importance, importance_of
 from cerebro.figures.models import ModelSummary, summaries, summary, values_at
-from cerebro.figures.palette import THEME_COLORS, Theme, colour, dash, in_dark, is_named
+from cerebro.figures.palette import THEME_COLORS, Theme, colour, dash, in_dark
 from cerebro.figures.parallel import parallel
 from cerebro.figures.scatter import scatter
 from cerebro.figures.schedule import (
@@ -75,7 +75,6 @@ __all__ = [
     "importance",
     "importance_of",
     "in_dark",
-    "is_named",
     "landmarks",
     "parallel",
     "planned",

@@ -208,7 +208,7 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
     traces = list(_lines(shown, axis, unit, smoothing, theme))
     traces += _diamonds(shown, metric, unit, axis, theme)
     traces += _branches(shown, unit, theme)
-    traces += _crosses(shown, metric, unit, colors, is_log=is_log)
+    traces += _crosses(shown, metric, unit, theme, is_log=is_log)
     return figure(
         "curves",
         traces,
@@ -309,13 +309,14 @@ def _branches(shown: Sequence[Curve], unit: Duration, theme: Theme) -> list[dict
 
 
 def _crosses(
-    shown: Sequence[Curve], metric: str, unit: Duration, colors: ThemeColors, *, is_log: bool
+    shown: Sequence[Curve], metric: str, unit: Duration, theme: Theme, *, is_log: bool
 ) -> list[dict[str, Any]]:
     # A logarithmic axis has no place for what is not positive.
-    lowest = min((y for curve in shown for y in curve.y if y > 0 or not is_log), default=1.0)
-    # It has no height of its own: it sits on the last value before, else at the foot of the figure.
+    values = [y for curve in shown for y in curve.y if y > 0 or not is_log]
+    foot = _foot(values, is_log=is_log)
+    # It has no height of its own: it sits on the model's last value before, else below all curves.
     broken = [
-        (curve, at, max(lowest, _before(curve, at, lowest)))
+        (curve, at, _before(curve, at, foot, is_log=is_log))
         for curve in shown
         if (at := curve.broke_at) is not None
     ]
@@ -325,7 +326,12 @@ def _crosses(
         name="not finite",
         showlegend=True,
         meta={"role": "broke"},
-        marker={"symbol": "x", "size": 10, "color": colors.bad, "line": {"color": colors.ground, "width": 1}},
+        marker={
+            "symbol": "x",
+            "size": 10,
+            "color": [colour(curve.index, theme) for curve, _, _ in broken],
+            "line": {"color": THEME_COLORS[theme].ground, "width": 1},
+        },
         hovertext=[lines(f"{curve.model}: {metric} is not finite from here") for curve, _, _ in broken],
     )
 
@@ -343,8 +349,19 @@ def _marks(places: Sequence[tuple[Curve, float, float]], unit: Duration, **more:
     return [trace | more] if places else []
 
 
-def _before(curve: Curve, at: float, otherwise: float) -> float:
-    return next((y for x, y in zip(reversed(curve.x), reversed(curve.y), strict=True) if x <= at), otherwise)
+def _foot(values: Sequence[float], *, is_log: bool) -> float:
+    """A height below all values, by a twentieth of their range."""
+    if not values:
+        return 1.0
+    low, high = min(values), max(values)
+    if is_log:
+        return low / (high / low) ** 0.05 if high > low else low / 2
+    return low - ((high - low) / 20 or abs(low) / 20 or 1.0)
+
+
+def _before(curve: Curve, at: float, otherwise: float, *, is_log: bool) -> float:
+    points = zip(reversed(curve.x), reversed(curve.y), strict=True)
+    return next((y for x, y in points if x <= at and (y > 0 or not is_log)), otherwise)
 
 
 def _x_axis(shown: Sequence[Curve], axis: Axis, unit: Duration, colors: ThemeColors) -> dict[str, Any]:
@@ -371,9 +388,11 @@ def _title(metric: str, split: str, shown: Sequence[Curve], total: int) -> str:
 
 def _description(shown: Sequence[Curve], metric: str, mode: str, total: int) -> str:
     said = f"Learning curves of {metric}, {len(shown):,} of {total:,} models."
-    ranked = [(max(c.own_y) if mode == "max" else min(c.own_y), c.model) for c in shown if c.own_y]
+    sign = -1 if mode == "max" else 1
+    ranked = [(min(sign * y for y in c.own_y), c.index, c.model) for c in shown if c.own_y]
     if ranked:
-        value, model = max(ranked) if mode == "max" else min(ranked)
+        signed, _, model = min(ranked)  # of equal ones the first, as everywhere
+        value = sign * signed
         said += f" The best value is {number(value)}, of {model}."
     joined = sum(curve.branch is not None for curve in shown)
     said += f" Rings are where {joined} of them go on from another model." if joined else ""

@@ -3,7 +3,7 @@
 A model's colour follows its position in the run's plan, so it is the same in every figure, table and run of the page.
 Hues are Okabe and Ito's (https://jfly.uni-koeln.de/color), told apart by colour-blind readers, shaded for each ground:
 every mark has a contrast of at least 3:1 to it, every text 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11; a test computes both).
-After eight hues come dashes, after four dashes grey: nobody tells forty lines apart by colour.
+After eight hues come dashes. After four dashes the looks repeat: model 33 looks like the first one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _HUES: dict[Theme, tuple[str, ...]] = {
     "light": ("#00609B", "#B88000", "#007E67", "#C2608F", "#258DE3", "#9A4A00", "#7A6A10", "#273037"),
     "dark": ("#4A96D8", "#E69F00", "#1DB58A", "#D88DB6", "#9AD7F7", "#F0753A", "#F0E442", "#E6EAEF"),
 }
-_GREY: dict[Theme, str] = {"light": "#7B838D", "dark": "#858F9B"}
 
 # The part of cividis (Nunez, Anderton, Renslow, PLOS ONE 2018) that stands out from the ground, worst value first: the
 # best one always has the strongest contrast.
@@ -32,8 +31,8 @@ _SCALES: dict[Theme, tuple[str, ...]] = {
 }
 
 HUES = len(_HUES["light"])
-NAMED = HUES * len(DASHES)
-"""Models that have a colour and dash of their own."""
+LOOKS = HUES * len(DASHES)
+"""Number of pairs of a colour and a dash."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +67,6 @@ _COUNTERPARTS: dict[str, str] = {
     for light, dark in (
         *zip(_HUES["light"], _HUES["dark"], strict=True),
         *zip(_SCALES["light"], _SCALES["dark"], strict=True),
-        (_GREY["light"], _GREY["dark"]),
         *zip(astuple(THEME_COLORS["light"]), astuple(THEME_COLORS["dark"]), strict=True),
     )
 }
@@ -77,17 +75,12 @@ _FAINT = re.compile(r"rgba\((\d+),(\d+),(\d+),([\d.]+)\)")
 
 def colour(index: int, theme: Theme) -> str:
     """Of the model at a position in the plan, from 0."""
-    return _HUES[theme][index % HUES] if is_named(index) else _GREY[theme]
+    return _HUES[theme][index % HUES]
 
 
 def dash(index: int) -> str:
     """Of its line."""
-    return DASHES[index // HUES] if is_named(index) else DASHES[0]
-
-
-def is_named(index: int) -> bool:
-    """Whether it has a colour and dash of its own; beyond, all are grey."""
-    return index < NAMED
+    return DASHES[index // HUES % len(DASHES)]
 
 
 def colour_scale(theme: Theme) -> list[list[float | str]]:

@@ -262,7 +262,8 @@ def _legend(traces: Sequence[dict[str, Any]], most: int) -> list[str]:
         if letters > _LETTERS_A_ROW and rows[-1]:
             rows.append("")
             letters = len(trace["name"]) + 4
-        mark = f'<tspan fill="{_attribute(style["color"])}" font-weight="bold"> {sign} </tspan>'
+        tint = style["color"][0] if isinstance(style["color"], list) else style["color"]
+        mark = f'<tspan fill="{_attribute(tint)}" font-weight="bold"> {sign} </tspan>'
         rows[-1] += f"{mark}{_said(trace['name'])}\N{EN SPACE}"
     if len(rows) > most:
         rows[most - 1 :] = [rows[most - 1] + "\N{HORIZONTAL ELLIPSIS}"]

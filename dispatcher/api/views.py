@@ -46,7 +46,7 @@ from dispatcher.models.view import models_csv
 from dispatcher.reading.columns import Columns
 from dispatcher.reading.from_log import FromLog, made
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.sandbox.bounded_processes import BusyError
+from dispatcher.sandbox.slots import BusyError
 from dispatcher.services import Services
 
 _EVERY = (401, 403, 429, 503)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import threading
-
 from flask import Blueprint, Response, request, url_for
 
 from cerebro.client.reporting import report_html
 from cerebro.errors import NotFoundError
-from dispatcher.sandbox.bounded_processes import BusyError
+from dispatcher.sandbox.slots import Slots
 from dispatcher.tabs.tabs import Tabs
+
+_WAIT_S = 20.0
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
     """Add the route."""
-    writing = threading.Lock()
+    slots = Slots("reports", at_once=1)
 
     @pages.get("/experiments/<name:name>/report")
     def report(name: str) -> Response:
-        if not writing.acquire(blocking=False):
-            raise BusyError("another report is being written: ask for this one in a moment")
-        try:
+        with slots.taken(wait_s=_WAIT_S):
             run, content = _written(tabs, name)
-        finally:
-            writing.release()
         response = Response(content, mimetype="text/html")
         response.headers.set("Content-Disposition", "attachment", filename=f"{name}-{run}.html")
         return response

@@ -16,7 +16,7 @@ from dispatcher.access.oidc import IdTokenError
 from dispatcher.access.refusals import is_browser
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.reader import Reader
-from dispatcher.sandbox.bounded_processes import BusyError
+from dispatcher.sandbox.slots import BusyError
 from dispatcher.tabs.runs import RunRow, run_row
 
 _log = logging.getLogger(__name__)

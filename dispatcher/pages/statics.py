@@ -17,7 +17,7 @@ from pathlib import Path
 from flask import Flask, Response, abort, request, url_for
 
 from cerebro.client.reporting.plotting import plotly_path
-from cerebro.figures.palette import DASHES, NAMED, Theme, colour, dash
+from cerebro.figures.palette import DASHES, LOOKS, Theme, colour, dash
 
 _A_YEAR_S = 31_536_000
 _WORTH_PACKING = 1_000
@@ -83,13 +83,12 @@ def plotly() -> bytes:
 
 
 def palette() -> str:
-    """A class ``line-INDEX`` for each model with a colour of its own, and ``line-rest`` for all others."""
+    """A class ``line-INDEX`` for each pair of a colour and a dash."""
     rules = [f".dot{{fill:none;stroke-width:3}}{_colours('light')}"]
-    rules += [f".line-{index}{{stroke-dasharray:{_GAPS[dash(index)]}}}" for index in range(NAMED)]
+    rules += [f".line-{index}{{stroke-dasharray:{_GAPS[dash(index)]}}}" for index in range(LOOKS)]
     rules.append(f"@media (prefers-color-scheme:dark){{{_colours('dark')}}}")
     return "\n".join(rules)
 
 
 def _colours(theme: Theme) -> str:
-    rest = f".line-rest{{stroke:{colour(NAMED, theme)}}}"
-    return "".join(f".line-{index}{{stroke:{colour(index, theme)}}}" for index in range(NAMED)) + rest
+    return "".join(f".line-{index}{{stroke:{colour(index, theme)}}}" for index in range(LOOKS))

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
-from cerebro.errors import ClusterError
 from cerebro.runtime.parent_death import with_parent_death_signal
+from dispatcher.sandbox.slots import Slots
 
 MOST_BYTES = 16 << 20
 """Of an answer: five hundred lines that were found, or an image of 2 MiB for each split, fit."""
@@ -62,10 +62,6 @@ class Said:
         return f"its process was ended by {name}{hint}{last}"
 
 
-class BusyError(ClusterError):
-    """As many processes run as may; the caller is to try again."""
-
-
 class BoundedProcesses:
     """Runs ``python -m MODULE``, which hears its question before it answers; at most `at_once` at a time. Safe for
     several threads.
@@ -76,20 +72,19 @@ class BoundedProcesses:
     def __init__(self, module: str, *, at_once: int, has_keys: bool = False) -> None:
         self._module = module
         self._withheld = _SECRETS if has_keys else (*_SECRETS, *_OF_OBJECT_STORES)
-        self._slots = threading.BoundedSemaphore(at_once)
+        self._slots = Slots("requests of this kind", at_once=at_once)
 
     def ask(self, question: bytes, *, timeout_s: float) -> Said:
         """The answer to a question.
 
+        Args:
+            timeout_s: limit of the process, and of the wait for a free slot before it.
+
         Raises:
-            BusyError: too many run already.
+            BusyError: too many requests wait already, or no slot became free in time.
         """
-        if not self._slots.acquire(blocking=False):
-            raise BusyError("too many people ask for this at once: try again in a moment")
-        try:
+        with self._slots.taken(wait_s=timeout_s):
             return self._ask(question, timeout_s)
-        finally:
-            self._slots.release()
 
     def _ask(self, question: bytes, timeout_s: float) -> Said:
         environment = {name: text for name, text in os.environ.items() if not name.startswith(self._withheld)}

@@ -19,7 +19,7 @@ from werkzeug.datastructures import FileStorage
 from cerebro.errors import ArchiveError, BadRequestError, ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.usercode.archive import DEFAULT_LIMITS, ArchiveListing, human_bytes, inspect
 from dispatcher.access.guard import LONGEST_NAME
-from dispatcher.sandbox.bounded_processes import BusyError
+from dispatcher.sandbox.slots import BusyError
 from dispatcher.services import Services
 from dispatcher.start.experiment_file import (
     MOST_BYTES,

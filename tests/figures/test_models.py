@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import JsonValue
@@ -81,18 +81,40 @@ def test_a_cross_marks_where_a_metric_was_not_finite() -> None:
 
 
 def test_a_cross_has_a_place_on_a_logarithmic_axis() -> None:
-    """Zero and less have none: it sits at the smallest positive value then."""
+    """Zero and less have none: it sits on the model's last positive value, or below all curves."""
     given = [
         Curve(model="m00", index=0, x=(1.0, 2.0), y=(0.5, 0.0), broke_at=3.0),
         Curve(model="m01", index=1, x=(), y=(), broke_at=1.0),
         Curve(model="m02", index=2, x=(1.0,), y=(-7.0,)),
     ]
     (log,) = traces(figures.curves(given, metric="loss", mode="min", is_log=True), "broke")
-    assert log["y"] == [0.5, 0.5]
+    assert log["y"] == [0.5, 0.25]
     (linear,) = traces(figures.curves(given, metric="loss", mode="min"), "broke")
-    assert linear["y"] == [0.0, -7.0]
+    assert linear["y"] == [0.0, -7.375]
     (nothing,) = traces(figures.curves(given[2:] + given[1:2], metric="l", mode="min", is_log=True), "broke")
     assert nothing["y"] == [1.0]
+
+
+def test_the_cross_of_a_model_without_a_value_is_on_no_curve() -> None:
+    """It has the colour of its model and sits below all values, on both kinds of axes."""
+    given = [curve(0, 5), curve(1, 5), curve(2, 0, broke_at=3.0)]
+    for is_log in (False, True):
+        (broke,) = traces(figures.curves(given, metric="loss", mode="min", is_log=is_log), "broke")
+        assert broke["y"][0] < min(y for each in given for y in each.y)
+        assert broke["marker"]["color"] == [figures.colour(2, "light")]
+        assert not is_log or broke["y"][0] > 0
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_of_equal_models_the_description_names_the_first(mode: Literal["min", "max"]) -> None:
+    """It is the best model of tables and reports as well, whatever its id."""
+    given = [
+        Curve(model=name, index=index, x=(1.0,), y=(0.5,), best_at=0)
+        for index, name in enumerate(("m10", "m09", "m11"))
+    ]
+    for drawn in (given, given[::-1]):
+        said = figures.curves(drawn, metric="loss", mode=mode)
+        assert "The best value is 0.5, of m10." in description(said)
 
 
 def test_axes_are_named_and_scaled() -> None:

@@ -10,14 +10,13 @@ import pytest
 from cerebro.figures.palette import (
     DASHES,
     HUES,
-    NAMED,
+    LOOKS,
     THEME_COLORS,
     Theme,
     colour,
     colour_scale,
     dash,
     faint,
-    is_named,
     shade,
 )
 
@@ -46,7 +45,7 @@ def contrast(one: str, other: str) -> float:
 def test_marks_stand_out_from_the_ground(theme: Theme) -> None:
     """3:1 for every colour of a model, every step of the scale, and for good and bad."""
     colors = THEME_COLORS[theme]
-    marks = {colour(index, theme) for index in range(NAMED + 1)} | {colors.good, colors.bad}
+    marks = {colour(index, theme) for index in range(LOOKS)} | {colors.good, colors.bad}
     marks |= {str(tint) for _, tint in colour_scale(theme)}
     for ground in (colors.ground, PAGE[theme]):
         assert min(contrast(mark, ground) for mark in marks) >= 3.0
@@ -60,12 +59,11 @@ def test_text_can_be_read(theme: Theme) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_no_two_models_look_alike_until_all_are_grey(theme: Theme) -> None:
-    """Colour and dash together; beyond, a model is found by highlighting it."""
-    looks = [(colour(index, theme), dash(index)) for index in range(NAMED)]
-    assert len(set(looks)) == NAMED == HUES * len(DASHES)
-    assert [is_named(index) for index in (0, NAMED - 1, NAMED)] == [True, True, False]
-    assert {colour(index, theme) for index in range(NAMED, 2 * NAMED)} == {colour(NAMED, theme)}
+def test_neighbours_differ_however_many_models_there_are(theme: Theme) -> None:
+    """Any 32 models in a row have 32 looks, by colour and dash together; none is grey."""
+    looks = [(colour(index, theme), dash(index)) for index in range(4 * LOOKS)]
+    for first in range(3 * LOOKS):
+        assert len(set(looks[first : first + LOOKS])) == LOOKS == HUES * len(DASHES)
 
 
 @pytest.mark.parametrize("theme", THEMES)

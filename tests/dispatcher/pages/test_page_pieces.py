@@ -9,7 +9,7 @@ import pytest
 from flask import render_template_string
 
 from cerebro.figures import summaries
-from cerebro.figures.palette import NAMED, colour
+from cerebro.figures.palette import LOOKS, colour
 from dispatcher.models.comparison import comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages import addresses, formats
@@ -158,10 +158,17 @@ def test_figures_files_are_for_those_who_signed_in(bench: Bench) -> None:
 
 
 def test_palette_has_a_class_for_each_colour_of_both_themes() -> None:
-    """And one for all the other models."""
+    """A model's class follows its index; after the last look they repeat."""
     sheet = palette()
     light, _, dark = sheet.partition("@media (prefers-color-scheme:dark)")
-    for index in range(NAMED):
+    for index in range(LOOKS):
         assert f".line-{index}{{stroke:{colour(index, 'light')}}}" in light
         assert f".line-{index}{{stroke:{colour(index, 'dark')}}}" in dark
-    assert f".line-rest{{stroke:{colour(NAMED, 'dark')}}}" in dark
+    dots = (
+        Bench()
+        .app.jinja_env.from_string(
+            '{% import "pages/macros.html" as ui %}{{ ui.dot(1) }}{{ ui.dot(looks + 1) }}'
+        )
+        .render(looks=LOOKS)
+    )
+    assert dots.count('class="dot line-1"') == 2

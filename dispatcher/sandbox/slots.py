@@ -1,0 +1,51 @@
+"""Limits on work that takes seconds: some requests work, some wait for their turn, and further ones are refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cerebro.errors import ClusterError
+
+_WAITING = 4
+"""Requests that may wait. A browser sends up to six at once, and two of them work."""
+
+
+class BusyError(ClusterError):
+    """Too many requests of one kind; the caller tries again."""
+
+
+class Slots:
+    """Lets `at_once` threads work and `waiting` more wait. Safe for several threads.
+
+    Args:
+        what: the work, for the message, such as "checks".
+    """
+
+    def __init__(self, what: str, *, at_once: int, waiting: int = _WAITING) -> None:
+        self._what = what
+        self._slots = threading.BoundedSemaphore(at_once)
+        self._places = threading.BoundedSemaphore(at_once + waiting)
+
+    @contextmanager
+    def taken(self, *, wait_s: float) -> Iterator[None]:
+        """Hold a slot; wait up to `wait_s` for a free one.
+
+        Raises:
+            BusyError: no slot became free, or too many requests wait already.
+        """
+        if not self._places.acquire(blocking=False):
+            raise self._busy()
+        try:
+            if not self._slots.acquire(timeout=wait_s):
+                raise self._busy()
+            try:
+                yield
+            finally:
+                self._slots.release()
+        finally:
+            self._places.release()
+
+    def _busy(self) -> BusyError:
+        return BusyError(f"the page is busy with other {self._what}: try again in a moment")

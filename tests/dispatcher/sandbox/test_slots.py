@@ -1,0 +1,50 @@
+"""Several requests of one person wait for each other; only a crowd is refused."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dispatcher.sandbox.bounded_processes import BoundedProcesses, Said
+from dispatcher.sandbox.slots import BusyError, Slots
+
+
+def test_all_that_a_browser_sends_at_once_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six requests, of which two work at a time."""
+    all_sent = threading.Barrier(6)
+    at_work, most = [0], [0]
+    lock = threading.Lock()
+
+    def work(_: BoundedProcesses, question: bytes, timeout_s: float) -> Said:
+        with lock:
+            at_work[0] += 1
+            most[0] = max(most[0], at_work[0])
+        with lock:
+            at_work[0] -= 1
+        return Said(output=question, code=0)
+
+    monkeypatch.setattr(BoundedProcesses, "_ask", work)
+    processes = BoundedProcesses("json.tool", at_once=2)
+
+    def send(number: int) -> bytes:
+        all_sent.wait()
+        return processes.ask(b"%d" % number, timeout_s=60.0).output
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(send, range(6))) == [b"%d" % number for number in range(6)]
+    assert most[0] <= 2
+
+
+def test_a_crowd_is_refused_and_nobody_is_blamed() -> None:
+    """Beyond the places, and after the wait; a free slot is taken again."""
+    slots = Slots("checks", at_once=1, waiting=0)
+    told = "the page is busy with other checks: try again in a moment"
+    with slots.taken(wait_s=0.0), pytest.raises(BusyError, match=told), slots.taken(wait_s=60.0):
+        pass
+    slots = Slots("checks", at_once=1, waiting=1)
+    with slots.taken(wait_s=0.0), pytest.raises(BusyError, match=told), slots.taken(wait_s=0.0):
+        pass
+    with slots.taken(wait_s=0.0):
+        pass
