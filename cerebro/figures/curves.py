@@ -314,7 +314,7 @@ def _crosses(
     # A logarithmic axis has no place for what is not positive.
     values = [y for curve in shown for y in curve.y if y > 0 or not is_log]
     foot = _foot(values, is_log=is_log)
-    # It has no height of its own: it sits on the model's last value before, else below all curves.
+    # Without a finite value a cross has no height: put it on the model's last finite value, or below all curves.
     broken = [
         (curve, at, _before(curve, at, foot, is_log=is_log))
         for curve in shown

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from cerebro.errors import ClusterError
 
 _WAITING = 4
-"""Requests that may wait. A browser sends up to six at once, and two of them work."""
+"""Waiting requests. A browser sends up to six at once: two work and four wait."""
 
 
 class BusyError(ClusterError):

@@ -107,7 +107,7 @@ def test_the_cross_of_a_model_without_a_value_is_on_no_curve() -> None:
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_of_equal_models_the_description_names_the_first(mode: Literal["min", "max"]) -> None:
-    """It is the best model of tables and reports as well, whatever its id."""
+    """Tables and reports name the same model, and the id does not matter."""
     given = [
         Curve(model=name, index=index, x=(1.0,), y=(0.5,), best_at=0)
         for index, name in enumerate(("m10", "m09", "m11"))

@@ -60,7 +60,7 @@ def test_text_can_be_read(theme: Theme) -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_neighbours_differ_however_many_models_there_are(theme: Theme) -> None:
-    """Any 32 models in a row have 32 looks, by colour and dash together; none is grey."""
+    """Any 32 models in a row have 32 looks, by colour and dash together."""
     looks = [(colour(index, theme), dash(index)) for index in range(4 * LOOKS)]
     for first in range(3 * LOOKS):
         assert len(set(looks[first : first + LOOKS])) == LOOKS == HUES * len(DASHES)

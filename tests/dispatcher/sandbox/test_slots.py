@@ -12,7 +12,7 @@ from dispatcher.sandbox.slots import BusyError, Slots
 
 
 def test_all_that_a_browser_sends_at_once_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six requests, of which two work at a time."""
+    """Six requests, two at a time."""
     all_sent = threading.Barrier(6)
     at_work, most = [0], [0]
     lock = threading.Lock()
