@@ -7,6 +7,7 @@ those that speak to the store.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 _MACHINE = (
@@ -32,6 +33,10 @@ _COMPUTING = (
 
 _SETTINGS = ("CEREBRO_*",)
 """Settings that a service reads and the cluster does not set itself, such as CEREBRO_WEIGHT."""
+
+
+_SECRET = re.compile(r"CEREBRO_(?:[A-Z]+_)?TOKEN")
+"""Services get tokens from the cluster, never from the shell: workers run user code."""
 
 
 def control_plane(environment: Mapping[str, str]) -> dict[str, str]:
@@ -67,4 +72,5 @@ def bare(environment: Mapping[str, str]) -> dict[str, str]:
 def _chosen(environment: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
     names = {pattern for pattern in patterns if not pattern.endswith("*")}
     prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
-    return {name: text for name, text in environment.items() if name in names or name.startswith(prefixes)}
+    chosen = {name: text for name, text in environment.items() if name in names or name.startswith(prefixes)}
+    return {name: text for name, text in chosen.items() if not _SECRET.fullmatch(name)}

@@ -229,6 +229,15 @@ class ClusterHome:
                 aside.unlink()
         return self.token_file.read_text().strip()
 
+    def service_token(self, role: str) -> str:
+        """Token of one service in users mode, derived from `token`, which it does not reveal."""
+        import hashlib
+        import hmac
+
+        return hmac.new(
+            self.token().encode(), f"cerebro service {role} 1".encode(), hashlib.sha256
+        ).hexdigest()
+
     @property
     def socket(self) -> Path:
         """Where the database listens: in the run folder, or in a short one if that path would be too long."""

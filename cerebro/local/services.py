@@ -5,6 +5,7 @@ A list of facts, in the words of `supervisor`, which knows none of these service
 settings from the environment, where they find:
 
     CEREBRO_TOKEN               bearer token of kvs_api             all but redis and tensorboard
+    CEREBRO_..._TOKEN           the other services' tokens          kvs_api, in users mode
     CEREBRO_SERVER              base URL of kvs_api                 controller, dispatcher, workers
     CEREBRO_BIND                host:port to listen on              kvs_api, dispatcher
     CEREBRO_REDIS_URL           the database's socket               kvs_api
@@ -157,7 +158,12 @@ def services(
         ClusterError: no database server is installed.
     """
     volumes = {"CEREBRO_VOLUMES": str(home.volumes), "CEREBRO_VOLUME_LOGS": str(home.logs)}
-    client = {"CEREBRO_TOKEN": home.token(), "CEREBRO_SERVER": f"http://{HOST}:{ports['kvs_api']}"}
+    tokens = _service_tokens(home, inherited)
+
+    def client(role: str) -> dict[str, str]:
+        """How a service of this role reaches the store."""
+        return {"CEREBRO_TOKEN": tokens[role], "CEREBRO_SERVER": f"http://{HOST}:{ports['kvs_api']}"}
+
     marker = {MARKER: str(home.path)}
     threads = options.cores
 
@@ -190,7 +196,7 @@ def services(
         return ours(
             name,
             *("cerebro.worker.agent", "--handlers", *_HANDLERS),
-            own=environment.worker(inherited, threads) | client | settings,
+            own=environment.worker(inherited, threads) | client("worker") | settings,
             # More workers are a smaller share of the cores: one that kept its old share would slow down all. It gives
             # back the unit in hand, which counts no attempt, and starts again.
             renewed=True,
@@ -209,6 +215,7 @@ def services(
         "CEREBRO_TOKEN": home.token(),
         "CEREBRO_BIND": f"{HOST}:{ports['kvs_api']}",
         "CEREBRO_REDIS_URL": f"unix://{socket}",
+        **{f"CEREBRO_{role.upper()}_TOKEN": token for role, token in tokens.items() if token != home.token()},
     }
     page = {"CEREBRO_BIND": f"{HOST}:{ports['dispatcher']}"} | {
         f"CEREBRO_LINK_{name.upper()}": f"http://{HOST}:{ports[name]}"
@@ -223,11 +230,11 @@ def services(
             stage=_STORE,
             ready=readiness.http(ports["kvs_api"]),
         ),
-        ours("controller", own=environment.reader(inherited) | client),
+        ours("controller", own=environment.reader(inherited) | client("controller")),
         ours(
             "dispatcher",
             # The start page looks at what locators name, as the controller does later.
-            own=environment.reader(inherited) | client | page,
+            own=environment.reader(inherited) | client("dispatcher") | page,
             ready=readiness.http(ports["dispatcher"]),
             renewed=True,  # it links what runs beside it, and holds nothing that is not read again
         ),
@@ -237,10 +244,19 @@ def services(
     )
 
 
+def _service_tokens(home: ClusterHome, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Token of each service by role: the cluster's, or in users mode one per role."""
+    has_users = inherited.get("CEREBRO_AUTH_MODE", "") == "users"
+    return {
+        role: home.service_token(role) if has_users else home.token()
+        for role in ("controller", "dispatcher", "worker")
+    }
+
+
 def _tensorboard(home: ClusterHome, ports: Mapping[str, int], inherited: Mapping[str, str]) -> Service:
     port, folder = ports["tensorboard"], home.volumes / "metrics" / "tensorboard"
     own = {
-        tensorboard.KEY: tickets.key_of(home.token()).hex(),
+        tensorboard.KEY: tickets.key_of(_service_tokens(home, inherited)["dispatcher"]).hex(),
         tensorboard.PAGE: f"http://{HOST}:{ports['dispatcher']}",
         # It notes its address in the temporary folder; a killed one would mislead other programs for ever.
         "TMPDIR": str(home.scratch),

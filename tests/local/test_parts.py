@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -18,10 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.errors import ClusterError
-from cerebro.local import database, environment, logs, ports, readiness
+from cerebro.local import database, environment, logs, ports, readiness, tensorboard
 from cerebro.local.home import ClusterHome
 from cerebro.local.services import Service, ServiceOptions, services
+from cerebro.runtime import tickets
 from cerebro.runtime.usage import cores
+from kvs_api.settings import Settings
 
 SEED = "0badcafe"
 
@@ -135,14 +137,19 @@ def listed(tmp_path: Path) -> dict[str, dict[str, str]]:
     return {service.name: dict(service.environment) for service in _services(tmp_path, workers=2)}
 
 
-def _services(folder: Path, *, workers: int, **more: Any) -> tuple[Service, ...]:
+ROLES = {"CONTROLLER": "controller", "DISPATCHER": "dispatcher", "WORKER": "worker-0"}
+
+
+def _services(
+    folder: Path, *, workers: int, shell: Mapping[str, str] | None = None, **more: Any
+) -> tuple[Service, ...]:
     home = ClusterHome(folder)
     home.create()
     options = ServiceOptions(workers=workers, tensorboard=True, **more)
     numbers = {"kvs_api": 1, "dispatcher": 2, "tensorboard": 3}
     rest = (name for name in options.listening if name not in numbers)
     numbers |= {name: number for number, name in enumerate(rest, start=4)}
-    return services(options, home, numbers, home.socket, SHELL)
+    return services(options, home, numbers, home.socket, shell or SHELL)
 
 
 def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tmp_path: Path) -> None:
@@ -168,6 +175,20 @@ def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tm
         assert listed[name]["CEREBRO_TOKEN"] == token
         assert listed[name]["CEREBRO_VOLUMES"] == f"{tmp_path}/volumes"
         assert listed[name]["CEREBRO_VOLUME_LOGS"] == f"{tmp_path}/logs"
+
+
+def test_services_have_tokens_of_their_own_in_users_mode(tmp_path: Path) -> None:
+    """Each service gets its own token, kvs_api knows all of them, and workers get no other."""
+    shell = {**SHELL, "CEREBRO_AUTH_MODE": "users", "CEREBRO_CONTROLLER_TOKEN": "from the shell"}
+    listed = {each.name: each.environment for each in _services(tmp_path, workers=1, shell=shell)}
+    operator, store = ClusterHome(tmp_path).token(), listed["kvs_api"]
+    assert (store["CEREBRO_TOKEN"], store["CEREBRO_AUTH_MODE"]) == (operator, "users")
+    own = {role: listed[name]["CEREBRO_TOKEN"] for role, name in ROLES.items()}
+    assert {role: store[f"CEREBRO_{role}_TOKEN"] for role in ROLES} == own
+    assert len({operator, *own.values()}) == 4
+    assert [name for name in listed["worker-0"] if name.endswith("_TOKEN")] == ["CEREBRO_TOKEN"]
+    assert listed["tensorboard"][tensorboard.KEY] == tickets.key_of(own["DISPATCHER"]).hex()
+    assert Settings.from_environment(store).service_tokens
 
 
 @given(workers=st.integers(1, 40), there=st.integers(1, 64))

@@ -16,7 +16,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,8 @@ _CACHE_VARIABLES = (
     "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH",
     "KERAS_HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR",
 )  # fmt: skip
+_LOCAL_CLUSTER = "CEREBRO_SERVICE_OF"
+"""Home of the local cluster of this worker: it has the cluster's token and the database's files."""
 _DEVICES = (Path("/dev"), Path("/proc"))
 _KINDS: Mapping[str, Literal["data", "search"]] = {"etl": "data", "fitting": "data", "search": "search"}
 _DENIED = re.compile(r"\[Errno (?:13|18)\] [^:\n]+: '([^'\n]+)'(?: -> '([^'\n]+)')?")
@@ -243,6 +245,9 @@ class Sandbox:
         temporary = Path(tempfile.gettempdir())
         common = common_folders(os.environ, temporary, self._further, self._volumes)
         rights = rights_of(scope, self._volumes, common)
+        if home := os.environ.get(_LOCAL_CLUSTER):
+            private = tuple(Path(home, name).resolve() for name in ("run", "store"))
+            rights = replace(rights, closed=(*rights.closed, *private))
         made = (Path.home() / name for name in _MADE)
         for folder in (*rights.own, *(cache for cache in made if cache.resolve() in common)):
             with suppress(OSError):  # a volume that is not mounted here; who needs it says so

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -475,3 +476,29 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, str], why: s
     """With the variable's name."""
     with pytest.raises(ClusterError, match=re.escape(why)):
         Settings.from_environment(ENVIRONMENT | changes)
+
+
+def test_the_page_on_users_has_a_provider_that_fits_its_settings(issuer: Issuer) -> None:
+    """Realm, variables and proxy of docs/users.md name the same client, and a token as Keycloak makes it is believed."""
+    page = (Path(__file__).parents[3] / "docs" / "users.md").read_text()
+    realm = json.loads(page.split("```json\n")[1].split("```")[0])
+    given = dict(re.findall(r"^export (CEREBRO_\w+)='?(.*?)'?$", page, re.MULTILINE))
+    oidc = Settings.from_environment(ENVIRONMENT | given).oidc
+    assert oidc is not None
+    (client,), (user,) = realm["clients"], realm["users"]
+    assert client["clientId"] == oidc.audience
+    assert oidc.issuer.endswith(f"/realms/{realm['realm']}")
+    for option in (
+        f"--oidc-issuer-url={oidc.issuer} ", f"--client-id={oidc.audience} ", f"--client-secret={client['secret']} ",
+        f"--redirect-url={client['redirectUris'][0]} ",
+    ):  # fmt: skip
+        assert option in page
+    assert {group["name"] for group in realm["groups"]} == set(oidc.groups)
+    tokens, _, _ = checker(issuer, audience=oidc.audience, groups=oidc.groups)
+    claims = {
+        "aud": oidc.audience, "azp": oidc.audience, "typ": "ID", "sub": "f7a9", "acr": "1", "sid": "s", "at_hash": "h",
+        "auth_time": NOW, "jti": "j", "email": user["email"], "email_verified": user["emailVerified"],
+        "preferred_username": user["username"], "groups": user["groups"],
+    }  # fmt: skip
+    who = tokens.of(issuer.token(**claims))[0].principal
+    assert (who.name, who.role, who.projects) == ("ada@example.org", Role.MEMBER, ("vision",))

@@ -214,6 +214,19 @@ def test_user_code_cannot_change_the_mode_or_attributes_of_what_is_anothers(
 
 
 @needs_landlock
+def test_user_code_does_not_read_the_token_of_a_local_cluster(agents: Agents, tmp_path: Path) -> None:
+    """The operator's token lies in a file of the same user."""
+    token = tmp_path / "home" / "run" / "token"
+    token.parent.mkdir(parents=True)
+    token.write_text("secret")
+    (tmp_path / "temporary").mkdir()
+    folders = {"TMPDIR": str(tmp_path / "temporary"), "HOME": str(tmp_path / "nobody")}
+    agents.start(CEREBRO_SANDBOX="on", CEREBRO_SERVICE_OF=str(tmp_path / "home"), **folders)
+    kind, message = agents.failure(agents.give(0, f"read {token}"))
+    assert (kind, f"The sandbox of this worker refused {token}" in message) == (FailureKind.USER_ERROR, True)
+
+
+@needs_landlock
 def test_no_process_serves_two_data_sets_or_a_folder_made_anew(started: Agents, tmp_path: Path) -> None:
     """The same code for another data set, or for an experiment whose folder was removed and made again, finds a process
     of its own, and the code that the agent takes for known is there. Where nothing changed it is the same one."""
