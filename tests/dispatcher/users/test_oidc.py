@@ -479,7 +479,7 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, str], why: s
 
 
 def test_the_page_on_users_has_a_provider_that_fits_its_settings(issuer: Issuer) -> None:
-    """Realm, variables and proxy of docs/users.md name the same client, and a token as Keycloak makes it is believed."""
+    """Realm, variables and proxy name the same client, and a token with the claims of Keycloak is believed."""
     page = (Path(__file__).parents[3] / "docs" / "users.md").read_text()
     realm = json.loads(page.split("```json\n")[1].split("```")[0])
     given = dict(re.findall(r"^export (CEREBRO_\w+)='?(.*?)'?$", page, re.MULTILINE))
