@@ -178,7 +178,7 @@ def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tm
 
 
 def test_services_have_tokens_of_their_own_in_users_mode(tmp_path: Path) -> None:
-    """Each service gets its own token, kvs_api knows all of them, and workers get no other."""
+    """Each service gets its own token only; kvs_api gets all."""
     shell = {**SHELL, "CEREBRO_AUTH_MODE": "users", "CEREBRO_CONTROLLER_TOKEN": "from the shell"}
     listed = {each.name: each.environment for each in _services(tmp_path, workers=1, shell=shell)}
     operator, store = ClusterHome(tmp_path).token(), listed["kvs_api"]
