@@ -220,8 +220,12 @@ def test_user_code_does_not_read_the_token_of_a_local_cluster(agents: Agents, tm
     token.parent.mkdir(parents=True)
     token.write_text("secret")
     (tmp_path / "temporary").mkdir()
-    folders = {"TMPDIR": str(tmp_path / "temporary"), "HOME": str(tmp_path / "nobody")}
-    agents.start(CEREBRO_SANDBOX="on", CEREBRO_SERVICE_OF=str(tmp_path / "home"), **folders)
+    agents.start(
+        CEREBRO_SANDBOX="on",
+        CEREBRO_SERVICE_OF=str(tmp_path / "home"),
+        TMPDIR=str(tmp_path / "temporary"),
+        HOME=str(tmp_path / "nobody"),
+    )
     kind, message = agents.failure(agents.give(0, f"read {token}"))
     assert (kind, f"The sandbox of this worker refused {token}" in message) == (FailureKind.USER_ERROR, True)
 
