@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -47,6 +47,18 @@ Metrics = Mapping[str, "float | Ratio"]
 """What `train` and `test` return, by name."""
 
 
+class Validation(NamedTuple):
+    """Metrics of a model after one of its epochs: `DataLoader.validation`.
+
+    Attributes:
+        epoch: after which it was validated, from 0.
+        metrics: that `test` returned, by name; of a `Ratio` its number.
+    """
+
+    epoch: int
+    metrics: dict[str, float]
+
+
 class DataLoader(Protocol):
     """What `train`, `test` and `predict` iterate over: ``(inputs, outputs)`` batches on the models' device.
 
@@ -64,6 +76,10 @@ class DataLoader(Protocol):
             left early leaves it where it is. Each further pass over the same unit counts from the unit's first batch
             again. Sizes of partitions, and the order in which the model visits them, are taken into account. In `test`
             and `predict`, which are no part of the training, the count is of their own batches.
+        validation: the newest `Validation` of the model when this unit was assigned; `None` before there is one,
+            without a split `valid`, and in `test` and `predict`. Epochs are validated while the next one is trained:
+            its first units may have the metrics of an epoch earlier. The log notes what a unit had, and a replay gives
+            it the same.
         is_lent: whether the batch at hand has fewer rows than there are ranks, and this rank was handed one that is
             another rank's. Leave it out of what you count.
         ids: of the rows of the batch at hand, in its order: what column ``id`` of the metadata says. Empty before the
@@ -86,6 +102,7 @@ class DataLoader(Protocol):
     total_steps: int
     rank: int
     ranks: int
+    validation: Validation | None
 
     @property
     def ids(self) -> list[Any]:

@@ -17,6 +17,7 @@ from cerebro.contract.tasks import (
     Savepoint,
     TaskBody,
     TrainTask,
+    Validation,
 )
 from cerebro.contract.ways import SINGLE, Way
 from cerebro.errors import IllegalEventError
@@ -31,6 +32,7 @@ from cerebro.state.workers import (
     tells_device,
     tells_hangs,
     tells_ratios,
+    tells_warnings,
 )
 
 
@@ -120,6 +122,7 @@ def _train(
         with_base=_know_bases(state),
         with_curve=is_by_merit(run.scheduler) and _tell_curves(state),
         **_measuring(run.request, run, model, key.epoch) if _tell_ratios(state) else {},
+        **_warning(model, key.epoch) if _tell_warnings(state) else {},
         keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),
     )
 
@@ -142,6 +145,7 @@ def audit(
         unit=found.number,
         position=position_of(model, run.plan.partitions, found.number),
         checkpoint=found.before,
+        validation=_validation(model, visit.validated),
         made=visit.checkpoint,
         metrics=visit.metrics,
         threads=visit.cores,
@@ -158,6 +162,17 @@ def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[
     read = {request.metric, *(rule.metric for rule in rules if isinstance(rule, AboveRule | BelowRule))}
     known = model.returns if model.visits and not run.is_validated else ()
     return {"merges": model.returned_in(epoch), "needs": tuple(sorted(read.intersection(known)))}
+
+
+def _warning(model: Model, epoch: int) -> dict[str, Any]:
+    """What a unit is given beside, and its result tells."""
+    validated = max((known for known in model.validations if known < epoch), default=0)
+    return {"with_warnings": True, "validation": _validation(model, validated)}
+
+
+def _validation(model: Model, epoch: int) -> Validation | None:
+    metrics = model.validations.get(epoch)
+    return None if metrics is None else Validation(epoch=epoch, metrics=metrics)
 
 
 def _evaluated(state: ExperimentState, run: Run, model: Model) -> set[str]:
@@ -184,6 +199,13 @@ def _tell_hangs(state: ExperimentState) -> bool:
 def _tell_device(state: ExperimentState) -> bool:
     """Whether every worker that may be given a model can say that a failure is the machine's."""
     return all(tells_device(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
+
+
+def _tell_warnings(state: ExperimentState) -> bool:
+    """True if every worker that may be given a unit reports warnings and knows validation metrics."""
+    return all(
+        tells_warnings(worker) for worker in state.workers.values() if worker.is_alive and worker.trains
+    )
 
 
 def _know_rules(state: ExperimentState) -> bool:

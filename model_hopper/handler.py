@@ -20,6 +20,7 @@ import torch
 import torch._dynamo
 
 from cerebro.contract.tasks import (
+    MAX_WARNINGS,
     AuditOutcome,
     AuditTask,
     CheckpointRef,
@@ -244,7 +245,10 @@ class Handler:
         )
         self._savepoint_timing.begin(began)
         savepoints = Savepoints(
-            trainee, write=self._savepoint_writer(body, attempt, trainee), resumed=resumed
+            trainee,
+            write=self._savepoint_writer(body, attempt, trainee),
+            resumed=resumed,
+            validation=body.validation,
         )
         recorder = CurveRecorder(began, self._context.own_time) if body.with_curve else None
         feed = self._feed(
@@ -290,6 +294,8 @@ class Handler:
             resumed_rows=first * size,
             timings=timings,
             curve=curve,
+            warnings=tuple(trainee.warnings[:MAX_WARNINGS]) if body.with_warnings else (),
+            validated=feed.validation.epoch + 1 if feed.validation and body.with_warnings else 0,
         )
 
     def _audit(self, spec: SubEpochSpec, body: AuditTask, timings: Timings) -> TaskResult:
@@ -318,7 +324,7 @@ class Handler:
             epoch=body.epoch,
             unit=body.unit,
             position=body.position,
-            savepoints=Savepoints(trainee),
+            savepoints=Savepoints(trainee, validation=body.validation),
             is_audit=True,
         )
         timings = timings.model_copy(update={"load_s": began - loading})

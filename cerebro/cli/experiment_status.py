@@ -166,7 +166,7 @@ def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
     origin = f"from {model.parent} at epoch {model.inherited_epochs}" if model.inherited else ""
     verdict = fit.search.verdicts.get(model.id, "") if fit.search is not None else ""
     note = ", ".join(filter(None, ["best" if is_best else "", origin, first_line(verdict)]))
-    note = model.failure.line if model.failure else note
+    note = model.failure.line if model.failure else model.warning or note
     return (
         model.id,
         wording.model(model, fit),

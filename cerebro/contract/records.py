@@ -151,6 +151,10 @@ TELLS_RATIOS = "ratios"
 """The same: who registers with it tells both terms of a metric that is a ratio, where it is to."""
 
 
+TELLS_WARNINGS = "warnings"
+"""The same: who registers with it reports warnings of a sub-epoch, and gives `train` the newest validation metrics."""
+
+
 READS_RAGGED = "ragged"
 """The same: who registers with it reads partitions whose rows have ragged fields."""
 
@@ -203,7 +207,8 @@ class WorkerRecord(Contract):
     """For its processes together: the limit of its container, or all there is. Absent: an older version registered."""
     kinds: tuple[str, ...]
     """Task kinds it has handlers for. Who can do a ``trial`` knows ways; who cannot is given units without one. And
-    `READS_BASES`, `TELLS_CURVES`, `TELLS_RATIOS`, `READS_RAGGED`, `KNOWS_FITTED`, `TELLS_STACKS`, `KNOWS_SHORTAGE` and
+    `READS_BASES`, `TELLS_CURVES`, `TELLS_RATIOS`, `TELLS_WARNINGS`, `READS_RAGGED`, `KNOWS_FITTED`, `TELLS_STACKS`,
+    `KNOWS_SHORTAGE` and
     `CHECKS_NODE`, where it does: they are told here because versions from before them read this."""
     holdings: tuple[Holding, ...] = ()
     volume: Name | None = None

@@ -248,6 +248,9 @@ class Curve(Contract):
         return self
 
 
+MAX_WARNINGS, MAX_WARNING = 8, 400
+"""Of a sub-epoch, and characters of each."""
+
 MAX_DIFFERENCES = 20
 """That are named of a unit which was done once more."""
 
@@ -314,6 +317,13 @@ class TaskResult(Contract):
     """Of `fitting` alone."""
     audit: AuditOutcome | None = Field(None, exclude_if=lambda value: value is None)
     """Of `audit` alone."""
+    warnings: tuple[Annotated[str, text_of(MAX_WARNING)], ...] = Field(
+        (), max_length=MAX_WARNINGS, exclude_if=lambda texts: not texts
+    )
+    """Of a sub-epoch: what the user should know although nothing failed. Absent where there are none, and where the
+    task does not ask for them."""
+    validated: int = Field(0, ge=0, exclude_if=lambda epoch: epoch == 0)
+    """Of a sub-epoch: epoch of the validation metrics that `train` had. 0, and absent: none."""
 
     @property
     def part(self) -> Part:
@@ -407,6 +417,18 @@ class Position(Contract):
     total_steps: int = 0
 
 
+class Validation(Contract):
+    """Metrics of a model after one of its epochs.
+
+    Attributes:
+        epoch: from 1.
+        metrics: that `test` returned, by name.
+    """
+
+    epoch: int = Field(ge=1)
+    metrics: dict[str, float]
+
+
 class TrainTask(ModelTask):
     """A unit: one model on one partition in one epoch (the papers' sub-epoch)."""
 
@@ -442,6 +464,12 @@ class TrainTask(ModelTask):
     needs: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
     """Metrics that it must return: those that rank models or that stop rules read, of those that the model has returned
     before. Absent where there are none, as where an older version could not read ratios."""
+    with_warnings: bool = Field(False, exclude_if=lambda value: not value)
+    """Whether its result may have `warnings` and `validated`. Absent where not, as where an older version could not
+    read them."""
+    validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
+    """The newest one when the unit was assigned. Absent where there is none, and where the worker is of a version that
+    does not know it."""
     gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
     """Of a unit on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
 
@@ -465,6 +493,8 @@ class AuditTask(ModelTask):
     position: Position
     checkpoint: CheckpointRef | None
     """With which the unit began; `None`: it was its model's first."""
+    validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
+    """That `train` had; as of `TrainTask`."""
     made: CheckpointRef
     """That it left."""
     metrics: dict[str, float]

@@ -120,6 +120,7 @@ _VISITS = Layout(
         "resumed_rows",
         "peak_bytes",
         "peak_gpu_bytes",
+        "validated",
     ),
     texts=("file", "checksum"),
     blobs=("course",),

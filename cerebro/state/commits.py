@@ -70,6 +70,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
         checkpoint=result.checkpoint,
     )
     run.add(model, visit, workers)
+    model.warn(result.warnings)
     if len(task.attempts) == 1:
         # The visit says it all.
         del run.tasks[event.task]

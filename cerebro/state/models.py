@@ -85,6 +85,7 @@ class Saved:
 
 
 _NOTHING: dict[str, float] = {}
+_MOST_WARNINGS = 20
 
 
 class _Best(NamedTuple):
@@ -152,6 +153,8 @@ class Model:
     removed: set[str] = field(default_factory=set)
     """Names of checkpoints of its visits that were removed although it may have asked for them
     (`cerebro.state.pruning`)."""
+    warnings: Counter[str] = field(default_factory=Counter)
+    """What its sub-epochs warned of -> in how many of them."""
     returns: tuple[str, ...] = ()
     """Names of what its first unit returned."""
     began: float = 0.0
@@ -307,6 +310,12 @@ class Model:
             if validated and self.inherited_epochs < epoch <= best.through:
                 self._best[asked] = self._better(best, epoch, name, mode, validated=True)
 
+    def warn(self, warnings: Collection[str]) -> None:
+        """Count the warnings of a committed unit; of many different ones the first are kept."""
+        for text in warnings:
+            if text in self.warnings or len(self.warnings) < _MOST_WARNINGS:
+                self.warnings[text] += 1
+
     def try_validations_again(self) -> None:
         """Those that were given up may come."""
         self.unvalidated.clear()
@@ -321,6 +330,13 @@ class Model:
         return self.saved.savepoint if self.saved is not None and self.saved.task == task else None
 
     # --- where it stands -------------------------------------------------------------------------
+
+    @property
+    def warning(self) -> str:
+        """What its sub-epochs warned of, in words; empty: nothing."""
+        units = self.own_units
+        found = [f"{text} (in {number} of {units} sub-epochs)" for text, number in self.warnings.items()]
+        return "; ".join(found)
 
     @property
     def kept_visits(self) -> list[Visit]:

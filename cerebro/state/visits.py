@@ -69,6 +69,8 @@ class Visit(NamedTuple):
     """Names of those of its metrics that are ratios."""
     terms: tuple[float, ...] = ()
     """Of each of them its numerator and denominator, one after another."""
+    validated: int = 0
+    """Epoch of the validation metrics that `train` had; 0: none."""
 
     @classmethod
     def of(
@@ -106,6 +108,7 @@ class Visit(NamedTuple):
             result.turn_s,
             _shared(tuple(result.ratios)),
             tuple(chain.from_iterable(result.ratios.values())),
+            result.validated,
         )
 
     def key(self, run: str, model: str) -> TaskKey:

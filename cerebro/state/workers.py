@@ -22,6 +22,7 @@ from cerebro.contract.records import (
     TELLS_CURVES,
     TELLS_RATIOS,
     TELLS_STACKS,
+    TELLS_WARNINGS,
     Holding,
 )
 from cerebro.contract.tasks import Failure
@@ -177,6 +178,11 @@ def tells_curves(worker: Worker) -> bool:
 def tells_ratios(worker: Worker) -> bool:
     """Whether it knows metrics that are ratios."""
     return TELLS_RATIOS in worker.kinds
+
+
+def tells_warnings(worker: Worker) -> bool:
+    """True if it reports warnings of a sub-epoch and knows validation metrics."""
+    return TELLS_WARNINGS in worker.kinds
 
 
 def reads_ragged(worker: Worker) -> bool:

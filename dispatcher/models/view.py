@@ -52,6 +52,8 @@ class ModelRow:
     failed_at: FailedAttempt | None
     may: tuple[str, ...]
     changed: str = ""
+    warning: str = ""
+    """What its sub-epochs warned of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +129,8 @@ class ModelView:
     changes: tuple[ChangeRow, ...]
     priority: str
     verdict: str = ""
+    warning: str = ""
+    """What its sub-epochs warned of."""
     gone: str = ""
 
 
@@ -207,6 +211,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         changes=changes(found),
         priority=shown(found.priority),
         verdict=run.search.verdicts.get(name, "") if run.search is not None else "",
+        warning=run.models[name].warning,
         gone=gone_text(run, found) if found.is_pruned else "",
     )
 
@@ -255,6 +260,7 @@ def _row(
         changed="; ".join(
             f"{each.name} is {each.after!r} since {each.since}" for each in changes(run.models[row.id])
         ),
+        warning=run.models[row.id].warning,
     )
 
 

@@ -144,7 +144,7 @@ def test_everything_is_tried(locators: Locators) -> None:
     }
     steps = [step.name for step in found.steps]
     assert steps == [
-        "initialize_worker", "create_models", "train", "checkpoint", "train again", "test", "predict"
+        "initialize_worker", "create_models", "train", "checkpoint", "test", "train again", "predict"
     ]  # fmt: skip
     assert found.batch == {"input": "float32 (4, 2)", "output": "int64 (4,)"}
     assert found.parameters == 9

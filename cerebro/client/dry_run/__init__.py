@@ -85,4 +85,5 @@ def dry_run(
         parameters=trial.parameters,
         checkpoint_bytes=trial.checkpoint_bytes,
         skipped=skipped,
+        warnings=tuple(trial.warnings),
     )

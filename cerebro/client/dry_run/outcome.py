@@ -56,6 +56,7 @@ class DryRun:
         parameters: numbers that the modules learn; `None` if none were made.
         checkpoint_bytes: size of the checkpoint; `None` if none was saved.
         skipped: what was not tried -> why.
+        warnings: what nothing fails by, and yet should be looked at, such as training that changes no weight.
     """
 
     experiment: str
@@ -67,6 +68,7 @@ class DryRun:
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     parameters: int | None = None
     checkpoint_bytes: int | None = None
+    warnings: Sequence[str] = ()
 
     def __repr__(self) -> str:
         lines = [
@@ -81,5 +83,6 @@ class DryRun:
             told = ", ".join(f"{name} {found}" for name, found in self.batch.items())
             lines.append(f"  batch on {self.device:<9} {told}")
         lines += [f"  {step.name:<18} {step.seconds:.3f} s: {step.found}" for step in self.steps]
+        lines += [f"  warning: {text}" for text in self.warnings]
         lines += [f"  skipped: {what}: {why}" for what, why in self.skipped.items()]
         return "\n".join(lines)

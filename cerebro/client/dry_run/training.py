@@ -10,7 +10,7 @@ from typing import Any
 
 from cerebro.client.dry_run.outcome import TriedRows, TriedStep
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import Position
+from cerebro.contract.tasks import Position, Validation
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.tables import read_columns
 from cerebro.data.trees import map_leaves
@@ -43,7 +43,7 @@ class TrainingTrial:
     """Used once, by one thread.
 
     Attributes:
-        steps, metrics, parameters, checkpoint_bytes, skipped: see `DryRun`.
+        steps, metrics, parameters, checkpoint_bytes, skipped, warnings: see `DryRun`.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class TrainingTrial:
         self.parameters: int | None = None
         self.checkpoint_bytes: int | None = None
         self.skipped: dict[str, str] = {}
+        self.warnings: list[str] = []
 
     def run(self) -> None:
         """Do all of it, as workers do in the first two units of a model and after them.
@@ -70,10 +71,11 @@ class TrainingTrial:
         if "train" in self._rows:
             self._train(trainee, epoch=1)
             trainee = self._reloaded(trainee)
-            self._train(trainee, epoch=2)
         else:
             self.skipped["train"] = "no split 'train' is located"
         self._test(trainee)
+        if "train" in self._rows:
+            self._train(trainee, epoch=2)
         self._predict(trainee)
 
     def try_technique(self, technique: Technique, size: int) -> None:
@@ -111,6 +113,8 @@ class TrainingTrial:
         # Two epochs over one partition: each is a unit.
         steps = len(loader)
         position = Position(epochs=2, units=2, step=steps * (epoch - 1), total_steps=2 * steps)
+        is_validated = epoch > 1 and "valid" in self._rows and "test" in self.metrics
+        validation = Validation(epoch=1, metrics=self.metrics["test"]) if is_validated else None
         with self._step("train" if epoch == 1 else "train again") as found:
             metrics = train_unit(
                 self._spec,
@@ -120,7 +124,7 @@ class TrainingTrial:
                     epoch=epoch,
                     unit=epoch - 1,
                     position=position,
-                    savepoints=Savepoints(trainee),
+                    savepoints=Savepoints(trainee, validation=validation),
                 ),
                 self._hyperparams,
                 seed=_SEED,
@@ -130,6 +134,7 @@ class TrainingTrial:
             )
             found.append(_told(numbers_of(metrics)))
         self.metrics["train"] = numbers_of(metrics)
+        self.warnings += [text for text in trainee.warnings if text not in self.warnings]
 
     def _reloaded(self, trainee: Trainee) -> Trainee:
         with self._step("checkpoint") as found:

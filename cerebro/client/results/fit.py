@@ -130,12 +130,14 @@ class FitResult(FitFigures):
     def leaderboard(self) -> pd.DataFrame:
         """One row per model, best first: rank, state, best metric and its epoch, epochs done, hyper-
         parameters, failure. Where models were made from others, `parent` is the one and `branch` the epoch of it after
-        which a model goes on from there (missing: it began with weights of its own).
+        which a model goes on from there (missing: it began with weights of its own). Where sub-epochs warned of
+        something, such as training without effect, `warning` says of what.
 
         The metric is that of validation, on the whole split; without validation data it is that of the units of an
         epoch together: the mean weighted by rows, or the ratio over all rows.
         """
         rows = []
+        has_warnings = any(model.warnings for model in self._run.models.values())
         has_parents = any(model.parent for model in self._run.models.values())
         for model in self._run.models.values():
             epoch = self._best_epoch(model)
@@ -158,6 +160,8 @@ class FitResult(FitFigures):
             hyperparams = {name: cell(value) for name, value in model.hyperparams_shown(epoch).items()}
             row = beside(facts, hyperparams, "hyper-parameter")
             row["failure"] = row.pop("failure")
+            if has_warnings:
+                row["warning"] = model.warning
             rows.append(row)
         columns = ["model", "state", self._request.metric, "best_epoch", "epochs", "failure"]
         frame = pd.DataFrame(rows, columns=None if rows else columns).astype(

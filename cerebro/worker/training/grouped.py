@@ -56,6 +56,11 @@ class GroupTrainee(Trainee):
     hints: Hints = field(default_factory=Hints)
 
     @property
+    def has_own_parameters(self) -> bool:
+        """False: a technique may have put parts in their place."""
+        return False
+
+    @property
     def share(self) -> tuple[int, int]:
         """What `PartitionLoader` takes."""
         share = self.technique.share(self.group)

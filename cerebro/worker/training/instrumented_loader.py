@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader as TorchLoader
 
+from cerebro import spec
 from cerebro.contract.tasks import Position
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.trees import RowId
@@ -28,7 +29,7 @@ class InstrumentedLoader:
             counts from 1, as in the log.
         on_batch: called before each batch with (rows done, batch index, values reported since the last call).
         is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
-        savepoints: of the unit; the loader goes on from where the unit was left.
+        savepoints: of the unit; the loader goes on from where the unit was left, with the validation that it had.
         recorder: takes in all that is reported.
     """
 
@@ -47,6 +48,9 @@ class InstrumentedLoader:
         self._recorder = recorder
         self._loader, self._on_batch, self._is_due = loader, on_batch, is_due
         self._savepoints = savepoints or Savepoints()
+        self.validation: spec.Validation | None = None
+        if (found := self._savepoints.validation) is not None:
+            self.validation = spec.Validation(found.epoch - 1, dict(found.metrics))
         self._latest: dict[str, Any] = {}
         self._batches = loader.first
         self.num_rows = loader.own_rows

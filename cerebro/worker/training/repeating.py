@@ -18,7 +18,7 @@ import torch
 from cerebro.contract.base import Contract
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.tasks import CheckpointRef, Position
+from cerebro.contract.tasks import CheckpointRef, Position, Validation
 from cerebro.contract.ways import Way
 from cerebro.data.loader import MergedLoader, PartitionLoader
 from cerebro.data.merged import Merged
@@ -66,6 +66,7 @@ class _Request(Contract):
     """Where they lie, and their rows."""
     unit: int
     position: Position
+    validation: Validation | None = None
     start: CheckpointRef | None
     threads: int
 
@@ -153,7 +154,7 @@ class Repeat:
                 epoch=visit.epoch,
                 unit=unit,
                 position=position_of(model, self.rows, unit),
-                savepoints=Savepoints(trainee),
+                savepoints=Savepoints(trainee, validation=_validation(model, visit)),
             ),
             hyperparams,
             seed=self.request.seed,
@@ -191,6 +192,7 @@ class Repeat:
             rows=tuple(self.rows[partition] for partition in visit.partitions),
             unit=unit,
             position=position_of(model, self.rows, unit),
+            validation=_validation(model, visit),
             start=start,
             threads=visit.cores or self.cores,
         )
@@ -212,6 +214,13 @@ class Repeat:
         found = CheckpointRef.model_validate_json((place / TRAINED).read_text())
         (place / found.name).rename(folder / f"w{unit}.pt")
         return found.model_copy(update={"name": f"w{unit}.pt"})
+
+
+def _validation(model: Model, visit: Visit) -> Validation | None:
+    """The validation metrics that `train` had in a unit."""
+    if not visit.validated:
+        return None
+    return Validation(epoch=visit.validated, metrics=model.validations[visit.validated])
 
 
 # --- one rank ----------------------------------------------------------------------------------------
@@ -267,7 +276,7 @@ def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> C
         epoch=asked.epoch,
         unit=asked.unit,
         position=asked.position,
-        savepoints=Savepoints(trainee),
+        savepoints=Savepoints(trainee, validation=asked.validation),
     )
     feed.rank, feed.ranks = trainee.share
     train_unit(

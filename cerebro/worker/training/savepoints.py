@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from cerebro.contract.tasks import Validation
 from cerebro.errors import SpecError, StorageFullError
 from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.training.checkpoint import State
@@ -55,6 +56,7 @@ class Savepoints:
         trainee: the model, as the unit starts; `None`: nothing is saved or restored, calls are only checked.
         write: of a savepoint; `None`: none is ever taken.
         resumed: ``state["savepoint"]`` of the file that `trainee` was restored from.
+        validation: of the model, for a unit from its beginning: the rest of one has what its first part had.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Savepoints:
         *,
         write: Write | None = None,
         resumed: Mapping[str, Any] | None = None,
+        validation: Validation | None = None,
     ) -> None:
         self._trainee, self._write, self._resumed = trainee, write, resumed
         self._hook: Callable[[], object] | None = None
@@ -75,6 +78,7 @@ class Savepoints:
         self._has_told = False
         self._is_off = False
         self._variables: Variables | None = None
+        self.validation = validation if resumed is None else _validation_of(resumed)
         self._kept: dict[str, Any] = {}
         """What the mapping `checkpoint` had when the savepoint was taken."""
         self._opening: dict[str, Any] = {}
@@ -237,6 +241,7 @@ class Savepoints:
             "batch": batch,
             "rows": rows,
             "threads": torch.get_num_threads(),
+            "validation": None if self.validation is None else self.validation.model_dump(),
             **ranks[0],
             **({"ranks": ranks} if len(ranks) > 1 else {}),
             "opening": storable(self._opening, "checkpoint"),
@@ -292,6 +297,11 @@ class Savepoints:
 def is_for(resumed: Mapping[str, Any], ranks: int) -> bool:
     """Whether so many processes can go on from a savepoint: each needs what one of as many has drawn and counted."""
     return len(resumed.get("ranks", [resumed])) == ranks
+
+
+def _validation_of(resumed: Mapping[str, Any]) -> Validation | None:
+    found = resumed.get("validation")
+    return None if found is None else Validation.model_validate(found)
 
 
 def _own(resumed: Mapping[str, Any], rank: int) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ names of the hyper-parameters are looked at, after the unit (`stale`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -51,6 +52,77 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         self._tracked: dict[str, Any] = {}
         self.closed = ""
         """Why nothing more can be tracked in this unit; empty while it can."""
+        self.overwritten: set[str] = set()
+        """Names of tracked objects under which user code has put something else."""
+        self._reader = ""
+        """The user's method that may only read, if one runs."""
+
+    # --- what user code does with it as a dict ---------------------------------------------------------
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._require_writable()
+        if name in self._tracked:
+            self.overwritten.add(name)
+        super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._require_writable()
+        super().__delitem__(name)
+
+    def __ior__(self, other: Any) -> Checkpoint:  # type: ignore[override, misc]
+        self.update(other)
+        return self
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return the value of a name, which is put there if there is none."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def update(self, *values: Any, **named: Any) -> None:
+        """Put values in."""
+        self._require_writable()
+        super().update(*values, **named)
+
+    def pop(self, *arguments: Any) -> Any:
+        """Take a value out."""
+        self._require_writable()
+        return super().pop(*arguments)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Take the newest value out."""
+        self._require_writable()
+        return super().popitem()
+
+    def clear(self) -> None:
+        """Take all values out."""
+        self._require_writable()
+        super().clear()
+
+    def _require_writable(self) -> None:
+        if self._reader:
+            raise SpecError(
+                f"{self._reader}() writes into checkpoint, which is saved after train() alone, so nobody would see "
+                "what is written. Return a metric from test(): the next calls of train() have it in "
+                "dataloader.validation"
+            )
+
+    @contextmanager
+    def only_read(self, method: str) -> Iterator[None]:
+        """Refuse writes while a method of the user runs.
+
+        Raises:
+            SpecError: what a name stands for was changed in place; other writes are refused where they are.
+        """
+        self._reader, before = method, dict(_marks(self, ""))
+        try:
+            yield
+            after = dict(_marks(self, ""))
+            if changed := [path for path in {**before, **after} if before.get(path) != after.get(path)]:
+                self._reader = f"{method}() changes checkpoint{changed[0]}: {method}"
+                self._require_writable()
+        finally:
+            self._reader = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
@@ -136,6 +208,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
                 )
         self.update(storable(self.newest(), "checkpoint"))  # as the next sub-epoch would read it from a file
         self._tracked.clear()
+        self.overwritten.clear()
         self.changes.clear()
         self.closed = ""
 
@@ -208,6 +281,20 @@ def _stale(value: Any, name: str, before: Any, now: Any, where: str = "") -> Ite
     elif isinstance(value, (list, tuple)):
         for position, item in enumerate(value):
             yield from _stale(item, name, before, now, f"{where}[{position}]")
+
+
+def _marks(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield what differs after a change in place, by where it is."""
+    if isinstance(value, Mapping):
+        yield path, len(value)
+        for key, item in value.items():
+            yield from _marks(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        yield path, len(value)
+        for position, item in enumerate(value):
+            yield from _marks(item, f"{path}[{position}]")
+    else:
+        yield path, (id(value), value._version) if isinstance(value, torch.Tensor) else repr(value)
 
 
 def _is(value: Any, number: Any) -> bool:

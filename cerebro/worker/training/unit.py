@@ -21,11 +21,12 @@ from cerebro.errors import DeviceError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.worker.training.base_tensors import BaseTensors, is_plain
 from cerebro.worker.training.checkpoint import LAYOUT, State, needs_named, save
-from cerebro.worker.training.frameworks import hopped
+from cerebro.worker.training.frameworks import hopped, only_single
 from cerebro.worker.training.frozen import Frozen, move_to_base
 from cerebro.worker.training.metrics import Measured, checked_metrics, described
 from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
 from cerebro.worker.training.tracking import Checkpoint, changes
+from cerebro.worker.training.unit_checks import UnitChecks
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class Trainee:
     is_new: bool = True
     """Whether its weights are those that `create_models` drew."""
     frozen: Frozen = field(default_factory=Frozen)
+    warnings: list[str] = field(default_factory=list)
+    """What the user should know of the newest unit, although nothing failed."""
 
     def state(self) -> State:
         """What is saved of it."""
@@ -79,6 +82,11 @@ class Trainee:
 
     rank = 0
     """Number of this process among them."""
+
+    @property
+    def has_own_parameters(self) -> bool:
+        """True if its modules have the parameters that user code made: no technique put others in their place."""
+        return not only_single(self.modules)
 
     @property
     def share(self) -> tuple[int, int]:
@@ -226,8 +234,13 @@ def train_unit(
     for module in trainee.modules:
         module.train()
     with trainee.running(loader, drawn):
-        returned = hopped(spec).train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
-    metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
+        checks = UnitChecks(trainee)
+        with checks:
+            returned = hopped(spec).train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+        metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
+        trainee.warnings = checks.warnings(loader)
+    for text in trainee.warnings:
+        log.warning("%s", text)
     trainee.checkpoint.settle()
     return trainee.agreed(metrics, loader)
 
@@ -236,7 +249,7 @@ def evaluate(
     spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
 ) -> Measured:
     """What the user's `test` returns, in evaluation mode without gradients."""
-    with evaluating(trainee, seed=seed):
+    with evaluating(trainee, "test", seed=seed):
         returned = hopped(spec).test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
     return checked_metrics(returned, "test", "evaluation")
 
@@ -246,15 +259,19 @@ def predicting(
     spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
 ) -> Iterator[object]:
     """What the user's `predict` returns, while the model is in evaluation mode: it may yield batch by batch."""
-    with evaluating(trainee, seed=seed):
+    with evaluating(trainee, "predict", seed=seed):
         yield hopped(spec).predict(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
 
 
 @contextmanager
-def evaluating(trainee: Trainee, *, seed: int) -> Iterator[None]:
-    """Evaluation mode, no gradients, seeded."""
+def evaluating(trainee: Trainee, method: str, *, seed: int) -> Iterator[None]:
+    """Evaluation mode, no gradients, seeded; `checkpoint` can only be read.
+
+    Raises:
+        SpecError: the user's method has written into `checkpoint`.
+    """
     seed_everything(seed)
     for module in trainee.modules:
         module.eval()
-    with torch.no_grad():
+    with torch.no_grad(), trainee.checkpoint.only_read(method):
         yield

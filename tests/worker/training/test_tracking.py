@@ -158,7 +158,7 @@ def test_a_test_function_may_restore_what_was_tracked(tmp_path: Path) -> None:
 
     unit(Spec(averaging), trainee)
     arrived = hopped(trainee, tmp_path)
-    with evaluating(arrived, seed=0):
+    with evaluating(arrived, "test", seed=0):
         found = torch.nn.Linear(2, 2)
         arrived.checkpoint.track(average=found)
     assert torch.equal(found.weight, torch.full((2, 2), 7.0))

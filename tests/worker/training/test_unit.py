@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
-from cerebro.spec import DataLoader, SubEpochSpec
+from cerebro.spec import DataLoader, SubEpochSpec, Validation
 from cerebro.worker.training.metrics import Measured, checked_metrics
 from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
 from cerebro.worker.training.unit import (
@@ -35,6 +35,7 @@ class Rows:
     total_steps = 2
     ranks = 1
     ids: list[Any] = []  # noqa: RUF012 - never changed
+    validation: Validation | None = None
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         inputs = torch.arange(24, dtype=torch.float32).reshape(8, 3) / 24
@@ -200,7 +201,7 @@ def test_training_and_evaluation_are_told_apart() -> None:
 
 def test_gradients_are_on_again_after_an_error_in_evaluation() -> None:
     """A failing test function must not leave the process unable to train."""
-    with pytest.raises(RuntimeError, match="boom"), evaluating(made(), seed=0):
+    with pytest.raises(RuntimeError, match="boom"), evaluating(made(), "test", seed=0):
         raise RuntimeError("boom")
     assert torch.is_grad_enabled()
 

@@ -1,0 +1,251 @@
+"""`test` cannot write into `checkpoint`; `train` has the newest validation metrics, and a replay has the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.contract.records import TELLS_WARNINGS, ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.tasks import KINDS, TaskResult, TrainTask, Validation
+from cerebro.errors import SpecError
+from cerebro.state import Model
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training import comparing
+from cerebro.worker.training.repeating import Repeat
+from cerebro.worker.training.savepoints import Savepoints
+from cerebro.worker.training.unit import create, evaluate, predicting
+from controller import tasks
+from tests.state.stories import DATASET, Story, joined, unit
+from tests.worker.training.handlers import Linear, handler_of, volumes_in, write_split
+from tests.worker.training.test_unit import Rows
+
+WORKERS, EPOCHS = 2, 3
+
+
+# --- writes in test ------------------------------------------------------------------------------------
+
+
+class Reader(Linear):
+    """Does in `test` and `predict` what a test of this module says."""
+
+    def __init__(self, action: Callable[[Any], object]) -> None:
+        self.action = action
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        self.action(checkpoint)
+        return {}
+
+    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        self.action(checkpoint)
+        yield 1
+
+
+def _kept() -> dict[str, Any]:
+    return {"list": [1], "tensor": torch.zeros(2), "inner": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda checkpoint: checkpoint.__setitem__("new", 1),
+        lambda checkpoint: checkpoint.update(new=1),
+        lambda checkpoint: checkpoint.setdefault("new", 1),
+        lambda checkpoint: checkpoint.__ior__({"new": 1}),
+        lambda checkpoint: checkpoint.pop("list"),
+        lambda checkpoint: checkpoint.popitem(),
+        lambda checkpoint: checkpoint.clear(),
+        lambda checkpoint: checkpoint.__delitem__("list"),
+        lambda checkpoint: checkpoint["list"].append(2),
+        lambda checkpoint: checkpoint["tensor"].add_(1),
+        lambda checkpoint: checkpoint["inner"].update(a=2),
+    ],
+    ids=["set", "update", "setdefault", "or", "pop", "popitem", "clear", "delete", "append", "add", "inner"],
+)  # fmt: skip
+def test_what_test_writes_into_checkpoint_is_refused(action: Callable[[Any], object]) -> None:
+    """By any method, and in place: it would be dropped. In `predict` as well; `train` may write again."""
+    spec = Reader(action)
+    trainee = create(spec, {}, seed=0, model="m00", device=torch.device("cpu"))
+    trainee.checkpoint.update(_kept())
+    with pytest.raises(SpecError, match=r"test\(\) writes into checkpoint.*dataloader.validation"):
+        evaluate(spec, trainee, Rows(), {}, seed=0)
+    trainee.checkpoint.update(_kept())
+    with (
+        pytest.raises(SpecError, match=r"predict\(\) writes into checkpoint"),
+        predicting(spec, trainee, Rows(), {}, seed=0) as returned,
+    ):
+        list(returned)  # type: ignore[call-overload]
+    trainee.checkpoint["new"] = 1
+
+
+def test_test_may_read_checkpoint() -> None:
+    """In all ways, and have tracked objects restored."""
+
+    def reading(checkpoint: Any) -> None:
+        assert checkpoint.setdefault("list", []) == checkpoint.get("list") == [1]
+        assert {**checkpoint} == checkpoint | {}
+        network = torch.nn.Linear(1, 1)
+        checkpoint.track(network=network)
+        assert float(network.weight) == 5.0
+
+    spec = Reader(reading)
+    trainee = create(spec, {}, seed=0, model="m00", device=torch.device("cpu"))
+    trainee.checkpoint.update(list=[1], network={"weight": torch.full((1, 1), 5.0), "bias": torch.zeros(1)})
+    evaluate(spec, trainee, Rows(), {}, seed=0)
+
+
+# --- validation metrics in train -------------------------------------------------------------------------
+
+
+class Plateau(Linear):
+    """An SGD whose rate falls where validation does not get better; notes what it had in each unit."""
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        optimizer = torch.optim.SGD(models[0].parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        checkpoint.track(optimizer=optimizer, schedule=schedule)
+        validation = dataloader.validation
+        if validation is not None and validation.epoch != checkpoint.get("validated"):
+            schedule.step(validation.metrics["loss"])
+            checkpoint["validated"] = validation.epoch
+        known = None if validation is None else (validation.epoch, validation.metrics["loss"])
+        checkpoint.setdefault("had", []).append(known)
+        for inputs, labels in dataloader:
+            optimizer.zero_grad()
+            torch.autograd.backward((models[0](inputs)[:, 0] - labels).square().mean())
+            optimizer.step()
+        checkpoint.setdefault("rates", []).append(optimizer.param_groups[0]["lr"])
+        return {"loss": 1.0}
+
+
+RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
+
+
+def fitted(sizes: Mapping[int, int], kinds: tuple[str, ...] = (*KINDS, TELLS_WARNINGS)) -> Story:
+    story = Story(workers=0)
+    for number in range(WORKERS):
+        story.tell(joined(number).model_copy(update={"kinds": kinds}))
+    story.fit(epochs=EPOCHS, partitions=WORKERS, hyperparams={"m00": {"batch_size": 8}})
+    assert isinstance(story.run.plan, FitPlan)
+    story.run.plan = story.run.plan.model_copy(update={"partitions": dict(sizes)})
+    return story
+
+
+def next_task(story: Story, partition: int) -> TrainTask:
+    body = tasks.body(RECORD, story.state, story.run, unit(story.model().epoch, partition))
+    assert isinstance(body, TrainTask)
+    return body
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_train_has_the_newest_validation_and_a_replay_has_the_same(tmp_path: Path, seed: int) -> None:
+    """Validations come late, by chance; what each unit had is in the log, and weights are equal to the bit."""
+    volumes, random = volumes_in(tmp_path), Random(seed)
+    sizes = write_split(volumes, "train", WORKERS)
+    story = fitted(sizes)
+    model, expected, due = story.model(), [], list[int]()
+    with handler_of(Plateau(), volumes) as handler:
+        while not model.is_trained:
+            while due and random.random() < 0.5:
+                epoch = due.pop(0)
+                model.validate(epoch, {"loss": 0.1 * epoch + 1 / 3})
+            body = next_task(story, random.choice(model.remaining))
+            newest = max((epoch for epoch in model.validations if epoch < body.epoch), default=0)
+            expected.append((newest - 1, 0.1 * newest + 1 / 3) if newest else None)
+            completed = model.completed_epochs
+            story.do(unit(body.epoch, body.partition), body.partition, handler.handle(body, 1))
+            due += [model.completed_epochs] if model.completed_epochs > completed else []
+    for epoch in due:
+        model.validate(epoch, {"loss": 9.0})  # later than all units: no unit had it
+    assert [visit.validated - 1 for visit in model.visits] == [
+        -1 if had is None else had[0] for had in expected
+    ]
+    saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
+    assert saved["checkpoint"]["had"] == expected
+    assert (
+        list(comparing.differences(repeated(story, model, volumes_in(tmp_path), sizes, tmp_path), saved))
+        == []
+    )
+
+
+def repeated(
+    story: Story, model: Model, volumes: Any, sizes: Mapping[int, int], folder: Path
+) -> dict[str, Any]:
+    request = story.run.request
+    assert isinstance(request, FitRequest)
+    repeat = Repeat(
+        technique=str, spec=Plateau(), code="", request=request, rows=sizes, archive="", cores=1, is_single=False,
+        folders={number: volumes.partition(DATASET, "train", number) for number in sizes},
+    )  # fmt: skip
+    return repeat.train(model, folder).state()
+
+
+def test_rates_fall_by_validation(tmp_path: Path) -> None:
+    """A loss that grows has the rate halved once for each epoch that is seen, and not once for each unit."""
+    volumes = volumes_in(tmp_path)
+    story = fitted(write_split(volumes, "train", WORKERS))
+    model = story.model()
+    with handler_of(Plateau(), volumes) as handler:
+        while not model.is_trained:
+            body = next_task(story, model.remaining[0])
+            story.do(unit(body.epoch, body.partition), body.partition, handler.handle(body, 1))
+            if not model.visited % WORKERS:
+                model.validate(model.completed_epochs, {"loss": float(model.completed_epochs)})
+    saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
+    assert saved["checkpoint"]["rates"] == [0.1, 0.1, 0.1, 0.1, 0.05, 0.05]
+
+
+def test_a_unit_that_goes_on_has_what_its_first_part_had() -> None:
+    """Whatever is known by then."""
+    first, later = Validation(epoch=1, metrics={"loss": 0.5}), Validation(epoch=2, metrics={"loss": 0.1})
+    trainee = create(Linear(), {}, seed=0, model="m00", device=torch.device("cpu"))
+    for had in (first, None):
+        place = Savepoints(trainee, validation=had)._state(1, 4, {})["savepoint"]
+        resumed = {**place, "opening": {"new": [], "before": {}}}
+        assert Savepoints(trainee, resumed=resumed, validation=later).validation == had
+
+
+def test_workers_that_do_not_know_it_are_not_told(tmp_path: Path) -> None:
+    """As long as one of an earlier version is there, tasks are as they were; results name no warning."""
+    volumes = volumes_in(tmp_path)
+    story = fitted(write_split(volumes, "train", WORKERS), KINDS)
+    body = next_task(story, 0)
+    assert "with_warnings" not in body.model_dump()
+    with handler_of(Still(), volumes) as handler:
+        result = handler.handle(body, 1)
+    assert "warnings" not in result.model_dump()
+    assert "validated" not in result.model_dump()
+
+
+class Still(Linear):
+    """Trains nothing."""
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        return {"loss": 1.0}
+
+
+def test_warnings_are_the_models(tmp_path: Path) -> None:
+    """Counted by what they say, in its state and in words."""
+    volumes = volumes_in(tmp_path)
+    story = fitted(write_split(volumes, "train", WORKERS))
+    with handler_of(Still(), volumes) as handler:
+        for partition in (0, 1):
+            body = next_task(story, partition)
+            story.do(unit(1, partition), partition, handler.handle(body, 1))
+    text = "no weight changed in this sub-epoch: no optimizer of torch took a step"
+    assert story.model().warnings == {text: 2}
+    assert story.model().warning == f"{text} (in 2 of 2 sub-epochs)"
+
+
+def test_long_warnings_are_cut_and_many_are_few() -> None:
+    """The log has no more than it can show."""
+    long = TaskResult.model_validate({"warnings": ["x" * 10_000]})
+    assert len(long.warnings[0]) <= 400
+    model = Model(id="m00", hyperparams={}, epochs=1, partitions=(0,))
+    model.warn([f"warning {number}" for number in range(100)])
+    assert len(model.warnings) == 20
