@@ -51,7 +51,7 @@ class Validation(NamedTuple):
     """Metrics of a model after one of its epochs: `DataLoader.validation`.
 
     Attributes:
-        epoch: after which it was validated, from 0.
+        epoch: number of the validated epoch, from 0.
         metrics: that `test` returned, by name; of a `Ratio` its number.
     """
 
@@ -76,10 +76,10 @@ class DataLoader(Protocol):
             left early leaves it where it is. Each further pass over the same unit counts from the unit's first batch
             again. Sizes of partitions, and the order in which the model visits them, are taken into account. In `test`
             and `predict`, which are no part of the training, the count is of their own batches.
-        validation: the newest `Validation` of the model when this unit was assigned; `None` before there is one,
-            without a split `valid`, and in `test` and `predict`. Epochs are validated while the next one is trained:
-            its first units may have the metrics of an epoch earlier. The log notes what a unit had, and a replay gives
-            it the same.
+        validation: the newest `Validation` of the model when this unit was assigned; `None` before the first one,
+            without a split `valid`, and in `test` and `predict`. Workers validate an epoch while they train the next:
+            its first units may have the metrics of an epoch earlier. The log notes the epoch, and a replay passes the
+            same metrics.
         is_lent: whether the batch at hand has fewer rows than there are ranks, and this rank was handed one that is
             another rank's. Leave it out of what you count.
         ids: of the rows of the batch at hand, in its order: what column ``id`` of the metadata says. Empty before the

@@ -165,7 +165,7 @@ def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[
 
 
 def _warning(model: Model, epoch: int) -> dict[str, Any]:
-    """What a unit is given beside, and its result tells."""
+    """Fields of a unit for workers that report warnings and know validation metrics."""
     validated = max((known for known in model.validations if known < epoch), default=0)
     return {"with_warnings": True, "validation": _validation(model, validated)}
 

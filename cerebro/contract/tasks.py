@@ -320,10 +320,9 @@ class TaskResult(Contract):
     warnings: tuple[Annotated[str, text_of(MAX_WARNING)], ...] = Field(
         (), max_length=MAX_WARNINGS, exclude_if=lambda texts: not texts
     )
-    """Of a sub-epoch: what the user should know although nothing failed. Absent where there are none, and where the
-    task does not ask for them."""
+    """Warnings of a sub-epoch for the user. Absent if empty, or if the task does not request them."""
     validated: int = Field(0, ge=0, exclude_if=lambda epoch: epoch == 0)
-    """Of a sub-epoch: epoch of the validation metrics that `train` had. 0, and absent: none."""
+    """Epoch of the validation metrics that `train` received. 0, and absent: none."""
 
     @property
     def part(self) -> Part:
@@ -465,11 +464,9 @@ class TrainTask(ModelTask):
     """Metrics that it must return: those that rank models or that stop rules read, of those that the model has returned
     before. Absent where there are none, as where an older version could not read ratios."""
     with_warnings: bool = Field(False, exclude_if=lambda value: not value)
-    """Whether its result may have `warnings` and `validated`. Absent where not, as where an older version could not
-    read them."""
+    """True if its result may have `warnings` and `validated`. Absent if an older worker is present."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
-    """The newest one when the unit was assigned. Absent where there is none, and where the worker is of a version that
-    does not know it."""
+    """The newest validation at the time of assignment. Absent if the model has none, or if an older worker is present."""
     gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
     """Of a unit on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
 
@@ -494,7 +491,7 @@ class AuditTask(ModelTask):
     checkpoint: CheckpointRef | None
     """With which the unit began; `None`: it was its model's first."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
-    """That `train` had; as of `TrainTask`."""
+    """The validation that `train` received."""
     made: CheckpointRef
     """That it left."""
     metrics: dict[str, float]

@@ -154,7 +154,7 @@ class Model:
     """Names of checkpoints of its visits that were removed although it may have asked for them
     (`cerebro.state.pruning`)."""
     warnings: Counter[str] = field(default_factory=Counter)
-    """What its sub-epochs warned of -> in how many of them."""
+    """Warning -> number of sub-epochs that reported it."""
     returns: tuple[str, ...] = ()
     """Names of what its first unit returned."""
     began: float = 0.0
@@ -333,7 +333,7 @@ class Model:
 
     @property
     def warning(self) -> str:
-        """What its sub-epochs warned of, in words; empty: nothing."""
+        """Warnings of its sub-epochs as one text; empty if there are none."""
         units = self.own_units
         found = [f"{text} (in {number} of {units} sub-epochs)" for text, number in self.warnings.items()]
         return "; ".join(found)

@@ -53,7 +53,7 @@ class ModelRow:
     may: tuple[str, ...]
     changed: str = ""
     warning: str = ""
-    """What its sub-epochs warned of."""
+    """Warnings of its sub-epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ class ModelView:
     priority: str
     verdict: str = ""
     warning: str = ""
-    """What its sub-epochs warned of."""
+    """Warnings of its sub-epochs."""
     gone: str = ""
 
 

@@ -130,8 +130,8 @@ class FitResult(FitFigures):
     def leaderboard(self) -> pd.DataFrame:
         """One row per model, best first: rank, state, best metric and its epoch, epochs done, hyper-
         parameters, failure. Where models were made from others, `parent` is the one and `branch` the epoch of it after
-        which a model goes on from there (missing: it began with weights of its own). Where sub-epochs warned of
-        something, such as training without effect, `warning` says of what.
+        which a model continues from there (missing: it began with new weights). A
+        column `warning` has the warnings of sub-epochs, such as training without effect.
 
         The metric is that of validation, on the whole split; without validation data it is that of the units of an
         epoch together: the mean weighted by rows, or the ratio over all rows.

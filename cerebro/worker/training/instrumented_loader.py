@@ -29,7 +29,7 @@ class InstrumentedLoader:
             counts from 1, as in the log.
         on_batch: called before each batch with (rows done, batch index, values reported since the last call).
         is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
-        savepoints: of the unit; the loader goes on from where the unit was left, with the validation that it had.
+        savepoints: of the unit; the loader continues at its batch, with its validation metrics.
         recorder: takes in all that is reported.
     """
 

@@ -74,7 +74,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         return self
 
     def setdefault(self, name: str, default: Any = None) -> Any:
-        """Return the value of a name, which is put there if there is none."""
+        """Return the value of a name, and set it first if the name is new."""
         if name not in self:
             self[name] = default
         return self[name]
@@ -112,7 +112,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         """Refuse writes while a method of the user runs.
 
         Raises:
-            SpecError: what a name stands for was changed in place; other writes are refused where they are.
+            SpecError: the method changed a value in place. Other writes raise at once.
         """
         self._reader, before = method, dict(_marks(self, ""))
         try:
@@ -284,7 +284,7 @@ def _stale(value: Any, name: str, before: Any, now: Any, where: str = "") -> Ite
 
 
 def _marks(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield what differs after a change in place, by where it is."""
+    """Yield marks by path that differ after a change in place."""
     if isinstance(value, Mapping):
         yield path, len(value)
         for key, item in value.items():

@@ -42,7 +42,7 @@ class Trainee:
     """Whether its weights are those that `create_models` drew."""
     frozen: Frozen = field(default_factory=Frozen)
     warnings: list[str] = field(default_factory=list)
-    """What the user should know of the newest unit, although nothing failed."""
+    """Warnings of the newest unit for the user."""
 
     def state(self) -> State:
         """What is saved of it."""
@@ -85,7 +85,7 @@ class Trainee:
 
     @property
     def has_own_parameters(self) -> bool:
-        """True if its modules have the parameters that user code made: no technique put others in their place."""
+        """True if its modules have the parameters that user code made, and not those of a technique."""
         return not only_single(self.modules)
 
     @property

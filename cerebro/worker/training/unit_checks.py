@@ -1,7 +1,7 @@
 """Checks of a sub-epoch that fail nothing: training without effect, and state that will be lost.
 
-A model hops from process to process, so what lives outside its modules' states and `checkpoint` ends with the
-sub-epoch. Training goes on without an error then, and means something else. Each check says what is known, and no more.
+A model hops from process to process. A sub-epoch saves its modules' states and `checkpoint`, and drops the rest.
+Training continues without an error then, and computes something else. Each check reports facts and no guesses.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _NAMED = 3
 _LARGE_FROZEN = 1 << 20
-"""Bytes of a frozen weight from which on its version counter stands for its content."""
+"""Frozen weights of at least this many bytes are compared by their version counter."""
 _SCALARS = (bool, int, float, str)
 
 
 class UnitChecks:
-    """Of one sub-epoch: made before `train` is called, in whose block it runs::
+    """Checks of one sub-epoch::
 
     checks = UnitChecks(trainee)
     with checks:
@@ -57,10 +57,10 @@ class UnitChecks:
         self._stepped[id(optimizer)] = optimizer
 
     def warnings(self, loader: DataLoader) -> list[str]:
-        """Return what the user should know, one sentence or two each. To be called before `Checkpoint.settle`.
+        """Return the warnings, one or two sentences each. Call it before `Checkpoint.settle`.
 
         Args:
-            loader: of the sub-epoch; an optimizer that is not tracked is named in a model's first one alone.
+            loader: of the sub-epoch. Only a model's first sub-epoch reports an untracked optimizer.
         """
         found = [self._without_effect(), self._seeded(), *self._replaced(), self._lost(), self._overwritten()]
         if loader.unit == 0:
@@ -73,7 +73,7 @@ class UnitChecks:
         if not self._weights:
             return ""
         weights = list(_weights(self._trainee.modules))
-        # Ranks have parts of them: what changed on one of them has changed.
+        # Each rank has parts of the weights: a change on any rank counts.
         has_changed = any(self._weights.get(name) != _digest(weight) for name, weight in weights)
         if any(self._trainee.of_ranks(has_changed)):
             return ""
@@ -107,7 +107,7 @@ class UnitChecks:
         if _has_optimizer_state(
             {name: value for name, value in checkpoint.items() if name not in checkpoint.tracked}
         ):
-            return ""  # user code saves it by itself, perhaps as a copy
+            return ""  # user code saves the state itself, maybe as a copy
         kept = {id(tensor) for tensor in _tensors(checkpoint.newest())}
         states = {
             type(each).__name__: {id(tensor) for tensor in _tensors(dict(each.state))}
@@ -196,7 +196,7 @@ def _weights(modules: Sequence[torch.nn.Module]) -> list[tuple[str, torch.Tensor
 
 
 def _digest(tensor: torch.Tensor) -> object:
-    """Return what differs where the content of a tensor does. A tensor on a device is summed up there."""
+    """Return a digest of a tensor. The sum of a GPU tensor is computed on the GPU."""
     if is_lazy(tensor):
         return None
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -223,7 +223,7 @@ def _parameters(modules: Sequence[torch.nn.Module]) -> dict[str, int]:
 
 
 def _unsaved(modules: Sequence[torch.nn.Module]) -> Iterator[tuple[str, object]]:
-    """Yield what a module has beside its saved state: buffers that are not persistent, and plain attributes."""
+    """Yield the unsaved state of modules: buffers that are not persistent, and plain attributes."""
     for number, module in enumerate(modules):
         for path, part in module.named_modules():
             if isinstance(part, LazyModuleMixin):

@@ -1,4 +1,4 @@
-"""Training without effect, and state that ends with its sub-epoch, are warned of; what is right is not."""
+"""Sub-epochs warn of training without effect and of lost state. Correct code causes no warning."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plain() -> nn.Module:
 def warned(
     train: Train, folder: Path, network: Callable[[], nn.Module] = plain, units: int = 2
 ) -> list[list[str]]:
-    """What each of some sub-epochs warns of; between them the model hops."""
+    """Return the warnings of each sub-epoch. The model hops after each."""
     spec, state, found = Spec(train, network), None, []
     for unit in range(units):
         trainee = create(spec, {}, seed=1, model="m00", device=CPU)
@@ -115,7 +115,7 @@ def test_training_that_is_right_warns_of_nothing(train: Train, tmp_path: Path) -
 
 
 def test_a_model_without_weights_has_none_that_could_change(tmp_path: Path) -> None:
-    """As one that only counts, in `checkpoint`."""
+    """Such a model counts rows in `checkpoint`."""
 
     def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
         checkpoint["seen"] = checkpoint.get("seen", 0) + len(loader)
@@ -202,7 +202,7 @@ def test_training_without_effect_is_told_with_what_is_known(
 
 
 def test_an_optimizer_on_self_is_told_from_the_first_sub_epoch_on(tmp_path: Path) -> None:
-    """First that its state is not saved; then that it steps what is no longer there."""
+    """The first warning names the unsaved state, the others the stale parameters."""
     first, second, third = warned(kept_on_self, tmp_path, units=3)
     assert len(first) == len(second) == len(third) == 1
     assert first[0].startswith("the state of Adam (such as momenta) is not saved")
@@ -228,7 +228,7 @@ def test_a_frozen_model_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keeps_other", [False, True])
 def test_an_optimizer_with_state_that_is_not_tracked_is_told_once(keeps_other: bool, tmp_path: Path) -> None:
-    """Also beside one that is."""
+    """A second, tracked optimizer makes no difference."""
 
     def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
         if keeps_other:
@@ -241,7 +241,7 @@ def test_an_optimizer_with_state_that_is_not_tracked_is_told_once(keeps_other: b
 
 
 class Counting(nn.Linear):
-    """A module that keeps what its state has not."""
+    """A module with state outside its state_dict."""
 
     def __init__(self) -> None:
         super().__init__(3, 1)
@@ -261,7 +261,7 @@ class Counting(nn.Linear):
 
 
 def test_what_a_module_has_beside_its_saved_state_is_told(tmp_path: Path) -> None:
-    """Buffers that are not persistent, counts and tensors among its attributes; not what is a cache of a call alone."""
+    """The warning names changed buffers, counts and tensors, and no cache of a single call."""
     for (text,) in warned(tracked, tmp_path, lambda: nn.Sequential(Counting())):
         assert text.startswith(
             "buffer 'cache' of module 0, 0, attribute 'calls' of module 0, 0, attribute 'mean' of module 0, 0 changed"
@@ -304,7 +304,7 @@ def test_a_layer_that_is_replaced_is_told(tmp_path: Path) -> None:
 
 
 def test_a_name_of_a_tracked_object_that_is_set_is_told(tmp_path: Path) -> None:
-    """What was put there is not what is saved."""
+    """The state of the tracked object is saved instead."""
 
     def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
         tracked(spec, models, checkpoint, loader)
@@ -317,7 +317,7 @@ def test_a_name_of_a_tracked_object_that_is_set_is_told(tmp_path: Path) -> None:
 
 
 def test_a_seed_of_ones_own_is_told(tmp_path: Path) -> None:
-    """Whoever sets it: the same in each sub-epoch, it gives the same dropout."""
+    """A constant seed repeats the dropout masks in each sub-epoch."""
 
     def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
         torch.manual_seed(42)
@@ -328,7 +328,7 @@ def test_a_seed_of_ones_own_is_told(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_behind(tmp_path: Path) -> None:
-    """No hook of torch, whatever `train` raises."""
+    """No hook of torch is left, also after an error in `train`."""
 
     def failing(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
         raise RuntimeError("boom")
@@ -350,5 +350,5 @@ def _one_thread() -> Iterator[None]:
 
 
 def test_a_trainee_without_a_unit_has_no_warnings() -> None:
-    """As one that is tested."""
+    """A model that is only tested has no warnings."""
     assert Trainee(modules=[]).warnings == []

@@ -32,7 +32,7 @@ WORKERS, EPOCHS = 2, 3
 
 
 class Reader(Linear):
-    """Does in `test` and `predict` what a test of this module says."""
+    """Runs a given action in `test` and `predict`."""
 
     def __init__(self, action: Callable[[Any], object]) -> None:
         self.action = action
@@ -103,7 +103,7 @@ def test_test_may_read_checkpoint() -> None:
 
 
 class Plateau(Linear):
-    """An SGD whose rate falls where validation does not get better; notes what it had in each unit."""
+    """An SGD with ReduceLROnPlateau. Notes the validation of each unit."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         optimizer = torch.optim.SGD(models[0].parameters(), lr=0.1)
@@ -144,7 +144,7 @@ def next_task(story: Story, partition: int) -> TrainTask:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_train_has_the_newest_validation_and_a_replay_has_the_same(tmp_path: Path, seed: int) -> None:
-    """Validations come late, by chance; what each unit had is in the log, and weights are equal to the bit."""
+    """Validations arrive at random times. The log has the epoch for each unit, and the weights are equal to the bit."""
     volumes, random = volumes_in(tmp_path), Random(seed)
     sizes = write_split(volumes, "train", WORKERS)
     story = fitted(sizes)
@@ -201,7 +201,7 @@ def test_rates_fall_by_validation(tmp_path: Path) -> None:
 
 
 def test_a_unit_that_goes_on_has_what_its_first_part_had() -> None:
-    """Whatever is known by then."""
+    """A newer validation does not replace it."""
     first, later = Validation(epoch=1, metrics={"loss": 0.5}), Validation(epoch=2, metrics={"loss": 0.1})
     trainee = create(Linear(), {}, seed=0, model="m00", device=torch.device("cpu"))
     for had in (first, None):
@@ -211,7 +211,7 @@ def test_a_unit_that_goes_on_has_what_its_first_part_had() -> None:
 
 
 def test_workers_that_do_not_know_it_are_not_told(tmp_path: Path) -> None:
-    """As long as one of an earlier version is there, tasks are as they were; results name no warning."""
+    """While an older worker is present, tasks and results have no new field."""
     volumes = volumes_in(tmp_path)
     story = fitted(write_split(volumes, "train", WORKERS), KINDS)
     body = next_task(story, 0)
@@ -230,7 +230,7 @@ class Still(Linear):
 
 
 def test_warnings_are_the_models(tmp_path: Path) -> None:
-    """Counted by what they say, in its state and in words."""
+    """The model counts equal texts."""
     volumes = volumes_in(tmp_path)
     story = fitted(write_split(volumes, "train", WORKERS))
     with handler_of(Still(), volumes) as handler:
