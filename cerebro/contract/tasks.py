@@ -466,7 +466,7 @@ class TrainTask(ModelTask):
     with_warnings: bool = Field(False, exclude_if=lambda value: not value)
     """True if its result may have `warnings` and `validated`. Absent if an older worker is present."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
-    """The newest validation at the time of assignment. Absent if the model has none, or if an older worker is present."""
+    """The newest validation at assignment. Absent if the model has none, or if an older worker is present."""
     gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
     """Of a unit on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
 
