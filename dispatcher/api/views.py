@@ -20,6 +20,7 @@ from cerebro.contract.base import Contract
 from cerebro.contract.openapi import CSV, JSON, SVG, document
 from cerebro.figures import Figure, static_svg
 from cerebro.figures.models import ModelSummary
+from dispatcher.access.oidc import IdTokenError
 from dispatcher.api import gateway
 from dispatcher.api.gateway import problem
 from dispatcher.api.routes import (
@@ -247,6 +248,7 @@ def _failed(error: errors.CerebroError) -> Response:
 
 
 _STATUS: dict[type[errors.CerebroError], int] = {
+    IdTokenError: 401,
     errors.BadRequestError: 400,
     errors.ForbiddenError: 403,
     errors.NotFoundError: 404,

@@ -400,6 +400,8 @@ def test_a_token_that_is_not_believed_is_told_and_logged(
     assert "the claim groups is missing" in answer.text
     assert "the claim groups is missing" in caplog.text
     assert ask(place, issuer.token(groups=["strangers"])).status_code == 401
+    for path in ("/api/views/experiments", "/fragments/experiments", "/tensorboard"):
+        assert ask(place, issuer.token(groups=["strangers"]), path).status_code == 401, path
 
 
 def test_the_clusters_token_opens_the_page_while_the_provider_is_away(place: Signed, issuer: Issuer) -> None:
