@@ -27,11 +27,6 @@ IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 TEST_PROCESSES ?= 3
 SPREAD := -n $(TEST_PROCESSES) --dist worksteal
-# Slow tests that measure time or train on all cores: one after another, and nothing beside them.
-ALONE := tests/compat tests/e2e/test_ending.py tests/examples tests/local tests/notebooks
-# Clusters and servers on a machine of unknown speed: in CI what fails is tried once more, by itself and in new processes.
-# What passes then is told below "once more", and is to be mended all the same.
-AGAIN = { [ -n "$$CI" ] && echo "=== once more, what failed" && $(PYTEST) --last-failed --last-failed-no-failures=none; }
 
 # A folder that is called cerebro, beside a script or where Python is started, hides no package that lies on the path.
 FIRST = echo '$(CURDIR)' > $$(echo $(VENV)/lib/python*/site-packages)/cerebro-checkout.pth
@@ -92,12 +87,12 @@ tools: $(TOOLS_STAMP)  ## put helm and kubectl into .venv/tools/, unless they ar
 trackers: $(TRACKERS_STAMP)  ## put MLflow and W&B, for tests of exports, into .venv/trackers/ (test-slow does it)
 
 test: $(DEV_STAMP)  ## run the tests, but for the slow ones
-	@$(PYTEST) $(SPREAD) -m 'not slow' || $(AGAIN)
+	@$(PYTEST) $(SPREAD) -m 'not slow and not processes'
+	@$(PYTEST) -m 'not slow and processes'
 
 test-slow: $(DEV_STAMP) $(TRACKERS_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
-	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m 'hypothesis and not slow'
-	@$(PYTEST) -n 2 --dist loadfile -m slow $(addprefix --ignore=,$(ALONE)) || $(AGAIN)
-	@$(PYTEST) -m slow $(ALONE) || $(AGAIN)
+	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m '(hypothesis or slow) and not processes'
+	@$(PYTEST) --hypothesis-profile=thorough -m '(hypothesis or slow) and processes'
 
 lint: $(DEV_STAMP)  ## check style, format, types and import layers
 	$(BIN)/ruff check .

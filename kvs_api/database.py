@@ -66,6 +66,11 @@ class Database:
         """Readers that wait for news now."""
         return self._news.waiting
 
+    def close(self) -> None:
+        """End the thread that listens for news, and close the connections. Calling twice is safe."""
+        self._news.close()
+        self._redis.close()
+
     def ping(self) -> bool:
         """Whether Redis answers and has loaded its file."""
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import redis
@@ -35,15 +35,19 @@ log = logging.getLogger(__name__)
 
 
 class News:
-    """Safe for several threads. Its own thread begins with the first one that waits.
+    """Safe for several threads. Its own thread begins with the first one that waits, and ends with `close`.
 
     Args:
-        listener: for the messages.
-        reader: for the look at all streams.
+        listener: client for the messages; nobody else uses it.
+        reader: client for the look at all streams.
+        clock: seconds that never go back.
     """
 
-    def __init__(self, listener: redis.Redis, reader: redis.Redis) -> None:
-        self._listener, self._reader = listener, reader
+    def __init__(
+        self, listener: redis.Redis, reader: redis.Redis, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._listener, self._reader, self._clock = listener, reader, clock
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         self._cursors: dict[LongPoll, Mapping[str, int]] = {}
         self._by_key: dict[str, set[LongPoll]] = {}
@@ -64,7 +68,7 @@ class News:
             self._cursors[poll] = cursors
             for key in cursors:
                 self._by_key.setdefault(key, set()).add(poll)
-            if self._thread is None:
+            if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._listen, name="news", daemon=True)
                 self._thread.start()
 
@@ -72,6 +76,15 @@ class News:
         """It waits no more."""
         with self._lock:
             self._forget(poll)
+
+    def close(self) -> None:
+        """End the thread; no reader is woken by news any more. Calling twice is safe."""
+        with self._lock:
+            self._closed.set()
+            thread = self._thread
+        self._listener.connection_pool.disconnect()  # wakes a thread that waits for a message
+        if thread is not None:
+            thread.join()
 
     def _forget(self, poll: LongPoll) -> None:
         for key in self._cursors.pop(poll, ()):
@@ -83,13 +96,15 @@ class News:
     # --- the thread ------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 self._attend()
             except Exception:
+                if self._closed.is_set():  # the connection was closed under it
+                    return
                 # Whatever it is: without this thread nobody would be told of news any more.
                 log.exception("listening for news failed, and begins anew")
-                time.sleep(_PAUSE_S)
+                self._closed.wait(_PAUSE_S)
 
     def _attend(self) -> None:
         """Listen by one connection, as long as it is good for that."""
@@ -103,7 +118,7 @@ class News:
         except redis.RedisError:
             # They are told that it is away.
             self._wake(list(self._by_key))
-            time.sleep(_PAUSE_S)
+            self._closed.wait(_PAUSE_S)
         finally:
             messages.close()
 
@@ -120,19 +135,18 @@ class News:
 
     def _sweep_for(self, duration_s: float) -> None:
         """Without messages."""
-        until = time.monotonic() + duration_s
-        while time.monotonic() < until:
-            time.sleep(_SWEEP_S)
+        until = self._clock() + duration_s
+        while self._clock() < until and not self._closed.wait(_SWEEP_S):
             self._sweep()
 
     def _follow(self, messages: redis.client.PubSub) -> redis.ResponseError | None:
         """Wake whom messages tell of; returns once Redis refuses to send any, or none come by this connection."""
-        swept = heard = time.monotonic()
+        swept = heard = self._clock()
         untold = 0
-        while True:
-            left_s = swept + _SWEEP_S - time.monotonic()
+        while not self._closed.is_set():
+            left_s = swept + _SWEEP_S - self._clock()
             if left_s <= 0:
-                swept = time.monotonic()
+                swept = self._clock()
                 untold += self._sweep()
                 if swept - heard > _SILENT_S or untold == _MOST_UNTOLD:
                     self._note_silence(untold)
@@ -146,7 +160,7 @@ class News:
                 return refusal
             if message is None:
                 continue
-            heard = time.monotonic()
+            heard = self._clock()
             if message["type"] == "subscribe":
                 self._is_refused = False
                 # Whoever came before that may have missed something.
@@ -154,6 +168,7 @@ class News:
             elif message["type"] == "message":
                 self._is_silent, untold = False, 0
                 self._wake([message["data"].decode()])
+        return None
 
     def _note_silence(self, untold: int) -> None:
         if not self._is_silent:
@@ -178,7 +193,7 @@ class News:
 
     def _sweep(self) -> bool:
         """Look at all streams that are waited for; whether there was something."""
-        now = time.monotonic()
+        now = time.monotonic()  # as `LongPoll.until`
         with self._lock:
             # Of one whose reader has left nobody asks any more.
             gone = [p for p in self._cursors if p.until is not None and p.until < now - _SWEEP_S]

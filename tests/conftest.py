@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from cerebro.runtime.kvs import KvsClient
     from tests.kvs_api.real import Service
 
+pytest_plugins = ["tests.guards"]
+
 # A shell without job control has what it starts in the background ignore SIGINT, and so would all that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -151,7 +153,7 @@ def _sendable(report: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(processes: None) -> Iterator[Browser]:
     """One browser for all tests of a module."""
     from tests.e2e.browser import chromium
 
@@ -160,7 +162,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def shared_service(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One real store for all tests of a process."""
     from tests.kvs_api.real import Database, Service
 

@@ -56,7 +56,7 @@ def _environment(port: int) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
+def forks(processes: None) -> Iterator[Forks]:
     """One process that has imported the dispatcher, for tests to which it is all the same how theirs began."""
     with Forks("dispatcher.__main__") as made:
         yield made

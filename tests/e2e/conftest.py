@@ -17,7 +17,7 @@ _PODS = Path(__file__).with_name("pods_supervisor.py")
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A running cluster with two workers."""
     folder = tmp_path_factory.mktemp("e2e") / "home"
     with pytest.MonkeyPatch.context() as patch:
@@ -57,7 +57,9 @@ def lab(home: Path, names: Iterator[str], tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def own_lab(tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLab]:
+def own_lab(
+    processes: None, tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MakeLab]:
     """Starts a cluster for this test alone, with settings in its environment; it is stopped at the end."""
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
@@ -77,7 +79,9 @@ def own_lab(tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def pods(tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def pods(
+    processes: None, tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Lab]:
     """A cluster with two pairs of workers."""
     home = tmp_path / "home"
     monkeypatch.setenv("CEREBRO_HOME", str(home))

@@ -12,7 +12,7 @@ from tests.kvs_api.real import Database, Replica
 
 
 @pytest.fixture(scope="session")
-def services() -> Iterator[Forks]:
+def services(processes: None) -> Iterator[Forks]:
     """One process that has imported kvs_api."""
     with Forks("kvs_api.__main__") as made:
         yield made

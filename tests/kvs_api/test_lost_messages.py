@@ -3,79 +3,188 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Self
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 import redis
 
 from cerebro.contract.records import ExperimentRecord
+from cerebro.runtime.long_polls import LongPoll
 from kvs_api import keys, news
 from kvs_api.database import Entries
+from kvs_api.news import News
 from kvs_api.store import Store
 from tests.kvs_api.bench import LOCATORS, requested
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_blocking_reads import Reader
+from tests.waiting import HANG_S, until
 
-LIMIT_S = 20.0
+KEY = "log:one"
+ENOUGH_S = 300.0
+"""On the clock of `World`: then it has been waited on for long enough."""
+NEVER_S = 1e6
+"""Between two looks: only messages tell of news."""
 
 
-class Network:
-    """A TCP port in front of a store. It may forget the connections that messages come by: nothing goes through them
-    any more, and nobody is told. A context: at its end it is closed."""
+class EndOfTestError(Exception):
+    """A connection was waited on for so long that the test has seen enough."""
 
-    def __init__(self, store: str) -> None:
-        self._store = store
-        self._held: list[socket.socket] = []
-        self._listening: set[int] = set()
-        self._lost: set[int] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
 
-    def __enter__(self) -> Self:
+class World:
+    """Redis, as `News` sees it, with one connection for messages and a clock that moves only while that is waited on.
+
+    Args:
+        looks: what each look at the streams finds, then nothing.
+        answers: whether the connection carries anything after its subscription was confirmed.
+        refusal: what a subscription ends with.
+    """
+
+    def __init__(self, *, looks: str = "", answers: bool = True, refusal: Exception | None = None) -> None:
+        self.now, self._answers, self._refusal = 0.0, answers, refusal
+        self._looks = deque(looks)
+        self._inbox: deque[dict[str, Any] | Exception] = deque()
+        self.looked_at: list[float] = []
+        self.is_open = False
+        self.woken = 0
+
+    def news(self) -> News:
+        """Its thread does not run: tests call what it would call. One reader waits; each time that it is woken, it
+        reads and waits again."""
+        client: Any = self
+        made = News(client, client, clock=lambda: self.now)
+        made._thread = threading.Thread()
+
+        class Reader(LongPoll):
+            def wake(self) -> None:
+                world.woken += 1
+                made.expect(self, {KEY: 0})
+
+        world = self
+        made.expect(Reader(lambda: None), {KEY: 0})
+        return made
+
+    # --- the listener's connection ---------------------------------------------------------------
+
+    def pubsub(self) -> World:
+        self.is_open = True
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for each in (self._listener, *self._held):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+    def subscribe(self, channel: str) -> None:
+        assert channel == keys.NEWS
+        self._inbox.append(self._refusal or {"type": "subscribe"})
 
-    def forget(self) -> None:
-        """Those that there are now, not those to come."""
-        self._lost |= self._listening
+    def ping(self, _: str) -> None:
+        if self._answers:
+            self._inbox.append({"type": "pong"})
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, far = self._listener.accept()[0], socket.socket(socket.AF_UNIX)
-                far.connect(self._store)
-                self._held += [near, far]
-                number = len(self._held)
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=(*pair, number), daemon=True).start()
+    def send(self, key: str) -> None:
+        """Redis publishes."""
+        self._inbox.append({"type": "message", "data": key.encode()})
 
-    def _carry(self, source: socket.socket, sink: socket.socket, number: int) -> None:
-        with suppress(OSError):
-            while piece := source.recv(1 << 16):
-                if b"SUBSCRIBE" in piece:
-                    self._listening.add(number)
-                if number not in self._lost:
-                    sink.sendall(piece)
-            sink.shutdown(socket.SHUT_RDWR)
+    def get_message(self, timeout: float) -> dict[str, Any] | None:
+        if not self._inbox:
+            self.now += timeout
+            if self.now > ENOUGH_S:
+                raise EndOfTestError
+            return None
+        message = self._inbox.popleft()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def close(self) -> None:
+        self.is_open = False
+
+    # --- the reader ------------------------------------------------------------------------------
+
+    def xread(self, streams: Mapping[str, str], count: int) -> dict[bytes, list[Any]]:
+        assert (list(streams), count) == ([KEY], 1)
+        self.looked_at.append(self.now)
+        return {KEY.encode(): []} if self._looks and self._looks.popleft() == "+" else {}
 
 
-def until(holds: Callable[[], object]) -> None:
-    """Wait until it does."""
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == "kvs_api.news"]
+
+
+def test_a_connection_that_answers_is_kept() -> None:
+    """Each look asks it for a sign of life."""
+    world = World()
+    with pytest.raises(EndOfTestError):
+        world.news()._attend()
+    assert world.looked_at == [5.0 * look for look in range(1, 61)]
+
+
+def test_a_silent_connection_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """After the third look without an answer; the log says so once, however often it happens."""
+    world = World(answers=False)
+    listening = world.news()
+    for times in (1, 2):
+        listening._attend()
+        assert world.looked_at == [5.0, 10.0, 15.0, 20.0, 25.0, 30.0][: 3 * times]
+        assert not world.is_open
+    (line,) = lines(caplog)
+    assert "is silent: there will be another one" in line
+
+
+def test_a_connection_that_misses_news_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """It answers, and told of nothing that two looks have found."""
+    world = World(looks="+-+")
+    world.news()._attend()
+    assert world.looked_at == [5.0, 10.0, 15.0]
+    (line,) = lines(caplog)
+    assert "was told of nothing that there was: there will be another one" in line
+
+
+def test_a_message_wakes_and_clears_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Between two looks that find something a message comes: nothing is amiss."""
+    world = World(looks="+")
+    listening = world.news()
+    world.send(KEY)
+    with pytest.raises(EndOfTestError):
+        listening._attend()
+    assert world.woken == 3, "confirmed, told, looked"
+    assert lines(caplog) == []
+
+
+def test_where_messages_are_refused_looks_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A minute of looks, then another try to listen; one line names the right that is missing."""
+    world = World(refusal=redis.exceptions.NoPermissionError("no channel"))
+    listening = world.news()
+
+    def pass_time(seconds: float) -> bool:
+        world.now += seconds
+        return False
+
+    monkeypatch.setattr(listening._closed, "wait", pass_time)
+    for _ in range(2):
+        listening._attend()
+    assert world.looked_at == [5.0 * look for look in range(1, 25)]
+    (line,) = lines(caplog)
+    assert f"&{keys.NEWS}" in line
+
+
+# --- with Redis ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stores() -> Iterator[Callable[[str], Store]]:
+    """Makes stores with the experiment "one"."""
+    made: list[Store] = []
+
+    def make(url: str) -> Store:
+        made.append(Store(url))
+        made[-1].create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
 
 
 def listeners(client: redis.Redis) -> int:
@@ -83,89 +192,71 @@ def listeners(client: redis.Redis) -> int:
     return int(client.pubsub_numsub(keys.NEWS)[0][1])
 
 
-@pytest.fixture
-def limited(service: Service) -> str:
-    """The URL of a user that may do all with keys, and has no channel."""
-    with redis.Redis.from_url(service.database.url) as client:
-        client.execute_command("ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "resetchannels")
-    return service.database.url.replace("unix://", "unix://limited:secret@")
+def tell(store: Store, after: int) -> None:
+    """Write the next event, for which a reader waits already, and wait until the reader has it."""
+    reader = Reader(lambda: store.read_log("one", after, HANG_S))
+    until(lambda: store.waiting, "a reader waits")
+    store.append("one", requested(f"etl-{after + 1}"))
+    assert len(reader.result()) == 1
 
 
 def test_a_user_without_the_channel_writes_and_gets_its_news(
-    limited: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: Service,
+    stores: Callable[[str], Store],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is written is written once, with its mark. Readers wait, and do not ask again and again; one line tells of
-    the right that is missing; with it messages come."""
-    monkeypatch.setattr(news, "_SWEEP_S", 0.3)
-    monkeypatch.setattr(news, "_REFUSED_S", 0.9)
-    store = Store(limited)
-    store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
-    first = store.append("one", requested("etl-1"), once="a" * 32)
-    assert store.append("one", requested("etl-1"), once="a" * 32) == first
-    reads = itertools.count()
-    read = store._read
+    """What is written is written once, with its mark. Readers wait, and do not ask again and again; with the right,
+    messages come."""
+    monkeypatch.setattr(news, "_SWEEP_S", 0.1)
+    monkeypatch.setattr(news, "_REFUSED_S", 0.5)
+    url = service.database.url
+    with redis.Redis.from_url(url) as client:
+        client.execute_command("ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "resetchannels")
+        store = stores(url.replace("unix://", "unix://limited:secret@"))
+        first = store.append("one", requested("etl-1"), once="a" * 32)
+        assert store.append("one", requested("etl-1"), once="a" * 32) == first
+        reads = itertools.count()
+        read = store._read
 
-    def counted(cursors: Mapping[str, int]) -> list[tuple[bytes, Entries]]:
-        next(reads)
-        return read(cursors)
+        def counted(cursors: Mapping[str, int]) -> list[tuple[bytes, Entries]]:
+            next(reads)
+            return read(cursors)
 
-    monkeypatch.setattr(store, "_read", counted)
-    assert store.read_log("one", 1, 2.0) == []
-    assert next(reads) <= 4
-    reader = Reader(lambda: store.read_log("one", 1, 20.0))
-    until(lambda: store.waiting)
-    store.append("one", requested("etl-2"))
-    assert len(reader.result()) == 1
-    (line,) = [each.getMessage() for each in caplog.records if each.name == "kvs_api.news"]
-    assert f"&{keys.NEWS}" in line
-    with redis.Redis.from_url(limited.replace("limited:secret@", "")) as client:
+        monkeypatch.setattr(store, "_read", counted)
+        assert store.read_log("one", 1, 0.3) == []
+        assert next(reads) <= 4
+        tell(store, 1)
+        assert len(lines(caplog)) == 1
         before = listeners(client)
         client.execute_command("ACL", "SETUSER", "limited", f"&{keys.NEWS}")
-        until(lambda: listeners(client) > before)
-
-
-def told_of(store: Store, after: int) -> float:
-    """Seconds after which a reader that waits is told of the next event."""
-    reader = Reader(lambda: store.read_log("one", after, LIMIT_S))
-    until(lambda: store.waiting)
-    began = time.monotonic()
-    store.append("one", requested(f"etl-{after + 1}"))
-    assert len(reader.result()) == 1
-    return time.monotonic() - began
-
-
-@pytest.mark.parametrize("by", ["silence", "news"])
-def test_a_connection_that_the_network_has_forgotten_is_replaced(
-    by: str, service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whether it is found by its silence, or by news that it did not tell of; messages come again then, long before the
-    next look."""
-    monkeypatch.setattr(news, "_SWEEP_S", 0.3)
-    monkeypatch.setattr(news, "_SILENT_S", 0.5 if by == "silence" else LIMIT_S)
-    with Network(service.database.url.removeprefix("unix://")) as network:
-        store = Store(network.url)
-        store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
-        told_of(store, 0)
-        network.forget()
-        seqs = itertools.count(1)
-        if by == "news":
-            for seq in itertools.islice(seqs, 2):
-                told_of(store, seq)
-        until(lambda: [each for each in caplog.records if "there will be another one" in each.getMessage()])
-        monkeypatch.setattr(news, "_SWEEP_S", LIMIT_S)
-        told_of(store, next(seqs))
-        assert told_of(store, next(seqs)) < LIMIT_S / 4
+        until(lambda: listeners(client) > before, "the store listens")
 
 
 def test_what_cannot_be_understood_stops_no_news(
-    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: Service,
+    stores: Callable[[str], Store],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A message that is no key: it is recorded, and others are told of as before."""
-    store = Store(service.database.url)
-    store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
-    told_of(store, 0)
-    monkeypatch.setattr(news, "_SWEEP_S", LIMIT_S)
+    monkeypatch.setattr(news, "_SWEEP_S", NEVER_S)
+    store = stores(service.database.url)
+    tell(store, 0)
     with redis.Redis.from_url(service.database.url) as client:
+        until(lambda: listeners(client), "the store listens")
         client.publish(keys.NEWS, b"\xff")
-    until(lambda: [each for each in caplog.records if each.exc_info])
-    assert told_of(store, 1) < LIMIT_S / 2
+    until(lambda: [each for each in caplog.records if each.exc_info], "the message is recorded")
+    tell(store, 1)
+
+
+def test_a_closed_store_listens_no_more(service: Service, stores: Callable[[str], Store]) -> None:
+    """Its thread ends, though no message comes; closing twice is safe."""
+    with redis.Redis.from_url(service.database.url) as client:
+        before = listeners(client)
+        store = stores(service.database.url)
+        tell(store, 0)
+        until(lambda: listeners(client) > before, "the store listens")
+        store.close()
+        until(lambda: listeners(client) <= before, "Redis has noticed")
+        store.close()

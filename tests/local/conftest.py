@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.local import cleaning, processes
+from cerebro.local import cleaning
+from cerebro.local.processes import marked
 from tests.local.fakes import Fake, FakeCluster
 
 MakeCluster = Callable[..., FakeCluster]
 
 
 @pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
+def make_cluster(processes: None, tmp_path: Path) -> Iterator[MakeCluster]:
     made: list[FakeCluster] = []
 
     def make(*fakes: Fake) -> FakeCluster:
@@ -26,5 +27,5 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     yield make
     for cluster in made:
         cluster.stop()
-        assert processes.marked(cluster.home.path) == ()
+        assert marked(cluster.home.path) == ()
         assert cleaning.leftovers(cluster.home) == ()

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.local import cluster, processes
+from cerebro.local import cluster
 from cerebro.local.home import ClusterHome
+from cerebro.local.processes import marked
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterHome]:
+def home(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterHome]:
     """The home that the notebook's cluster gets; nothing runs there afterwards."""
     found = ClusterHome(tmp_path / "home")
     for name in ("CEREBRO_SERVER", "CEREBRO_TOKEN"):
@@ -20,4 +21,4 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterHom
     monkeypatch.setenv("CEREBRO_HOME", str(found.path))
     yield found
     cluster.stop(found.path)
-    assert processes.marked(found.path) == ()
+    assert marked(found.path) == ()

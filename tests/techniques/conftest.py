@@ -12,7 +12,7 @@ from tests.techniques.ranks import Ranks, nothing
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[Ranks]:
+def ranks(processes: None) -> Iterator[Ranks]:
     """Up to three, each with one thread."""
     with Ranks() as started:
         started.run(3, nothing)  # they start here, and not in the first test

@@ -46,7 +46,7 @@ class Asked:
 
 
 @pytest.fixture(scope="session")
-def looking() -> Iterator[Forks]:
+def looking(processes: None) -> Iterator[Forks]:
     """One process that has imported what looks at locators."""
     with Forks("dispatcher.start.locator_process") as made:
         yield made

@@ -14,7 +14,7 @@ from tests.worker.agent.agents import Agents, agent_forks
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
+def forks(processes: None) -> Iterator[Forks]:
     """One process that has imported the agent, for all tests."""
     with agent_forks() as made:
         yield made

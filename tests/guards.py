@@ -1,0 +1,139 @@
+"""What holds for each test: no thread outlives it, only marked tests start processes, reports survive.
+
+A plugin of pytest, loaded by `tests/conftest.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import multiprocessing.util
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+
+from tests.waiting import HANG_S
+
+_LIBRARY_THREADS = {
+    "fsspecIO": "fsspec keeps one event loop per process",
+    "tqdm_monitor": "tqdm keeps one monitor per process",
+    "Dummy-": "a native pool of torch or OpenMP that called Python once",
+}
+"""Start of a thread's name -> the library that keeps it for the whole process, which no test can end."""
+
+_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+_started: list[str] = []
+"""Processes that the current test has started."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch for processes; protect `ast.parse`; draw hypothesis's examples from the seed of the order."""
+    seed = config.getoption("randomly_seed", None)
+    if isinstance(seed, int) and hypothesis.core.global_force_seed is None:  # --hypothesis-seed is stronger
+        hypothesis.core.global_force_seed = seed
+    sys.addaudithook(_note_start)
+    spawn = multiprocessing.util.spawnv_passfds  # type: ignore[attr-defined]
+
+    def noted(path: bytes, arguments: Any, descriptors: Any) -> int:
+        _started.append(f"multiprocessing: {arguments}")
+        return int(spawn(path, arguments, descriptors))
+
+    multiprocessing.util.spawnv_passfds = noted  # type: ignore[attr-defined]
+    ast.parse = undisturbed(ast.parse)
+
+
+def _note_start(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _STARTS:
+        _started.append(f"{event}: {arguments[1] if event == 'subprocess.Popen' else arguments}"[:200])
+
+
+def undisturbed(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `parse` for one thread at a time, without garbage collection.
+
+    Until 3.13, CPython counts the depth of all conversions to `ast` objects of an interpreter in one place. Two that
+    overlap (in two threads, or because a finalizer formats a traceback) end in ``SystemError: AST constructor recursion
+    depth mismatch``. pytest parses the source of each failed test: the report would die from it.
+    """
+    lock = threading.RLock()
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+    def parsed(*arguments: Any, **keywords: Any) -> Any:
+        with lock:
+            is_collecting = gc.isenabled()
+            gc.disable()
+            try:
+                return parse(*arguments, **keywords)
+            finally:
+                if is_collecting:
+                    gc.enable()
+
+    return parsed
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """`-q` leaves the header out."""
+    seed = terminalreporter.config.getoption("randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"the same order and examples again: --randomly-seed={seed}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What fixtures start while they are set up counts; what they started while the last test ended does not."""
+    _started.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests whose fixtures start processes, before `-m` selects."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "processes" in item.fixturenames:
+            item.add_marker("processes")
+
+
+@pytest.fixture(scope="session")
+def processes() -> None:
+    """Asked for by each fixture that starts processes: tests that use it, directly or not, run in the serial stage."""
+
+
+@pytest.fixture(autouse=True)
+def no_thread_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread, or that starts a process without being marked.
+
+    Fixtures of a wider scope are set up before this one: their threads may stay as long as they do.
+    """
+    before = set(threading.enumerate())
+    yield
+    for thread in _left(before):
+        thread.join(HANG_S)
+    left = _left(before)
+    started = [] if request.node.get_closest_marker("processes") else _started[:]
+    frames = sys._current_frames()
+    stacks = [
+        f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident])[-4:])}"
+        for thread in left
+        if thread.ident in frames
+    ]
+    if left:
+        pytest.fail("these threads outlive the test; end them in it:\n" + "\n".join(stacks), pytrace=False)
+    if started:
+        pytest.fail(
+            "the test starts processes: mark it with pytest.mark.processes, or let the fixture that starts them ask "
+            "for the fixture `processes`:\n" + "\n".join(started),
+            pytrace=False,
+        )
+
+
+def _left(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and not thread.name.startswith(tuple(_LIBRARY_THREADS))
+    ]

@@ -1,0 +1,95 @@
+"""The guards of `tests/guards.py` find what they are there to find."""
+
+from __future__ import annotations
+
+import ast
+import gc
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+GUARDED = """
+import subprocess, sys, threading
+import pytest
+
+let_go = threading.Event()
+
+@pytest.fixture
+def kept():
+    thread = threading.Thread(target=let_go.wait, name="kept")
+    thread.start()
+    yield
+    let_go.set()
+    thread.join()
+
+@pytest.fixture
+def started(processes):
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+def test_ended(kept): pass
+def test_left():
+    threading.Thread(target=threading.Event().wait, name="left", daemon=True).start()
+def test_unmarked():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+@pytest.mark.processes
+def test_marked():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+def test_marked_by_its_fixture(started): pass
+"""
+
+
+@pytest.fixture
+def guarded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A folder with such tests."""
+    monkeypatch.setenv("TEST_HANG_S", "0.1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeini("[pytest]\nmarkers = processes")
+    pytester.makepyfile(GUARDED)
+    return pytester
+
+
+@pytest.mark.processes
+def test_threads_and_processes_that_are_left_are_named(guarded: pytest.Pytester) -> None:
+    """A thread of a fixture ends with the fixture; marks, its own or a fixture's, allow processes."""
+    result = guarded.runpytest_subprocess("-p", "tests.guards", "-p", "no:xdist", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=5, errors=2)
+    result.stdout.fnmatch_lines_random(
+        ["*ERROR*test_left*", "*ERROR*test_unmarked*", "*outlive the test*", "left:"]
+    )
+
+
+@pytest.mark.processes
+def test_what_fixtures_start_is_selected(guarded: pytest.Pytester) -> None:
+    """The stages of `make test` select by the mark."""
+    result = guarded.runpytest_subprocess(
+        "-p", "tests.guards", "-p", "no:xdist", "-m", "processes", "--co", "-q"
+    )
+    result.stdout.fnmatch_lines_random(["*::test_marked", "*::test_marked_by_its_fixture"])
+    result.stdout.no_fnmatch_line("*::test_ended")
+
+
+class Parsing:
+    """Garbage whose finalizer parses, as the report of an unraisable exception does."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        ast.parse("1 + 1")
+
+
+def test_a_report_survives_garbage_that_parses() -> None:
+    """With the plain `ast.parse` of CPython 3.11 each of these is a SystemError."""
+    source = "\n".join(f"x{line} = (a + b * {line}, [1, 2, 3])" for line in range(500))
+    was = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for _ in range(5):
+            Parsing()
+            ast.parse(source)
+    finally:
+        gc.set_threshold(*was)
