@@ -39,6 +39,7 @@ def _readme_make_commands() -> set[str]:
     return set(re.findall(r"(?:^|&&|;)[ \t$]*make +([a-z][a-z-]*)", "\n".join(blocks), flags=re.MULTILINE))
 
 
+@pytest.mark.processes
 def test_importing_cerebro_loads_no_heavy_library() -> None:
     """A notebook or a service that says `import cerebro` pays for no library it may not use."""
     script = f"import sys, cerebro; print([name for name in {HEAVY_LIBRARIES!r} if name in sys.modules])"
@@ -108,6 +109,7 @@ def test_readme_shows_run_and_test_and_only_targets_that_exist() -> None:
     assert commands <= _make_targets()
 
 
+@pytest.mark.processes
 def test_a_folder_of_the_same_name_hides_nothing(tmp_path: Path) -> None:
     """Beside a user's script there may be one: the clone itself has that name."""
     (tmp_path / "cerebro").mkdir()

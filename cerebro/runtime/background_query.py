@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -16,8 +18,10 @@ _AGAIN_S = 5.0
 
 
 class BackgroundQuery(Generic[T]):
-    """The newest answer to a question, looked up by a thread of its own whenever somebody has asked. Safe for several
-    threads; a look that hangs keeps that thread alone.
+    """The newest answer to a question, looked up by a thread of its own whenever somebody has asked.
+
+    The thread ends once all questions are answered, or after a look that failed. A look that hangs keeps that thread
+    alone. Safe for several threads.
 
     Args:
         name: of the question, for the log.
@@ -29,16 +33,19 @@ class BackgroundQuery(Generic[T]):
         self._news = threading.Condition()
         self._asked = self._answered = 0
         self._answer: T | None = None
-        self._thread: threading.Thread | None = None
+        self._is_looking = False
+        self._rests_until = -math.inf
 
     def ask(self) -> int:
-        """Have it looked up anew, soon; returns the number of the question."""
+        """Have it looked up anew, soon; returns the number of the question.
+
+        After a look that failed, nobody looks for some seconds: ask again later.
+        """
         with self._news:
             self._asked += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"look-{self._name}", daemon=True)
-                self._thread.start()
-            self._news.notify_all()
+            if not self._is_looking and time.monotonic() >= self._rests_until:
+                self._is_looking = True
+                threading.Thread(target=self._run, name=f"look-{self._name}", daemon=True).start()
             return self._asked
 
     def wait(self, number: int, timeout_s: float) -> bool:
@@ -54,15 +61,19 @@ class BackgroundQuery(Generic[T]):
     def _run(self) -> None:
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._asked > self._answered)
                 number = self._asked
             try:
                 answer = self._look()
             except Exception:
                 # Whatever it is: the answer before is the newest that is known.
                 log.exception("%s could not be looked at, and will be again", self._name)
-                threading.Event().wait(_AGAIN_S)
-                continue
+                with self._news:
+                    self._rests_until = time.monotonic() + _AGAIN_S
+                    self._is_looking = False
+                return
             with self._news:
                 self._answered, self._answer = number, answer
                 self._news.notify_all()
+                if self._asked == number:
+                    self._is_looking = False
+                    return

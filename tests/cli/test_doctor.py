@@ -59,6 +59,7 @@ def case(tmp_path: Path) -> Callable[..., Case]:
     return make
 
 
+@pytest.mark.processes
 def test_a_good_machine_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Here, where the tests run, nothing fails; nothing is made where there was no home."""
     home = tmp_path / "home"
@@ -132,6 +133,7 @@ def test_torch_must_fit_the_driver(cuda: str, gpus: int, driver: str, verdict: V
         ("echo cannot open shared library >&2; exit 127", "does not run: cannot open shared library"),
     ],
 )
+@pytest.mark.processes
 def test_the_database_is_tried(
     case: Callable[..., Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
@@ -317,6 +319,7 @@ def test_a_socket_folder_of_somebody_else_is_found(
     assert cluster.database_socket(made).verdict is Verdict.FAIL
 
 
+@pytest.mark.processes
 def test_leftovers_are_found(case: Callable[..., Case]) -> None:
     """A process that still belongs to a cluster which does not run."""
     made = case()

@@ -23,6 +23,8 @@ from tests.certificates import of_this_machine
 from tests.dispatcher.api.gateways import Served, served
 from tests.kvs_api.real import TOKEN, Service
 
+pytestmark = pytest.mark.processes
+
 __all__ = ["served"]
 
 

@@ -177,3 +177,8 @@ def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 yield terminal
 
     return made()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def run_commands(processes: None) -> None:
+    """Stand-ins for aws, eksctl, helm and kubectl are programs."""

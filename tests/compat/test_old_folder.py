@@ -107,6 +107,7 @@ def test_its_interrupted_run_is_where_it_was(store: Service) -> None:
         assert attach(store, name).result("fit-1").plot_schedule().data
 
 
+@pytest.mark.processes
 def test_its_uploaded_files_are_unpacked(store: Service, tmp_path: Path) -> None:
     """From the archive in the store."""
     client = store.client()

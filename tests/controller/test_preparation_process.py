@@ -16,6 +16,8 @@ from cerebro.runtime.volumes import Volumes
 from controller import preparation, preparation_process
 from tests.state.stories import SHA
 
+pytestmark = pytest.mark.processes
+
 WEIGHTS = {"worker-0": 1.0, "worker-1": 1.0}
 REQUEST = EtlRequest(code=SHA, code_fingerprint=SHA)
 

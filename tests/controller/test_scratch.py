@@ -10,6 +10,8 @@ import pytest
 
 from controller.scratch import scratch_folder
 
+pytestmark = pytest.mark.processes
+
 _HOLD = """
 import sys
 from pathlib import Path

@@ -25,6 +25,8 @@ from tests.kvs_api.bench import LOCATORS
 from tests.kvs_api.real import TOKEN as STORE_TOKEN
 from tests.kvs_api.real import Service
 
+pytestmark = pytest.mark.processes
+
 _MIB = 1024 * 1024
 _STARTS_S = 30.0
 

@@ -20,6 +20,8 @@ from tests.e2e.browser import Complaints, settle, sign_in, window
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.processes
+
 EVIL = (
     *TABS, "/add", f"/clone?model={quote(IMAGE)}&hp.{quote(SCRIPT)}={quote(SCRIPT)}",
     f"/change?model={quote(IMAGE)}", f"/models/{quote(IMAGE)}", f"/models?pick={quote(IMAGE)},m03",

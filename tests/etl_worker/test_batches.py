@@ -53,6 +53,7 @@ def test_batches_make_what_rows_make(data: st.DataObject, count: int, batch_rows
     assert found[0] == found[1]
 
 
+@pytest.mark.processes
 def test_cores_make_batches(tmp_path: Path) -> None:
     """In processes of their own, as rows."""
     job = make_job(tmp_path, list(range(97)), cores=3, max_failed_fraction=1.0)

@@ -18,6 +18,8 @@ from cerebro.errors import RetryableError
 from etl_worker.errors import CoreDiedError
 from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, preprocess, stored
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 ROWS = 40
 ALL = {value: [value * 2, value] for value in range(ROWS)}

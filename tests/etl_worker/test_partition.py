@@ -26,6 +26,8 @@ from etl_worker.errors import TooManyFailedError
 from etl_worker.shard_counts import SEARCH_S, ShardCounts
 from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, preprocess, stored, write_metadata
 
+pytestmark = pytest.mark.processes
+
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), count=st.integers(0, 60), as_text=st.booleans())

@@ -16,6 +16,8 @@ from cerebro.spec import Mode
 from cerebro.worker.preprocessing.job import EtlProgress
 from tests.etl_worker.jobs import FailOn, make_job, notes, nothing, preprocess, stored
 
+pytestmark = pytest.mark.processes
+
 ROWS = 90
 
 

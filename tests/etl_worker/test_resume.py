@@ -15,6 +15,8 @@ from cerebro.spec import Mode
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, preprocess, stored
 
+pytestmark = pytest.mark.processes
+
 ALL = {value: [value * 2, value] for value in range(40)}
 
 

@@ -22,6 +22,8 @@ from etl_worker.sizing import MOST_PER_CORE, Sizing, Window
 from tests.control_groups import run_in
 from tests.etl_worker.jobs import Double, make_job, nothing, stored
 
+pytestmark = pytest.mark.processes
+
 ROWS = 80
 ALL = {value: [value * 2, value] for value in range(ROWS)}
 

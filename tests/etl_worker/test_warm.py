@@ -20,6 +20,8 @@ from etl_worker.errors import CoreDiedError
 from etl_worker.partition import preprocess_partition
 from tests.etl_worker.jobs import FailOn, make_job, note, notes, nothing, stored
 
+pytestmark = pytest.mark.processes
+
 ROWS = 40
 
 

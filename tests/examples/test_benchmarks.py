@@ -12,6 +12,8 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.figure import Figure
 
+pytestmark = pytest.mark.processes
+
 FAST = Figure(what="a step", measured="2 s, reference 1 s", ratio=2.0, bar=1.5, sense="at most", unit="s")
 LARGE = Figure(what="rows", measured="9 rows/s", ratio=0.9, bar=0.8, sense="at least", notes=("seen",))
 

@@ -70,6 +70,7 @@ def test_machines_that_count_from_elsewhere_agree(machines: Machines) -> None:
     assert machines.revoke(at=1) == "done"
 
 
+@pytest.mark.processes
 def test_the_clock_outlives_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed and started again, it knows how late it was; a process that joins then goes on from there."""
     with Database(tmp_path) as database:

@@ -20,6 +20,8 @@ from cerebro.runtime.kvs import KvsClient
 from tests.kvs_api.bench import FINISHED, JOINED, Bench, note, requested, started
 from tests.kvs_api.real import TOKEN, Database, Service
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:

@@ -94,6 +94,7 @@ def test_only_a_damage_is_told_as_one(tmp_path: Path, printed: str | None, is_da
     assert bool(said) == is_damage
 
 
+@pytest.mark.processes
 def test_a_process_that_ends_before_it_is_ready_is_explained(tmp_path: Path) -> None:
     """In what `cerebro up` prints."""
     service = Service(

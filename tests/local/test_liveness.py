@@ -18,6 +18,8 @@ from cerebro.local.processes import ProcessId
 from cerebro.local.service_process import START_S, ServiceProcess
 from cerebro.local.services import Service
 
+pytestmark = pytest.mark.processes
+
 GOOD, BAD = b"HTTP/1.0 200 OK\r\n\r\nok\n", b"HTTP/1.0 503 Service Unavailable\r\n\r\nthe loop stands still\n"
 
 

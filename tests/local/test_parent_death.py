@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cerebro.local import processes
 from cerebro.local.processes import identify
 from cerebro.runtime import parent_death
 from tests.local.fakes import STEADY, python
+
+pytestmark = pytest.mark.processes
 
 TYING_PARENT = f"""
 import subprocess, sys, signal

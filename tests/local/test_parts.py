@@ -64,6 +64,7 @@ def test_a_service_can_listen_on_its_reserved_port(reserve: Callable[..., dict[s
         assert client.getpeername()[1] == port
 
 
+@pytest.mark.processes
 def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
     """The last lines come without reading the whole file; asking for a missing log gives none."""
     log = tmp_path / "one.log"
@@ -74,6 +75,7 @@ def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
     assert logs.tail(log, 0) == []
 
 
+@pytest.mark.processes
 def test_a_log_can_be_cut_at_the_last_start(tmp_path: Path) -> None:
     """What an earlier process wrote is no part of why this one failed."""
     log = tmp_path / "one.log"
@@ -305,6 +307,7 @@ def test_an_http_service_is_ready_when_it_answers(server: int) -> None:
     assert not readiness.http(1)()
 
 
+@pytest.mark.processes
 def test_the_supervisor_stays_light() -> None:
     """It lives as long as the cluster: it brings no pydantic, HTTP library or OpenSSL into memory."""
     program = (

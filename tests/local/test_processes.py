@@ -12,6 +12,8 @@ import pytest
 from cerebro.local import processes
 from cerebro.runtime.usage.memory import peak_bytes
 
+pytestmark = pytest.mark.processes
+
 _PR_SET_NAME = 15
 
 

@@ -201,6 +201,7 @@ class _FullDisk(ClusterHome):
         super().write(info)
 
 
+@pytest.mark.processes
 def test_a_full_disk_does_not_end_a_cluster(
     tmp_path: Path, some_info: Callable[[ClusterHome], ClusterInfo]
 ) -> None:
@@ -217,6 +218,7 @@ def test_a_full_disk_does_not_end_a_cluster(
     assert states[-1] == "stopped"
 
 
+@pytest.mark.processes
 def test_a_program_that_does_not_exist_is_a_failure_to_start(
     tmp_path: Path, some_info: Callable[[ClusterHome], ClusterInfo]
 ) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 BEGINNING = "import atexit, os; from cerebro.runtime.ending import end_after; atexit.register(os.abort)\n"
 """What is left for the interpreter's end would end the process by a signal."""
 

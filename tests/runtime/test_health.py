@@ -107,6 +107,7 @@ def test_a_container_finds_its_own_service() -> None:
     assert health.own_url({}) == ""
 
 
+@pytest.mark.processes
 def test_the_command_ends_with_0_or_1(served: Served) -> None:
     """As containers' health commands do; it is quick, because it imports next to nothing."""
     command = [sys.executable, "-m", "cerebro.runtime.health", f"{served.address}/health"]

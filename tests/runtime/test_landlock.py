@@ -15,6 +15,8 @@ import pytest
 from cerebro.runtime import landlock
 from cerebro.runtime.landlock import Access, known_to
 
+pytestmark = pytest.mark.processes
+
 needs_landlock = pytest.mark.skipif(
     bool(landlock.why_unavailable()), reason=f"not enforced here: {landlock.why_unavailable()}"
 )

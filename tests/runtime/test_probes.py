@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import urllib3
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 

@@ -19,6 +19,8 @@ from cerebro.runtime.usage.gpus import Gpus
 from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.runtime.usage.volumes import VolumeCollector
 
+pytestmark = pytest.mark.processes
+
 GIB = 2**30
 NO_GPUS = Gpus(library=None, visible="")
 

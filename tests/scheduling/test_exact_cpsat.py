@@ -203,6 +203,7 @@ def test_without_any_solver_the_hint_comes_back(monkeypatch: pytest.MonkeyPatch)
     assert "Gurobi" in result.note
 
 
+@pytest.mark.processes
 def test_solvers_are_imported_when_they_are_used() -> None:
     """Importing the package imports neither OR-Tools nor Gurobi: both are optional, and slow to import."""
     code = "import sys, cerebro.scheduling.exact; sys.exit('ortools' in sys.modules or 'gurobipy' in sys.modules)"

@@ -10,6 +10,8 @@ from cerebro.errors import StorageFullError
 from cerebro.techniques.ranks import RankGroup
 from tests.small_volume import fill, small_volume
 
+pytestmark = pytest.mark.processes
+
 
 def test_a_rank_that_has_no_room_to_meet_others_names_the_full_volume(tmp_path: Path) -> None:
     """torch tells of a store that failed, as it does of a rank that has gone."""

@@ -56,6 +56,7 @@ class Own(Technique):
     def prepare(self, modules: list[Any], group: Group, params: Params, hints: Hints) -> None: ...
 
 
+@pytest.mark.processes
 def test_importing_techniques_needs_no_torch() -> None:
     """The client and the control plane do."""
     program = "import sys, cerebro.techniques; sys.exit('torch' in sys.modules)"

@@ -19,6 +19,8 @@ from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import MAX_ENCODED_BYTES, decode, encode
 from tests.usercode.kernels import NOTEBOOK, ROOT, in_process, kernel
 
+pytestmark = pytest.mark.processes
+
 RESTORE = """
 import json, sys
 from cerebro.usercode.encoding import decode

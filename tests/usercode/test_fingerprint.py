@@ -13,6 +13,8 @@ import pytest
 from cerebro.usercode.fingerprint import fingerprint
 from tests.usercode.kernels import NOTEBOOK, in_process, kernel
 
+pytestmark = pytest.mark.processes
+
 SAME = {
     "a notebook": NOTEBOOK,
     "a tensor": """

@@ -60,7 +60,7 @@ class NodeChecker:
         self._kvs, self._settings, self._devices = kvs, settings, devices
         self._incarnation, self._killed_s, self._gpus = incarnation, killed_s, gpus
         self._command = command or self._probes()
-        self._asked: queue.Queue[str] = queue.Queue(_MOST_WAITING)
+        self._asked: queue.Queue[str | None] = queue.Queue(_MOST_WAITING)
 
     def ask(self, reason: str) -> None:
         """The machine is to be checked."""
@@ -69,10 +69,14 @@ class NodeChecker:
         except queue.Full:
             log.warning("not checked once more: checks wait already")
 
+    def end(self) -> None:
+        """Have `run` return after the check that it makes now."""
+        with suppress(queue.Full):
+            self._asked.put_nowait(None)
+
     def run(self) -> None:
-        """Check whenever it is asked, for ever."""
-        while True:
-            reason = self._asked.get()
+        """Check whenever it is asked, until `end`."""
+        while (reason := self._asked.get()) is not None:
             log.info("checking this machine: %s", reason)
             try:
                 result = self.check()

@@ -151,6 +151,8 @@ class Agent:
         finally:
             self._finished.set()
             self._has_news.set()
+            self._teller.end()
+            self._checker.end()
             self._children.end_all()
 
     # --- slots -----------------------------------------------------------------------------------

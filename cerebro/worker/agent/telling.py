@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Protocol
 
 from cerebro.contract import api
@@ -32,7 +33,7 @@ class StacksTeller:
 
     def __init__(self, kvs: KvsClient, worker: str) -> None:
         self._kvs, self._worker = kvs, worker
-        self._asked: queue.Queue[tuple[InboxItem, tuple[_Slot, ...]]] = queue.Queue(_MOST_WAITING)
+        self._asked: queue.Queue[tuple[InboxItem, tuple[_Slot, ...]] | None] = queue.Queue(_MOST_WAITING)
 
     def ask(self, item: InboxItem, slots: Iterable[_Slot]) -> None:
         """A question about an attempt has come."""
@@ -41,10 +42,15 @@ class StacksTeller:
         except queue.Full:
             log.warning("%s: too many ask at once where processes are", item.task)
 
+    def end(self) -> None:
+        """Have `run` return after what it answers now."""
+        with suppress(queue.Full):
+            self._asked.put_nowait(None)
+
     def run(self) -> None:
-        """Answer for ever."""
-        while True:
-            item, slots = self._asked.get()
+        """Answer until `end`."""
+        while (question := self._asked.get()) is not None:
+            item, slots = question
             try:
                 found = (text for slot in slots if (text := slot.stacks(item)) is not None)
                 report = api.StacksReport(

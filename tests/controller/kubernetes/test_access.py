@@ -20,6 +20,8 @@ from tests.certificates import of_this_machine
 from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator
 from tests.controller.kubernetes.serving import serving
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[3]
 
 HOST = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ def test_line_in_its_context(volumes: Volumes) -> None:
     assert 100 < texts.index("010000") < len(texts) - 1
 
 
+@pytest.mark.processes
 def test_links_and_absent_logs_are_nothing(volumes: Volumes) -> None:
     """User code writes to this volume: what it links is not shown."""
     path = write(volumes, M05, b"")

@@ -14,6 +14,8 @@ from dispatcher.logs.view import LogQuery
 from dispatcher.sandbox.bounded_processes import Said
 from tests.dispatcher.logs.printed import M05, M07, source, write
 
+pytestmark = pytest.mark.processes
+
 
 def test_search_over_all_logs(volumes: Volumes) -> None:
     """Newest log first; text is found in any case, colours and overwritten parts are no text."""

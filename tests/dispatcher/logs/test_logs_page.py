@@ -12,6 +12,8 @@ from tests.dispatcher.fakes import Bench
 from tests.dispatcher.logs.printed import M05, M07, write
 from tests.dispatcher.stories import Story
 
+pytestmark = pytest.mark.processes
+
 LOGS = "/experiments/digits/logs"
 
 COMMIT = TaskCommitted(

@@ -11,6 +11,8 @@ import pytest
 
 from dispatcher.sandbox.bounded_processes import MOST_BYTES, BoundedProcesses
 
+pytestmark = pytest.mark.processes
+
 
 def test_answer_comes_whole() -> None:
     """Also a long one to a long question."""

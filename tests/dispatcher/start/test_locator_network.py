@@ -164,6 +164,7 @@ def _connected(endpoint: str, port: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
+@pytest.mark.processes
 def test_guard_is_the_kernels_view_of_the_address() -> None:
     """A name that is resolved to an address of the network is refused when it connects, however it was checked."""
     with socket.socket() as listening, socket.socket() as other:

@@ -19,6 +19,8 @@ from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
 from tests.data.objects.s3 import BUCKET, put, s3_server
 from tests.dispatcher import fakes
 
+pytestmark = pytest.mark.processes
+
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAOFTHEPAGE", "AWS_SECRET_ACCESS_KEY": "secret-of-the-page"}
 
 

@@ -21,7 +21,7 @@ from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.reports import Reports, Resources
 from cerebro.worker.agent.settings import Settings
-from tests.worker.agent.agents import until
+from tests.waiting import HANG_S, join, until
 
 HELD = (Holding(dataset="d", partition=0),)
 COMMIT = api.Commit(experiment="one", task="etl-1/etl/train/p0", attempt=1, result=TaskResult())
@@ -73,10 +73,10 @@ def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytes
     """What is found when it answers again is told by the next report."""
     monkeypatch.setattr(reports, "_LOOK_S", 0.05)
     let_go, store = threading.Event(), Store()
-    told = made(store, lambda: let_go.wait(60) and HELD)
+    told = made(store, lambda: let_go.wait(HANG_S) and HELD)
     told.send([COMMIT])
     let_go.set()
-    assert told._holdings.wait(1, 20)
+    assert told._holdings.wait(1, HANG_S)
     told.send([])
     told.send([])
     assert [request.holdings for request in store.reports] == [None, HELD, None]
@@ -88,13 +88,13 @@ def test_a_full_volume_is_reported_with_its_free_space(monkeypatch: pytest.Monke
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free.pop(0)))
     told = made(store, lambda: HELD)
     told.send([])
-    assert told._free_bytes.wait(1, 20)
+    assert told._free_bytes.wait(1, HANG_S)
     told.send([FULL])
     assert store.reports[-1].checkpoint_free_bytes == 0
 
 
 def test_a_look_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer before stays the newest."""
+    """By the next question; the answer before stays the newest."""
     monkeypatch.setattr(background_query, "_AGAIN_S", 0.0)
     answers: list[Any] = [1, OSError("stale"), 2]
 
@@ -106,10 +106,13 @@ def test_a_look_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
     asked = BackgroundQuery("it", look)
     assert asked.newest() == (0, None)
-    assert asked.wait(asked.ask(), 20)
+    assert asked.wait(asked.ask(), HANG_S)
     assert asked.newest() == (1, 1)
-    assert asked.wait(asked.ask(), 20)
-    assert asked.newest() == (2, 2)
+    asked.ask()
+    until(lambda: not asked._is_looking, "the look has failed")
+    assert asked.newest() == (1, 1)
+    assert asked.wait(asked.ask(), HANG_S)
+    assert asked.newest() == (3, 2)
 
 
 class Blocking(Store):
@@ -123,7 +126,7 @@ class Blocking(Store):
         self.reports.append(request)
         if not self.asked.is_set():
             self.asked.set()
-            assert self.may_answer.wait(20)
+            assert self.may_answer.wait(HANG_S)
         if any(step.task == "away" for step in request.steps):
             raise StoreUnavailableError("away")
         outcomes = (
@@ -156,12 +159,12 @@ def test_what_several_devices_tell_meanwhile_goes_into_one_report(third: str) ->
         return thread
 
     first = send("a")
-    assert store.asked.wait(20)
+    assert store.asked.wait(HANG_S)
     others = [send("b", "lost"), send(third)]
     until(lambda: len(told._waiting) == 2, "both wait")
     store.may_answer.set()
     for thread in (first, *others):
-        thread.join(20)
+        join(thread)
     assert len(store.reports) == 2
     assert {step.task for step in store.reports[1].steps} == {"b", "lost", third}
     assert (

@@ -19,6 +19,8 @@ from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import Agents, until
 
+pytestmark = pytest.mark.processes
+
 
 class Store:
     """One that answers, or not."""

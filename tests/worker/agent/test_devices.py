@@ -23,6 +23,8 @@ from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT
 
+pytestmark = pytest.mark.processes
+
 GPUS = tuple(Gpu(name="A100", uuid=f"GPU-{letter}", memory_bytes=80) for letter in "abcd")
 ESSENTIAL = {"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3", "CEREBRO_CORES": "4"}
 

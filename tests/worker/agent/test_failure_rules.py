@@ -14,6 +14,8 @@ from cerebro.runtime.failure_rule_settings import FAILURE_RULES
 from cerebro.worker.agent.failure_rules import BUILT_IN, LOG_BYTES, ruled
 from cerebro.worker.agent.settings import Settings
 
+pytestmark = pytest.mark.processes
+
 BOOM = Failure(
     kind=FailureKind.USER_ERROR, message="ValueError: boom", traceback="Traceback ...\nValueError: boom"
 )

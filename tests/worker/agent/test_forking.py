@@ -19,6 +19,8 @@ from cerebro.worker.agent.rank_page import PAGE, RankPage
 from tests.trial_runner.units import task_of
 from tests.worker.agent import ending_handler
 
+pytestmark = pytest.mark.processes
+
 ORPHANED = """
 import os, signal, time
 from cerebro.worker.agent import forking

@@ -24,6 +24,8 @@ from tests.control_groups import run_in
 from tests.worker.agent.agents import ROOT, Agents, is_running
 from tests.worker.agent.fake_handler import LARGE_BYTES, LOST_PEER
 
+pytestmark = pytest.mark.processes
+
 LOST = Failure(kind=FailureKind.USER_ERROR, message=f"RuntimeError: {LOST_PEER}")
 CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 ended by itself with signal SIGKILL")
 

@@ -260,6 +260,7 @@ def agent_of(devices: int = 1) -> Agent:
 def slot_of(agent: Agent, monkeypatch: pytest.MonkeyPatch, devices: tuple[int, ...] = (0,)) -> Slot:
     """One whose thread does not run."""
     monkeypatch.setattr(Slot, "work", lambda self: None)
+    agent._finished.set()  # or the slot's thread would wait for the agent's end
     return agent._slot(devices)
 
 

@@ -14,6 +14,8 @@ from cerebro.worker.agent.process_hardening import forget_secrets
 from tests.kvs_api.real import TOKEN
 from tests.worker.agent.agents import ROOT, Agents
 
+pytestmark = pytest.mark.processes
+
 NOBODY = 65534
 
 _AGENT = """

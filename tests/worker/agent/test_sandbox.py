@@ -129,6 +129,7 @@ def test_settings_that_are_wrong_are_refused_before_anything_starts(tmp_path: Pa
 
 
 @needs_landlock
+@pytest.mark.processes
 def test_a_worker_whose_sandbox_would_hold_nothing_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,8 @@ from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT, Agents, is_running, until
 
+pytestmark = pytest.mark.processes
+
 
 class Counted(SubEpochSpec):
     """Notes where it is decoded, and meets what others left in a module that all of them use."""

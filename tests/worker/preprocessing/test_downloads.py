@@ -57,6 +57,7 @@ def _job(tmp_path: Path, root: str, names: list[Any], **changes: Any) -> EtlJob:
 
 
 @pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.processes
 def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
     """In a folder where they lie, from S3 as copies, which are gone when the job is done."""
     job = _job(tmp_path, root, NAMES, cores=cores)

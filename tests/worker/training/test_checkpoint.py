@@ -141,6 +141,7 @@ def _die_while_saving(folder: Path, name: str, writes: int) -> None:
 
 
 @pytest.mark.parametrize("writes", [5, 9999])
+@pytest.mark.processes
 def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Path, writes: int) -> None:
     """In the middle, and before the flush: the file is what it was, the rest is a known leftover."""
     first = checkpoint_file(unit=0, epoch=1, partition=0, attempt=1)
@@ -222,6 +223,7 @@ numpy.save = numpy.load = numpy.savez = json.dumps = json.loads = broken
 """
 
 
+@pytest.mark.processes
 def test_what_user_code_replaces_writes_no_checkpoint(tmp_path: Path) -> None:
     """A model whose code patches torch.save and others harms no other model of its process: in a process of its own
     here, which this one is not to meet."""
