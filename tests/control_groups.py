@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import HANG_S
+
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_BYTES = 384 << 20
 
@@ -51,7 +53,7 @@ def run_in(group: Path, script: str, *arguments: object) -> str:
         preexec_fn=enter,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

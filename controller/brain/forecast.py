@@ -15,7 +15,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -99,20 +99,26 @@ def answer(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"ends": [[count, *ends] for count, ends in found.items()]}
 
 
-def forecast(outlook: Outlook, counts: Sequence[int], *, limit_s: float = LIMIT_S) -> dict[int, Ends]:
+def forecast(
+    outlook: Outlook,
+    counts: Sequence[int],
+    *,
+    limit_s: float = LIMIT_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[int, Ends]:
     """When the run would end with each number of workers.
 
     Args:
         counts: those that matter most first: what there is no time for has the fluid limit's answer.
-        limit_s: for all of them together.
+        limit_s: for all of them together, by `clock`.
     """
     part = _part(outlook)
     worlds = {count: _World.of(outlook, part, count) for count in dict.fromkeys(counts) if count > 0}
     makespans: dict[int, list[float]] = {count: [] for count in worlds}
-    until = time.monotonic() + limit_s
+    until = clock() + limit_s
     for number in range(SAMPLES):
         for count, world in worlds.items():
-            if time.monotonic() < until and (number < FEWEST or outlook.is_unsure):
+            if clock() < until and (number < FEWEST or outlook.is_unsure):
                 makespans[count].append(world.makespan(number))
     deviation = spread(makespans.values())
     return {count: world.ends(makespans[count], deviation) for count, world in worlds.items()}

@@ -17,6 +17,7 @@ from cerebro.local import cleaning, cluster, ports, processes, readiness
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from examples import digits
 from tests.local.fakes import FakeCluster
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -141,7 +142,7 @@ def test_ctrl_c_ends_a_cluster_in_the_foreground(real: RealCluster) -> None:
         assert terminal.stdout.readline().startswith("Ready: web page http://127.0.0.1:")
         info = real.info()
         terminal.send_signal(signal.SIGINT)
-        assert terminal.wait(timeout=60) == 0
+        assert terminal.wait(timeout=HANG_S) == 0
     _check_nothing_is_left(real.home, info)
 
 

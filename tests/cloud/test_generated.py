@@ -25,9 +25,10 @@ from cerebro.cloud.manifests import (
 from tests.cloud.conftest import FILE
 from tests.cloud.deploying import load
 from tests.deploy.tools import helm
+from tests.waiting import HANG_S
 
 REPOSITORY = Path(__file__).parents[2]
-SCHEMA = REPOSITORY.parent / "shared" / "data" / "eksctl-schema.json"
+SCHEMA = Path(__file__).with_name("eksctl-schema.json")
 CHART = REPOSITORY / "deploy" / "helm" / "cerebro"
 ZONES = ("us-east-1b", "us-east-1a")
 
@@ -63,7 +64,6 @@ def test_fallbacks_come_after_the_type_they_stand_in_for() -> None:
     assert (control["instanceType"], "instanceTypes" in control) == ("m5.xlarge", False)
 
 
-@pytest.mark.skipif(not SCHEMA.is_file(), reason=f"{SCHEMA} is not here")
 @pytest.mark.parametrize("given", [FILE, CPU, SPARE], ids=["gpu", "cpu", "fallbacks"])
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "control plane"])
 def test_the_configuration_is_valid_under_eksctls_schema(given: dict[str, Any], is_whole: bool) -> None:
@@ -73,7 +73,6 @@ def test_the_configuration_is_valid_under_eksctls_schema(given: dict[str, Any], 
     jsonschema.validate(yaml.safe_load(yaml.safe_dump(made)), json.loads(SCHEMA.read_text()))
 
 
-@pytest.mark.skipif(not SCHEMA.is_file(), reason=f"{SCHEMA} is not here")
 def test_the_schema_refuses_what_is_wrong(file: ClusterFile) -> None:
     """The check above can fail."""
     made = configuration(file, ZONES)
@@ -175,7 +174,7 @@ def test_the_chart_takes_the_values(given: dict[str, Any], tmp_path: Path) -> No
         "--values",
         str(path),
     ]
-    rendered = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    rendered = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert rendered.returncode == 0, rendered.stderr
     objects = [each for each in yaml.safe_load_all(rendered.stdout) if each]
     accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}

@@ -10,6 +10,7 @@ import pytest
 
 from cerebro.cloud.runner import NOT_RUN, CommandError, Runner
 from cerebro.errors import ProvisionError
+from tests.waiting import HANG_S
 
 
 class Bench:
@@ -103,7 +104,7 @@ def test_ctrl_c_ends_the_executable_and_is_passed_on(bench: Bench) -> None:
     )
     interrupted = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED, str(bench.folder)],
-        capture_output=True, text=True, timeout=60, check=True, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, timeout=HANG_S, check=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert interrupted.stdout == "passed on\n"
     assert (bench.folder / "tool.ended").read_text() == "ended\n"

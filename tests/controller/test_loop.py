@@ -26,6 +26,7 @@ from controller.settings import Settings
 from controller.simulation.store import VirtualStore
 from tests.controller.preparations import prepared_by
 from tests.state.stories import SHA, Story, unit
+from tests.waiting import HANG_S
 
 
 class Store(VirtualStore):
@@ -109,7 +110,7 @@ def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.M
 
     def prepare(record: ExperimentRecord, *given: Any) -> EtlPlan:
         if record.name == "one":
-            assert go_on.wait(20)
+            assert go_on.wait(HANG_S)
         return preparation.prepare_etl(record, *given)
 
     store.on_idle = meanwhile
@@ -141,7 +142,7 @@ class Asked:
         monkeypatch.setattr(plan_maker, "Preparation", prepared_by(self._prepare, self._end))
 
     def _prepare(self, *given: Any) -> EtlPlan:
-        self._go_on.wait(20)
+        self._go_on.wait(HANG_S)
         raise LocatorError("nobody wants to know")
 
     def _end(self) -> None:

@@ -29,6 +29,7 @@ from controller.simulation.scenario import EXPERIMENT as SIMULATED
 from controller.simulation.store import VirtualStore
 from tests.controller.searches import fit_of, search_of, simulation
 from tests.controller.test_loop import Nobody
+from tests.waiting import HANG_S
 
 EXPERIMENT = "one"
 
@@ -196,7 +197,7 @@ def test_the_end_of_the_run_waits_for_what_was_pruned_while_other_files_were_rem
     """Nobody hands it over after the end."""
     disk, gate = Disk(tmp_path), Gate()
     best = {model.id for model in disk.run.best_models(2)}
-    files = disk.pruned(lambda term: gate.wait(20))
+    files = disk.pruned(lambda term: gate.wait(HANG_S))
     disk.run.pruned, later = disk.run.pruned[:1], disk.run.pruned[1:]
     files.tend(EXPERIMENT, disk.run, 1)
     disk.run.pruned += later
@@ -215,7 +216,7 @@ def test_a_run_that_has_ended_is_looked_after_no_more(tmp_path: Path) -> None:
     """As soon as its last files are done: until then a deletion can end their removal. Open again, it is gone through
     anew."""
     disk, gate, runs = Disk(tmp_path), Gate(), {(EXPERIMENT, "fit-1")}
-    files = disk.pruned(lambda term: gate.wait(20))
+    files = disk.pruned(lambda term: gate.wait(HANG_S))
     files.tend(EXPERIMENT, disk.run, 1)
     files.keep(())
     assert files.is_busy(EXPERIMENT, "fit-1")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.data.prefetch import made_ahead, prefetched
+from tests.waiting import HANG_S
 
 
 def test_items_come_in_order() -> None:
@@ -33,8 +34,8 @@ def test_one_item_is_made_ahead_and_no_more() -> None:
 
     items = prefetched(source())
     assert next(items) == 0
-    assert ready.acquire(timeout=10)
-    assert ready.acquire(timeout=10)  # the second item was begun without being asked for
+    assert ready.acquire(timeout=HANG_S)
+    assert ready.acquire(timeout=HANG_S)  # the second item was begun without being asked for
     assert begun == [0, 1]
     items.close()
     assert begun == [0, 1]
@@ -67,7 +68,7 @@ def test_no_thread_outlives_its_consumer(used: int) -> None:
 def _waits_for(before: list[threading.Event], after: threading.Event, item: int) -> int:
     """Make an item once others are made: so threads end in an order that is theirs alone."""
     for event in before:
-        assert event.wait(10)
+        assert event.wait(HANG_S)
     after.set()
     return item
 
@@ -102,7 +103,7 @@ def test_no_more_than_the_depth_is_made_ahead(threads: int, depth: int) -> None:
     items = made_ahead((partial(job, item) for item in range(20)), threads=threads, depth=depth)
     assert next(items) == 0
     for _ in range(1 + depth):
-        assert ready.acquire(timeout=10)
+        assert ready.acquire(timeout=HANG_S)
     assert sorted(begun) == list(range(1 + depth))
     items.close()
     assert sorted(begun) == list(range(1 + depth))

@@ -11,6 +11,8 @@ from typing import Any
 import waitress.server
 from flask import Flask
 
+from tests.waiting import HANG_S
+
 
 @contextmanager
 def serving(app: Flask) -> Iterator[str]:
@@ -39,4 +41,4 @@ def end(server: Any, sockets: dict[int, Any], loop: threading.Thread) -> None:
 
     with contextlib.suppress(OSError):  # the loop may have closed it by then, having been woken before
         trigger.pull_trigger(close)
-    loop.join(30)
+    loop.join(HANG_S)

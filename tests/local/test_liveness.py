@@ -17,6 +17,7 @@ from cerebro.local.liveness import EVERY_S, LOOKS, Watch
 from cerebro.local.processes import ProcessId
 from cerebro.local.service_process import START_S, ServiceProcess
 from cerebro.local.services import Service
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes
 
@@ -28,7 +29,7 @@ class Process:
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(10.0)
+        self._listener.settimeout(HANG_S)
         self.watch = Watch(liveness.http(int(self._listener.getsockname()[1])))
         self.now = 1000.0
 

@@ -8,8 +8,9 @@ from cerebro.errors import ClusterError
 from cerebro.local import cluster, notebooks, processes
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import STUBBORN, Fake
+from tests.waiting import HANG_S
 
-LIMIT_S = 30.0
+LIMIT_S = HANG_S
 
 
 def test_workers_are_added_and_ended_while_the_others_run(make_cluster: MakeCluster) -> None:

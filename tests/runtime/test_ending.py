@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.waiting import HANG_S
+
 pytestmark = pytest.mark.processes
 
 BEGINNING = "import atexit, os; from cerebro.runtime.ending import end_after; atexit.register(os.abort)\n"
@@ -16,7 +18,11 @@ BEGINNING = "import atexit, os; from cerebro.runtime.ending import end_after; at
 def ended(work: str) -> tuple[int, str, str]:
     """Exit status of a process that ends after this, and what it said."""
     done = subprocess.run(
-        [sys.executable, "-c", f"{BEGINNING}{work}"], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", f"{BEGINNING}{work}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
     )
     return done.returncode, done.stdout, done.stderr
 

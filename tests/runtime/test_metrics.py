@@ -39,6 +39,7 @@ from kvs_api.metrics import Metrics as KvsMetrics
 from kvs_api.store import Store
 from tests.runtime.exposed import QuietStore, families, registries
 from tests.state.stories import Story, unit
+from tests.waiting import HANG_S
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
 UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_timestamp_seconds")
@@ -353,7 +354,7 @@ def test_idle_time_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     clock[0] += 5.0
     idle.end()
     (asker,) = askers
-    asker.join(20)
+    asker.join(HANG_S)
     ask()
     assert told == [5.0, 5.0]
 

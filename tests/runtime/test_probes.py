@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from tests.waiting import HANG_S
+
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 60.0
+LIMIT_S = HANG_S
 
 Start = Callable[..., tuple[subprocess.Popen[bytes], str]]
 

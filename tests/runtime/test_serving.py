@@ -22,8 +22,9 @@ from cerebro.runtime.serving import (
     open_files,
 )
 from tests.dispatcher.serving import end
+from tests.waiting import HANG_S, until
 
-LIMIT_S = 30.0
+LIMIT_S = HANG_S
 HALF = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 WHOLE = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 BIG = b"GET /%d HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -157,7 +158,7 @@ def _is_open(slow: socket.socket) -> bool:
 
 def test_a_body_that_comes_steadily_may_take_its_time(serve: Serve) -> None:
     """What has come of it buys time for the rest."""
-    served = serve(head_s=0.1, body_s=0.1, body_bytes_per_s=100)
+    served = serve(head_s=0.1, body_s=0.1, body_bytes_per_s=10)
     began = time.monotonic()
     with served.connect(BODY) as slow:
         for _ in range(10):
@@ -221,13 +222,6 @@ def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.Monk
     may_go_on.set()
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
 def test_threads_that_all_stand_still_are_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a deadlock of the app: the loop goes on, and nobody is answered. While no request waits, or only for as
     long as a blocking read may take, nothing is wrong."""
@@ -240,10 +234,10 @@ def test_threads_that_all_stand_still_are_told(serve: Serve, monkeypatch: pytest
             short.setattr("cerebro.runtime.serving.STUCK_S", -1.0)
             assert served.server.hung() == ""
         readers.append(stack.enter_context(served.connect(WHOLE)))
-        until(lambda: served.server.task_dispatcher.queue)
+        until(lambda: served.server.task_dispatcher.queue, "a request waits for a thread")
         assert served.server.hung() == ""
         monkeypatch.setattr("cerebro.runtime.serving.STUCK_S", 0.05)
-        until(served.server.hung)
+        until(served.server.hung, "the server hangs")
         assert "1 requests wait, and no thread has answered one" in served.server.hung()
         served.may_answer.set()
         assert all(answered(each) for each in readers)
@@ -272,7 +266,7 @@ def test_an_answer_that_is_still_taken_makes_no_room(serve: Serve) -> None:
     served = serve(connections=4, head_s=LIMIT_S)
     with served.connect_slowly(BIG % (14 * MIB)) as slow, ExitStack() as stack:
         assert served.asked.acquire(timeout=LIMIT_S)
-        until(lambda: served.server.task_dispatcher.active_count == 0)
+        until(lambda: served.server.task_dispatcher.active_count == 0, "all threads rest")
         half = [stack.enter_context(served.connect(HALF)) for _ in range(4)]
         assert is_closed(half[0])
         assert taken(slow) == 14 * MIB
@@ -284,7 +278,7 @@ def test_an_answer_that_nobody_takes_is_given_up(serve: Serve, size: int) -> Non
     served = serve(stalled_s=0.1)
     with served.connect(BIG % size), served.connect(BIG % size), served.connect(WHOLE) as caller:
         assert answered(caller)
-        until(lambda: len(served.server.active_channels) == 1)
+        until(lambda: len(served.server.active_channels) == 1, "one connection is left")
 
 
 def test_answers_that_nobody_takes_make_room(serve: Serve) -> None:
@@ -295,7 +289,7 @@ def test_answers_that_nobody_takes_make_room(serve: Serve) -> None:
             stack.enter_context(served.connect(BIG % (14 * MIB)))
             assert served.asked.acquire(timeout=LIMIT_S)
         readers = served.server.active_channels.values()
-        until(lambda: all(each.is_stalled(time.monotonic(), 0.2) for each in readers))
+        until(lambda: all(each.is_stalled(time.monotonic(), 0.2) for each in readers), "all readers stall")
         for _ in range(2):
             assert answered(stack.enter_context(served.connect(WHOLE)))
 
@@ -307,7 +301,7 @@ def test_a_clock_that_is_set_forward_cuts_no_answer_off(
     served = serve()
     with served.connect_slowly(BIG % (14 * MIB)) as slow:
         assert served.asked.acquire(timeout=LIMIT_S)
-        until(lambda: served.server.task_dispatcher.active_count == 0)
+        until(lambda: served.server.task_dispatcher.active_count == 0, "all threads rest")
         now = time.time()
         monkeypatch.setattr("time.time", lambda: now + 1e6)
         for _ in range(2):  # turns of the loop, which look for what is overdue
@@ -330,7 +324,7 @@ def test_all_addresses_of_a_name_share_the_connections(serve: Serve, monkeypatch
         caller = stack.enter_context(served.connect(WHOLE, second))
         assert answered(caller)
         half += [stack.enter_context(served.connect(HALF, second)) for _ in range(2)]
-        half[0].settimeout(5.0)
+        half[0].settimeout(HANG_S)
         assert is_closed(half[0])
         assert first.hung() == second.hung() == ""
 

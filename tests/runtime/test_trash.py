@@ -12,6 +12,7 @@ import pytest
 
 from cerebro.runtime import trash as module
 from cerebro.runtime.trash import Removal, empty, move_aside
+from tests.waiting import HANG_S
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_one_thread_removes_at_a_time(tmp_path: Path, monkeypatch: pytest.Monkey
     """However often it is looked whether there is anything."""
     trash, may_end = tmp_path / ".trash", threading.Event()
     move_aside(made(tmp_path / "one"), trash)
-    monkeypatch.setattr(module, "empty", lambda trash: may_end.wait(30))
+    monkeypatch.setattr(module, "empty", lambda trash: may_end.wait(HANG_S))
     removal = Removal()
     removal.sweep([trash])
     first = removal.thread

@@ -12,7 +12,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
-_LIMIT_S = 60.0
+from tests.waiting import HANG_S
+
+_LIMIT_S = HANG_S
 _LOST = (TimeoutError, ConnectionError)
 
 

@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.waiting import HANG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 
 KERNEL = """
@@ -46,7 +48,7 @@ def kernel(
         text=True,
         check=False,
         cwd=ROOT,
-        timeout=120,
+        timeout=HANG_S,
         env={**os.environ, "PYTHONHASHSEED": str(padding + 1)},
     )
     assert done.returncode == 0, done.stderr

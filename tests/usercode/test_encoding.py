@@ -18,6 +18,7 @@ from cerebro.errors import SpecError
 from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import MAX_ENCODED_BYTES, decode, encode
 from tests.usercode.kernels import NOTEBOOK, ROOT, in_process, kernel
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes
 
@@ -40,7 +41,7 @@ def test_a_class_of_the_notebook_is_restored_without_the_notebook() -> None:
         text=True,
         check=False,
         cwd=ROOT,
-        timeout=60,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[[4, 7], 1], ["a", "b"], ["image"]]

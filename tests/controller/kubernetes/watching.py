@@ -13,9 +13,9 @@ from controller.kubernetes.reading import read_pod
 from controller.orchestrator import Fleet
 from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator
 from tests.controller.kubernetes.serving import serving
+from tests.waiting import HANG_S
 
-LIMIT_S = 30.0
-"""How long a test waits for what must come; it comes in milliseconds, but for pauses after faults."""
+LIMIT_S = HANG_S
 
 
 class Watched:

@@ -26,6 +26,7 @@ from tests.controller.projection.written import (
     story,
     volumes,
 )
+from tests.waiting import HANG_S
 
 
 def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
@@ -98,14 +99,14 @@ def test_what_waits_is_told(tmp_path: Path) -> None:
 
         def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
             self.is_asked.set()
-            assert self.may_answer.wait(20)
+            assert self.may_answer.wait(HANG_S)
             return super().live(experiment, after)
 
     store = Unreachable(story().log, points())
     own = Projection(cast(KvsClient, store), volumes(tmp_path))
     assert own.lag_s() == 0.0
     own.start()
-    assert store.is_asked.wait(20)
+    assert store.is_asked.wait(HANG_S)
     assert 0.0 < own.lag_s() < 60.0
     store.may_answer.set()
     deadline = time.monotonic() + 20

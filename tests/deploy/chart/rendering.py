@@ -18,6 +18,7 @@ import yaml
 
 from tests.deploy.chart.matrix import VALUES
 from tests.deploy.tools import helm
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "helm" / "cerebro"
@@ -28,7 +29,7 @@ Object = dict[str, Any]
 Sets = Mapping[str, Mapping[str, Any]]
 """Values by any name."""
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = HANG_S
 
 
 class HelmError(Exception):

@@ -11,6 +11,7 @@ import pytest
 
 from tests.deploy.chart.matrix import VALUES
 from tests.deploy.chart.rendering import Object, render, render_with
+from tests.waiting import HANG_S
 
 NOBODY, OURS = 65534, 1000
 
@@ -68,7 +69,12 @@ def _run(claim: Path) -> subprocess.CompletedProcess[str]:
     script = container["args"][0].replace(container["volumeMounts"][0]["mountPath"], str(claim))
     user = OURS if os.geteuid() == 0 else None
     return subprocess.run(
-        [*container["command"], script], capture_output=True, text=True, check=False, timeout=30, user=user
+        [*container["command"], script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
+        user=user,
     )
 
 

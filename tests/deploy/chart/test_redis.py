@@ -15,6 +15,7 @@ import redis
 
 from cerebro.local.database import find_server
 from tests.deploy.chart.rendering import Object, render
+from tests.waiting import HANG_S
 
 PASSWORD = "p-_" + "x" * 40
 
@@ -72,7 +73,7 @@ def _ping(container: Object, port: int, password: str = PASSWORD) -> tuple[int, 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=HANG_S,
         check=False,
     )
     return done.returncode, done.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,15 +14,13 @@ from tests.dispatcher.logs.printed import M05, source, write
 
 
 def test_end_of_a_large_log(volumes: Volumes) -> None:
-    """A gigabyte costs as much as a megabyte: whole lines of its end, and what is left out is told."""
+    """Whole lines of its end, and what is left out is told. To read all of it would take for ever."""
     path = write(volumes, M05, b"")
     with path.open("wb") as file:
-        file.truncate(1 << 30)
-        file.seek(1 << 30)
+        file.truncate(1 << 40)
+        file.seek(1 << 40)
         file.write(b"".join(b"line %06d\n" % number for number in range(50_000)))
-    began = time.process_time()
     (chunk,) = LogReader(volumes).newest("digits", [source()])
-    assert time.process_time() - began < 1.0
     assert 0 < len(chunk.lines) <= MOST_LINES
     assert chunk.lines[-1].text == "line 049999"
     assert all(line.text.startswith("line ") for line in chunk.lines)

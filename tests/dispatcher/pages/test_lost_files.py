@@ -11,6 +11,7 @@ from cerebro.state import ExperimentState
 from cerebro.state.final_files import final_files
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.stories import NOW, Story
+from tests.waiting import HANG_S
 
 PAGES = ("/experiments/digits", "/experiments/digits/checkpoints")
 
@@ -53,7 +54,7 @@ def test_what_is_gone_is_told(bench: Bench, files: list[Path]) -> None:
     browser, lost = bench.signed_in(), bench.app.extensions["cerebro-lost"]
     files[0].unlink()
     assert "from the checkpoint volume" not in browser.get(PAGES[0]).text
-    lost.wait(60.0)
+    lost.wait(HANG_S)
     for page in PAGES:
         shown = browser.get(page).text
         assert "1 checkpoint of finished models is gone" in shown
@@ -62,7 +63,7 @@ def test_what_is_gone_is_told(bench: Bench, files: list[Path]) -> None:
     assert all("from the checkpoint volume" in browser.get(page).text for page in PAGES)
     bench.clock.now += 301
     browser.get(PAGES[0])
-    lost.wait(60.0)
+    lost.wait(HANG_S)
     assert all("from the checkpoint volume" not in browser.get(page).text for page in PAGES)
 
 
@@ -72,9 +73,9 @@ def test_a_volume_that_is_not_mounted_is_no_loss(bench: Bench, files: list[Path]
     (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
     for _ in range(2):
         assert "from the checkpoint volume" not in browser.get(PAGES[0]).text
-        lost.wait(60.0)
+        lost.wait(HANG_S)
     (tmp_path / "checkpoints").mkdir()
     bench.clock.now += 301
     browser.get(PAGES[0])
-    lost.wait(60.0)
+    lost.wait(HANG_S)
     assert "from the checkpoint volume" not in browser.get(PAGES[0]).text

@@ -11,6 +11,7 @@ from dispatcher.models import view as models_view
 from dispatcher.overview import report
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.stories import Story, running_story
+from tests.waiting import HANG_S
 
 
 def test_report_is_one_file_to_keep(bench: Bench, browser: Browser) -> None:
@@ -33,7 +34,7 @@ def test_long_files_are_written_while_others_look(
     def look(*_: object, **__: object) -> str:
         at = threading.Thread(target=lambda: seen.append(browser_of_another().status_code))
         at.start()
-        at.join(5.0)
+        at.join(HANG_S)
         return "written"
 
     def browser_of_another() -> TestResponse:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cerebro.data.objects.s3 import S3Store
 from cerebro.errors import CerebroError
 from dispatcher.start.locator_network import is_allowed, targets_of
+from tests.waiting import HANG_S
 
 STORE = "http://10.0.0.7:9000"
 PORTS = st.integers(1, 65535)
@@ -161,7 +162,7 @@ def _connected(endpoint: str, port: int) -> str:
         "except BaseException as error: print(type(error).__name__)"
     )
     command = [sys.executable, "-c", program, endpoint, str(port)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_S).stdout.strip()
 
 
 @pytest.mark.processes

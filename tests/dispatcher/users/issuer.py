@@ -22,6 +22,8 @@ if find_spec("jwt") is None and not os.environ.get("CI"):
     pytest.skip("these tests need PyJWT", allow_module_level=True)
 import jwt
 
+from tests.waiting import HANG_S
+
 __all__ = ["AUDIENCE", "Issuer", "issuing", "jwt"]
 
 AUDIENCE = "cerebro"
@@ -127,4 +129,4 @@ def issuing() -> Iterator[Issuer]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(HANG_S)

@@ -18,6 +18,7 @@ from tests.controller.test_loop import Nobody
 from tests.kvs_api.bench import worker
 from tests.kvs_api.quarantine.unreadable import NEWER, Store, Work
 from tests.kvs_api.real import Service
+from tests.waiting import HANG_S
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def controlled(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             raise AssertionError("it did not happen")
         finally:
             controller.stop.set()
-            thread.join(20)
+            thread.join(HANG_S)
 
     return work
 

@@ -23,12 +23,13 @@ from cerebro.usercode.encoding import encode
 from tests.forking import Forked, Forks
 from tests.kvs_api.bench import Bench
 from tests.kvs_api.real import TOKEN, Service
+from tests.waiting import HANG_S
 from tests.worker.agent import rights
 from tests.worker.agent.forked_children import WARM
 
 ROOT = Path(__file__).resolve().parents[3]
 SHA = hashlib.sha256(b"code").hexdigest()
-LIMIT_S = 120.0
+LIMIT_S = HANG_S
 _AGENT = "cerebro.worker.agent"
 _FAKE = "tests.worker.agent.fake_handler"
 

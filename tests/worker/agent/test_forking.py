@@ -17,6 +17,7 @@ from cerebro.worker.agent import child
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.rank_page import PAGE, RankPage
 from tests.trial_runner.units import task_of
+from tests.waiting import HANG_S
 from tests.worker.agent import ending_handler
 
 pytestmark = pytest.mark.processes
@@ -42,7 +43,7 @@ forking.serve(lambda unread: bytes(os.write(1, b"worked") * 0))
 def test_a_process_whose_parent_died_as_it_was_forked_does_nothing() -> None:
     """Nobody would end it: its leash holds it to a parent that it still has."""
     # All of them write to the pipe, which ends with the last of them.
-    found = subprocess.run([sys.executable, "-c", ORPHANED], capture_output=True, timeout=60, check=False)
+    found = subprocess.run([sys.executable, "-c", ORPHANED], capture_output=True, timeout=HANG_S, check=False)
     assert found.stdout == b""
 
 

@@ -16,6 +16,7 @@ from cerebro.worker.agent.gangs.handshake import HandshakeError
 from cerebro.worker.agent.gangs.member import decline
 from cerebro.worker.agent.gangs.remote import RemoteRank
 from tests.kvs_api.occupancy_contract import unit_body
+from tests.waiting import HANG_S
 
 ATTEMPT = ("one", "fit-1/train/m00/e1/p0+p1", 1)
 TOKEN = "of this cluster"
@@ -48,7 +49,7 @@ def rank() -> Iterator[RemoteRank]:
 
 def heard(end: socket.socket) -> bytes:
     """What the other worker hears first."""
-    end.settimeout(30)
+    end.settimeout(HANG_S)
     return end.recv(4096)
 
 
@@ -81,7 +82,7 @@ def test_who_does_not_know_the_token_is_not_let_in(endpoint: GangEndpoint, rank:
             stranger.connect(endpoint.address, ATTEMPT, 1)
         with socket.create_connection(("127.0.0.1", int(endpoint.address.rpartition(":")[2]))) as end:
             end.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(4096))
-            end.settimeout(30)
+            end.settimeout(HANG_S)
             while end.recv(4096):
                 pass
     except ConnectionResetError:
@@ -130,7 +131,7 @@ def test_an_address_that_is_not_this_machines_is_said_at_once() -> None:
 
 def is_sent_away(end: socket.socket) -> bool:
     """Whether the worker that leads ends the connection."""
-    end.settimeout(30)
+    end.settimeout(HANG_S)
     return not end.recv(1)
 
 
@@ -175,7 +176,7 @@ def test_a_worker_that_ends_says_so_to_the_one_that_leads(endpoint: GangEndpoint
     failure = Failure.model_validate(message["failure"])
     assert (failure.kind, failure.message) == (FailureKind.PREEMPTED, "SIGTERM: worker-1 was asked to end")
     rank.kill()
-    thread.join(30)
+    thread.join(HANG_S)
     assert not thread.is_alive()
 
 

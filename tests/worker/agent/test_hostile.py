@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
@@ -29,8 +27,6 @@ CAUSES = {
     "binary": "ValueError: after the babble",
     "long": "ValueError: after the babble",
 }
-LIMIT_S = 2.0
-"""Between the assignment and the failure in the log, on a machine that is not busy."""
 
 
 @pytest.fixture
@@ -43,11 +39,9 @@ def warm(agents: Agents) -> Agents:
 
 def test_every_hostile_end_is_told_by_its_cause(warm: Agents) -> None:
     """In one attempt, by the same process, which goes on; what it says can be stored and read."""
-    incarnation, times = warm.incarnation(), {}
+    incarnation = warm.incarnation()
     for number, (do, cause) in enumerate(CAUSES.items(), 1):
-        began = time.monotonic()
         event = warm.end_of(warm.give(number, do))
-        times[do] = time.monotonic() - began
         assert isinstance(event, TaskFailed), do
         assert (event.failure.kind, event.failure.message.startswith(cause)) == (
             FailureKind.USER_ERROR,
@@ -59,8 +53,6 @@ def test_every_hostile_end_is_told_by_its_cause(warm: Agents) -> None:
     assert set(CAUSES) == set(HOSTILE)
     assert isinstance(warm.end_of(warm.give(99, "work")), TaskCommitted)
     assert warm.incarnation() == incarnation
-    assert sorted(times.values())[len(times) // 2] < LIMIT_S, times
-    assert max(times.values()) < 3 * LIMIT_S, times
 
 
 def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Agents) -> None:

@@ -22,6 +22,7 @@ from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.task_logs import TaskLogs
+from tests.waiting import HANG_S
 
 USAGE = WorkerUsage(cores=2, memory_bytes=7)
 
@@ -130,7 +131,7 @@ def test_a_worker_that_cannot_be_measured_keeps_its_leases(
 
     def hang(*_: object) -> Any:
         hangs.set()
-        let_go.wait(60)
+        let_go.wait(HANG_S)
 
     settings = Settings.from_environment(
         {
@@ -158,10 +159,10 @@ def test_a_worker_that_cannot_be_measured_keeps_its_leases(
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
-        assert hangs.wait(20)
-        assert store.has_many.wait(20)
+        assert hangs.wait(HANG_S)
+        assert store.has_many.wait(HANG_S)
     finally:
         agent.stop("the test is over")
         let_go.set()
-        thread.join(20)
+        thread.join(HANG_S)
     assert not thread.is_alive()

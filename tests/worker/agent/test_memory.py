@@ -21,6 +21,7 @@ from cerebro.worker.agent.group import ChildGroup
 from cerebro.worker.agent.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
 from tests.control_groups import run_in
+from tests.waiting import HANG_S
 from tests.worker.agent.agents import ROOT, Agents, is_running
 from tests.worker.agent.fake_handler import LARGE_BYTES, LOST_PEER
 
@@ -295,7 +296,7 @@ def test_an_error_waits_a_moment_for_the_end_that_the_kill_explains(
     asker = threading.Thread(target=lambda: found.append(counted.kills.claim(before, was_killed=False)))
     asker.start()
     assert counted.kills.claim(before, was_killed=True)
-    asker.join(20)
+    asker.join(HANG_S)
     assert found == [False]
 
 

@@ -24,6 +24,7 @@ from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox
 from cerebro.worker.agent.reports import Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.slot import Slot
+from tests.waiting import HANG_S
 
 
 def item(task: str = "t", attempt: int = 1, *, cancel: bool = False) -> InboxItem:
@@ -84,10 +85,10 @@ def test_waiting_ends_with_an_item_or_a_wake_up() -> None:
     """From another thread; a wake-up that came first is not lost."""
     mailbox = mailbox_of()
     mailbox.wake()
-    assert mailbox.wait(30) is None
+    assert mailbox.wait(HANG_S) is None
     for act, expected in ((lambda: mailbox.put(item()), item()), (mailbox.wake, None)):
         threading.Timer(0.01, act).start()
-        assert mailbox.wait(30) == expected
+        assert mailbox.wait(HANG_S) == expected
     assert mailbox.wait(0) is None
 
 

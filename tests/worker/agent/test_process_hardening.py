@@ -12,6 +12,7 @@ from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
 from cerebro.worker.agent.process_hardening import forget_secrets
 from tests.kvs_api.real import TOKEN
+from tests.waiting import HANG_S
 from tests.worker.agent.agents import ROOT, Agents
 
 pytestmark = pytest.mark.processes
@@ -58,7 +59,7 @@ def test_a_hidden_process_is_closed_to_its_own_user_and_its_children_are_not() -
         env={**os.environ, "CEREBRO_TOKEN": "hidden", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

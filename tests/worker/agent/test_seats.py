@@ -10,6 +10,7 @@ from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import FailureKind
 from cerebro.contract.ways import Way
+from tests.waiting import HANG_S
 from tests.worker.agent.agents import Agents, is_running, until
 from tests.worker.agent.test_slots import starts
 
@@ -112,7 +113,7 @@ def test_a_worker_that_ends_has_all_leave_at_their_batch(agents: Agents) -> None
         kind, message = agents.failure(key)
         assert kind is FailureKind.PREEMPTED
         assert "it was left between two batches" in message
-    assert agents.processes[-1].wait(20) == 0
+    assert agents.processes[-1].wait(HANG_S) == 0
 
 
 def test_what_takes_several_devices_is_not_done_where_they_are_shared(agents: Agents) -> None:
