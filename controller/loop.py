@@ -173,6 +173,7 @@ class Controller:
                 log.error("the controller stands by: %s", error)
                 self._stand_by()
         self._plans.keep(())
+        self._pruned.close()
 
     def _stand_by(self) -> None:
         """A controller of the version that can go on may lead; for this one the cluster's log is read anew then."""

@@ -73,7 +73,9 @@ class Projection:
 
     def __init__(self, kvs: KvsClient, volumes: Volumes, *, open_runs: int = 1) -> None:
         self._kvs, self._volumes, self._open_runs = kvs, volumes, open_runs
-        self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
+        self._entries: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread()
         self._lock = threading.Lock()
         """Of what comes in: the next two."""
         self._observed: dict[str, _Observed] = {}
@@ -95,7 +97,14 @@ class Projection:
 
     def start(self) -> None:
         """Begin writing, first what an earlier life of the process may have left out."""
-        threading.Thread(target=self._write_all, name="projection", daemon=True).start()
+        self._thread = threading.Thread(target=self._write_all, name="projection", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write no more, once the entry that is being written is done or cannot be written. `start` has been called."""
+        self._stopped.set()
+        self._entries.put(None)
+        self._thread.join()
 
     def observe(self, state: ExperimentState, event: Event, life: int | None = None) -> None:
         """Queue what an event adds. A unit that is done again, because its checkpoint was lost, says nothing new.
@@ -200,12 +209,13 @@ class Projection:
             self._read_logs()
         except RetryableError as error:
             log.warning("event files of ended runs not checked: %s", error)
-        while True:
+        while not self._stopped.is_set():
             for entry in self._gather():
                 self._since = entry.since
                 # Later entries wait: a file's records have a fixed order, and a gap would shift all behind it.
                 while not self._is_written(entry):
-                    time.sleep(_PAUSE_S)
+                    if self._stopped.wait(_PAUSE_S):
+                        return
                 self._settle(entry)
             self._since = None
 
@@ -228,10 +238,11 @@ class Projection:
         time.sleep(_GATHER_S)
         while not self._entries.empty():
             entries.append(self._entries.get())
+        found = [entry for entry in entries if entry is not None]
         with self._writing:
             for reader in self._live.values():
                 reader.is_at_end = False
-        return entries
+        return found
 
     def _read_logs(self) -> None:
         # The logs of the oldest open runs are read by the loop of whoever leads, which shows them event by event: they

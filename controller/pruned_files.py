@@ -148,6 +148,10 @@ class PrunedFiles:
         self._thread = ThreadPoolExecutor(1, "pruning")
         self._runs: dict[tuple[str, str], _Handed] = {}
 
+    def close(self) -> None:
+        """Begin no more removals."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
     def look_again(self) -> None:
         """Another controller has led: what is gone by now nobody knows."""
         for name, _ in list(self._runs):

@@ -37,15 +37,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Watch for processes; protect `ast.parse`; draw hypothesis's examples from the seed of the order."""
     seed = config.getoption("randomly_seed", None)
     if isinstance(seed, int) and hypothesis.core.global_force_seed is None:  # --hypothesis-seed is stronger
-        hypothesis.core.global_force_seed = seed
+        hypothesis.core.global_force_seed = seed  # type: ignore[assignment]
     sys.addaudithook(_note_start)
-    spawn = multiprocessing.util.spawnv_passfds  # type: ignore[attr-defined]
+    spawn = multiprocessing.util.spawnv_passfds
 
-    def noted(path: bytes, arguments: Any, descriptors: Any) -> int:
-        _started.append(f"multiprocessing: {arguments}")
-        return int(spawn(path, arguments, descriptors))
+    def noted(path: bytes, args: Any, passfds: Any) -> int:
+        _started.append(f"multiprocessing: {args}"[:200])
+        return spawn(path, args, passfds)
 
-    multiprocessing.util.spawnv_passfds = noted  # type: ignore[attr-defined]
+    multiprocessing.util.spawnv_passfds = noted
     ast.parse = undisturbed(ast.parse)
 
 

@@ -6,7 +6,7 @@ import json
 import ssl
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from tests.certificates import of_this_machine
 from tests.dispatcher.api.gateways import Served, served
+from tests.http_server import HttpServer
 from tests.kvs_api.real import TOKEN, Service
 
 pytestmark = pytest.mark.processes
@@ -102,7 +103,7 @@ class Web:
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = HttpServer(("127.0.0.1", 0), Handler)
         if context:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         scheme = "https" if context else "http"

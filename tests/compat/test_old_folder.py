@@ -32,6 +32,8 @@ from tests.compat.user_script import MODELS, Numbers, Perceptron, table
 from tests.e2e.harness import DEADLINE_S, Log
 from tests.kvs_api.real import TOKEN, Database, Service
 
+pytestmark = pytest.mark.processes
+
 HERE = Path(__file__).resolve().parent
 EXPECTED: dict[str, Any] = json.loads((HERE / "folder-0.1.0.json").read_text())
 EPOCHS, PARTITIONS = (1, 2), (0, 1)

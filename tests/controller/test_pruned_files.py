@@ -32,6 +32,15 @@ from tests.controller.test_loop import Nobody
 from tests.waiting import HANG_S
 
 EXPERIMENT = "one"
+MADE: list[PrunedFiles] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """What tests have made is closed at their end."""
+    yield
+    while MADE:
+        MADE.pop().close()
 
 
 @lru_cache
@@ -86,7 +95,8 @@ class Disk:
 
     def pruned(self, leads: Callable[[int], bool] = lambda term: True, **more: Any) -> PrunedFiles:
         """As a controller that has just begun to lead has it."""
-        return PrunedFiles(self.volumes, leads, **more)
+        MADE.append(PrunedFiles(self.volumes, leads, **more))
+        return MADE[-1]
 
     def tend(self, files: PrunedFiles) -> None:
         """And wait until all is done that was handed over."""

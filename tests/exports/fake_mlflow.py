@@ -12,9 +12,11 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.http_server import HttpServer
 
 Answer = tuple[int, dict[str, Any]]
 _LIMITS = {"metrics": 1000, "params": 100, "tags": 100}
@@ -172,8 +174,7 @@ def serving(fake: FakeMlflow) -> Iterator[str]:
     Handler.wbufsize = (
         -1
     )  # one packet for an answer: else each waits for the acknowledgement of its first half
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = HttpServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

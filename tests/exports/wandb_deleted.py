@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from io import StringIO
 from typing import Any
 
@@ -22,6 +22,7 @@ from cerebro.exports.following import Followed
 from cerebro.exports.projection import Place, Projection
 from cerebro.exports.wandb_export import WandbExport
 from tests.exports.logged import LogStore, record, story
+from tests.http_server import HttpServer
 
 _DELETED = Place("fit-1", "m00")
 
@@ -75,8 +76,7 @@ class Server(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    server.daemon_threads = True
+    server = HttpServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     os.environ |= {"WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}", "WANDB_API_KEY": "a" * 40}
     Server.refuses = sys.argv[1:] == ["refuses"]

@@ -20,6 +20,7 @@ from cerebro.client.reporting.plotting import plotly_script
 from cerebro.figures import CONFIG, Theme
 from tests.dispatcher.fakes import Bench, settings
 from tests.figures.samples import gallery
+from tests.http_server import HttpServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -72,7 +73,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files)
+    server = HttpServer(("127.0.0.1", 0), Files)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()

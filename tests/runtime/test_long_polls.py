@@ -116,7 +116,7 @@ def test_a_wait_is_no_shorter_for_the_one_before_on_its_connection(monkeypatch: 
     with waiting.ask(b"short") as connection:
         assert answered(connection) == b"body 2"
         connection.sendall(ASKED % b"long")
-        until(lambda: len(waiting.parked) == 2)
+        until(lambda: len(waiting.parked) == 2, "both wait")
         first, second = waiting.parked
         assert first is not second
         assert not second.is_over
@@ -129,7 +129,7 @@ def test_a_wait_is_no_shorter_for_the_one_before_on_its_connection(monkeypatch: 
 def test_a_reader_that_leaves_gives_its_connection_back(waiting: Waiting) -> None:
     """At once, not when its wait is over."""
     waiting.ask(b"long").close()
-    until(lambda: not waiting.server.active_channels)
+    until(lambda: not waiting.server.active_channels, "no connection is left")
 
 
 def test_whoever_waits_at_the_end_is_answered_and_nobody_waits_after_it(waiting: Waiting) -> None:
@@ -169,7 +169,7 @@ def test_callers_that_have_just_come_are_not_closed_for_others() -> None:
             stack.enter_context(made.ask(b"long"))
         address = ("127.0.0.1", int(made.server.effective_port))
         caller = stack.enter_context(socket.create_connection(address, timeout=LIMIT_S))
-        until(lambda: len(made.server.active_channels) == 4)
+        until(lambda: len(made.server.active_channels) == 4, "four connections")
         threading.Event().wait(0.1)
         caller.sendall(ASKED % b"now")
         assert answered(caller) == b"now"

@@ -25,6 +25,8 @@ from trial_runner import gradients
 from trial_runner.gradients import differences, mark_of
 from trial_runner.observing import observing
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:

@@ -9,12 +9,13 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 from kubernetes.client import Configuration
 
 from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator, Fault, Json, Request
+from tests.http_server import HttpServer
 
 
 @contextmanager
@@ -25,8 +26,7 @@ def serving(emulator: Emulator, tls: ssl.SSLContext | None = None) -> Iterator[C
         pass
 
     Handler.emulator = emulator
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = HttpServer(("127.0.0.1", 0), Handler)
     if tls:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

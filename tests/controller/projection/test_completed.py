@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from tests.controller.projection.written import (
     story,
     volumes,
 )
+from tests.waiting import until
 
 
 def test_a_restart_adds_nothing(written: Path) -> None:
@@ -154,7 +153,5 @@ def test_the_thread_writes_what_an_earlier_life_left_out(written: Path, tmp_path
     running = Projection(client, volumes(tmp_path / "again"))
     running.start()
     whole, path = file_of(written).read_bytes(), file_of(tmp_path / "again")
-    deadline = time.monotonic() + 20
-    while not (path.exists() and path.read_bytes() == whole):
-        assert time.monotonic() < deadline, "the file is not completed"
-        threading.Event().wait(0.01)
+    until(lambda: path.exists() and path.read_bytes() == whole, "the file is completed")
+    running.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import cast
 
@@ -26,7 +25,7 @@ from tests.controller.projection.written import (
     story,
     volumes,
 )
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 
 def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
@@ -107,9 +106,7 @@ def test_what_waits_is_told(tmp_path: Path) -> None:
     assert own.lag_s() == 0.0
     own.start()
     assert store.is_asked.wait(HANG_S)
-    assert 0.0 < own.lag_s() < 60.0
+    assert own.lag_s() > 0.0
     store.may_answer.set()
-    deadline = time.monotonic() + 20
-    while own.lag_s() > 0.0:
-        assert time.monotonic() < deadline, "what waited is not written"
-        threading.Event().wait(0.01)
+    until(lambda: own.lag_s() == 0.0, "what waited is written")
+    own.stop()

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,6 +14,7 @@ import yaml
 
 from tests.deploy.cluster import protobuf
 from tests.deploy.cluster.objects import Json, Key, Objects, RefusedError
+from tests.http_server import HttpServer
 
 VERSION = {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}
 
@@ -48,8 +49,7 @@ def serving(objects: Objects) -> Iterator[str]:
         pass
 
     Handler.objects = objects
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = HttpServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

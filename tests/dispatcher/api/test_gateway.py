@@ -176,7 +176,8 @@ class Hasty:
         self._sent = sent
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._answer, daemon=True).start()
+        self._thread = threading.Thread(target=self._answer)
+        self._thread.start()
 
     def _answer(self) -> None:
         connection, _ = self._listener.accept()

@@ -20,6 +20,8 @@ from dispatcher.start.experiment_file import AskedByFile, FileReader, archive_pr
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.start.test_start import upload, zip_of
 
+pytestmark = pytest.mark.processes
+
 FILE = """\
 name: digits
 locators:

@@ -22,6 +22,7 @@ from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
 from dispatcher.start.locator_process import findings, image_kind, size_of, text_of, without_keys
 from dispatcher.start.locator_sources import NotLookedAtError, root_of
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
+from tests.http_server import HttpServer
 
 LOCAL = "http://127.0.0.1:7080"
 
@@ -272,7 +273,7 @@ def test_cluster_asks_no_address_of_its_own_network(
 ) -> None:
     """Not through an S3 endpoint, and not for credentials of the machine."""
     handler = type("Handler", (_Asked,), {"requests": []})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = HttpServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     for name in (

@@ -18,6 +18,7 @@ from dispatcher.settings import Settings
 from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
 from tests.data.objects.s3 import BUCKET, put, s3_server
 from tests.dispatcher import fakes
+from tests.http_server import HttpServer
 
 pytestmark = pytest.mark.processes
 
@@ -53,7 +54,7 @@ def _service(status: int = 200) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, format: str, *args: object) -> None:
             """Not to standard error."""
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = HttpServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", paths

@@ -15,6 +15,8 @@ from cerebro.errors import UnauthorizedError
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import record
 
+pytestmark = pytest.mark.processes
+
 GOOD: dict[str, object] = {
     "name": "digits",
     "train_metadata": "/data/train.csv",

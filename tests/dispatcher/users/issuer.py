@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from dispatcher.settings import GroupRights, Oidc
 from tests.dispatcher.stories import NOW
+from tests.http_server import HttpServer
 
 if find_spec("jwt") is None and not os.environ.get("CI"):
     pytest.skip("these tests need PyJWT", allow_module_level=True)
@@ -120,7 +121,7 @@ def issuing() -> Iterator[Issuer]:
         def log_message(self, *_: object) -> None:
             """Nothing on the terminal."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = HttpServer(("127.0.0.1", 0), Handler)
     made.append(Issuer(address=f"http://127.0.0.1:{server.server_port}"))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
