@@ -247,6 +247,7 @@ def test_the_loop_forgets_runs_that_have_ended(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     settings = Settings(server="-", token="-", holder="me", tick_s=0, volumes=disk.volumes)
     controller = Controller(cast(KvsClient, VirtualStore(lambda: 0.0)), settings, Nobody(), ChildHelper())
+    MADE.append(controller._pruned)
     controller._admit()  # it begins to lead
     disk.tend(controller._pruned)
     assert controller._pruned._runs

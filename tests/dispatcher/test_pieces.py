@@ -7,11 +7,10 @@ import math
 import pytest
 
 from cerebro.errors import ClusterError
-from dispatcher.access.sign_in_limit import IN_ALL, PER_ADDRESS, WINDOW_S, SignInLimiter
 from dispatcher.pages import formats
 from dispatcher.settings import Settings
 from dispatcher.start.form import locator_problem
-from tests.dispatcher.fakes import TOKEN, Clock
+from tests.dispatcher.fakes import TOKEN
 from tests.dispatcher.stories import NOW
 
 NEEDED = {"CEREBRO_SERVER": "http://127.0.0.1:7070/", "CEREBRO_TOKEN": TOKEN}
@@ -132,31 +131,3 @@ def test_locators_that_may_exist(text: str) -> None:
 def test_locators_that_cannot_exist(text: str) -> None:
     """Each gets a sentence."""
     assert locator_problem(text).endswith(".")
-
-
-def test_failures_are_counted_per_address() -> None:
-    """One address waits, another does not; time and success clear the count."""
-    clock = Clock()
-    limiter = SignInLimiter(clock)
-    for _ in range(PER_ADDRESS):
-        assert limiter.wait_s("a") == 0
-        limiter.failed("a")
-    assert limiter.wait_s("a") == WINDOW_S
-    assert limiter.wait_s("b") == 0
-    clock.now += WINDOW_S
-    assert limiter.wait_s("a") == 0
-    for _ in range(PER_ADDRESS):
-        limiter.failed("b")
-    limiter.succeeded("b")
-    assert limiter.wait_s("b") == 0
-
-
-def test_failures_are_counted_over_all_addresses() -> None:
-    """Many addresses do not get many tries; and memory for them is bounded."""
-    limiter = SignInLimiter(Clock())
-    for index in range(IN_ALL):
-        limiter.failed(f"address-{index}")
-    assert limiter.wait_s("new") > 0
-    for index in range(5000):
-        limiter.failed(f"another-{index}")
-    assert len(limiter._failures) == IN_ALL
