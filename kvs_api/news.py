@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 
 class News:
-    """Safe for several threads. Its own thread begins with the first one that waits, and ends with `close`.
+    """Safe for several threads. The first reader that waits starts the listening thread; `close` ends it.
 
     Args:
-        listener: client for the messages; nobody else uses it.
+        listener: client for the messages, which `close` disconnects.
         reader: client for the look at all streams.
         clock: seconds that never go back.
     """

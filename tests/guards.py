@@ -86,7 +86,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """What fixtures start while they are set up counts; what they started while the last test ended does not."""
+    """Count processes from here: fixtures of this test start some, those of the last test are done."""
     _started.clear()
 
 

@@ -29,7 +29,7 @@ class HttpServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Listen no more, and end what there is."""
+        """Stop listening, and end all connections."""
         for connection in tuple(self._connections):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

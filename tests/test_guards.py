@@ -1,4 +1,4 @@
-"""The guards of `tests/guards.py` find what they are there to find."""
+"""The guards of `tests/guards.py` fail the tests that break a rule."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ _AGAIN_S = 5.0
 
 
 class BackgroundQuery(Generic[T]):
-    """The newest answer to a question, looked up by a thread of its own whenever somebody has asked.
+    """The newest answer to a question, which a background thread looks up.
 
-    The thread ends once all questions are answered, or after a look that failed. A look that hangs keeps that thread
-    alone. Safe for several threads.
+    `ask` starts the thread. It ends once all questions are answered, or after a look that failed. A look that hangs
+    blocks only this thread. Safe for several threads.
 
     Args:
         name: of the question, for the log.
@@ -37,9 +37,9 @@ class BackgroundQuery(Generic[T]):
         self._rests_until = -math.inf
 
     def ask(self) -> int:
-        """Have it looked up anew, soon; returns the number of the question.
+        """Start a new look soon, and return the number of the question.
 
-        After a look that failed, nobody looks for some seconds: ask again later.
+        For some seconds after a failed look this starts none: ask again later.
         """
         with self._news:
             self._asked += 1

@@ -110,7 +110,7 @@ def forecast(
 
     Args:
         counts: those that matter most first: what there is no time for has the fluid limit's answer.
-        limit_s: for all of them together, by `clock`.
+        limit_s: time limit of all simulations together, measured by `clock`.
     """
     part = _part(outlook)
     worlds = {count: _World.of(outlook, part, count) for count in dict.fromkeys(counts) if count > 0}

@@ -181,4 +181,4 @@ def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(autouse=True, scope="session")
 def run_commands(processes: None) -> None:
-    """Stand-ins for aws, eksctl, helm and kubectl are programs."""
+    """Mark all tests here: the stand-ins for aws, eksctl, helm and kubectl are programs."""

@@ -37,7 +37,7 @@ MADE: list[PrunedFiles] = []
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """What tests have made is closed at their end."""
+    """Close the `PrunedFiles` of each test."""
     yield
     while MADE:
         MADE.pop().close()

@@ -1,4 +1,4 @@
-"""Tests of what is deployed: most run helm, kubectl or scripts."""
+"""Tests of charts, images and scripts; most run helm, kubectl or a shell."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def run_commands(processes: None) -> None:
-    """What helm renders is kept for all tests of a process, so it may be any of them that runs it."""
+    """Mark all tests here: rendered charts are cached, so any test may be the first to run helm."""

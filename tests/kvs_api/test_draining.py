@@ -19,7 +19,7 @@ LIMIT_S = HANG_S
 
 
 def test_a_blocked_reader_is_answered_and_goes_on_with_the_successor(replica: Replica) -> None:
-    """With what there is: nothing. Its next call finds nobody, waits, and reads on."""
+    """The answer is empty. The reader's next call waits for the successor, then reads on."""
     process = replica.start()
     client = replica.client()
     client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))

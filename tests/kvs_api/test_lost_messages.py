@@ -24,22 +24,22 @@ from tests.waiting import HANG_S, until
 
 KEY = "log:one"
 ENOUGH_S = 300.0
-"""On the clock of `World`: then it has been waited on for long enough."""
+"""When a test ends, on the clock of `World`."""
 NEVER_S = 1e6
-"""Between two looks: only messages tell of news."""
+"""Between two looks, so that only messages wake readers."""
 
 
 class EndOfTestError(Exception):
-    """A connection was waited on for so long that the test has seen enough."""
+    """The clock of `World` has reached `ENOUGH_S`."""
 
 
 class World:
     """Redis, as `News` sees it, with one connection for messages and a clock that moves only while that is waited on.
 
     Args:
-        looks: what each look at the streams finds, then nothing.
+        looks: results of the first looks at the streams; ``+`` is news. Later looks find nothing.
         answers: whether the connection carries anything after its subscription was confirmed.
-        refusal: what a subscription ends with.
+        refusal: error that answers each subscription.
     """
 
     def __init__(self, *, looks: str = "", answers: bool = True, refusal: Exception | None = None) -> None:
@@ -51,8 +51,7 @@ class World:
         self.woken = 0
 
     def news(self) -> News:
-        """Its thread does not run: tests call what it would call. One reader waits; each time that it is woken, it
-        reads and waits again."""
+        """Return `News` without its thread: tests call `_attend` themselves. One reader waits, and waits again when woken."""
         client: Any = self
         made = News(client, client, clock=lambda: self.now)
         made._thread = threading.Thread()
@@ -131,7 +130,7 @@ def test_a_silent_connection_is_replaced(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_a_connection_that_misses_news_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    """It answers, and told of nothing that two looks have found."""
+    """It answers pings, but two looks found news without a message."""
     world = World(looks="+-+")
     world.news()._attend()
     assert world.looked_at == [5.0, 10.0, 15.0]
@@ -193,7 +192,7 @@ def listeners(client: redis.Redis) -> int:
 
 
 def tell(store: Store, after: int) -> None:
-    """Write the next event, for which a reader waits already, and wait until the reader has it."""
+    """Write the next event while a reader waits, and return once the reader has it."""
     reader = Reader(lambda: store.read_log("one", after, HANG_S))
     until(lambda: store.waiting, "a reader waits")
     store.append("one", requested(f"etl-{after + 1}"))
@@ -206,8 +205,7 @@ def test_a_user_without_the_channel_writes_and_gets_its_news(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is written is written once, with its mark. Readers wait, and do not ask again and again; with the right,
-    messages come."""
+    """A write with a mark counts once. Readers wait without polling; once the user has the right, messages come."""
     monkeypatch.setattr(news, "_SWEEP_S", 0.1)
     monkeypatch.setattr(news, "_REFUSED_S", 0.5)
     url = service.database.url

@@ -55,7 +55,7 @@ def _length(told: bytes) -> int:
 
 
 def test_one_thread_serves_any_number_of_readers(replica: Replica) -> None:
-    """60 wait at one thread: others are answered meanwhile, and news reach all of them."""
+    """While 60 wait at one thread, it answers other requests; an event reaches all 60."""
     replica.start(CEREBRO_THREADS="1")
     client = replica.client()
     client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))

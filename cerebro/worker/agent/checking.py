@@ -70,7 +70,7 @@ class NodeChecker:
             log.warning("not checked once more: checks wait already")
 
     def end(self) -> None:
-        """Have `run` return after the check that it makes now."""
+        """Make `run` return after the current check."""
         with suppress(queue.Full):
             self._asked.put_nowait(None)
 

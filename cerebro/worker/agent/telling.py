@@ -43,7 +43,7 @@ class StacksTeller:
             log.warning("%s: too many ask at once where processes are", item.task)
 
     def end(self) -> None:
-        """Have `run` return after what it answers now."""
+        """Make `run` return after the current answer."""
         with suppress(queue.Full):
             self._asked.put_nowait(None)
 

@@ -14,7 +14,7 @@ from tests.dispatcher.logs.printed import M05, source, write
 
 
 def test_end_of_a_large_log(volumes: Volumes) -> None:
-    """Whole lines of its end, and what is left out is told. To read all of it would take for ever."""
+    """The reader reads a terabyte's last lines only, and reports how many bytes it skipped."""
     path = write(volumes, M05, b"")
     with path.open("wb") as file:
         file.truncate(1 << 40)

@@ -61,7 +61,7 @@ def test_only_the_end_of_the_log_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_path: Path) -> None:
-    """The failure says so, and has the label of the next one that matches."""
+    """The failure names the slow pattern, and has the label of the next matching rule."""
     path = tmp_path / "a.log"
     path.write_text("a" * 64 + "b\n")
     found = ruled(BOOM, path, (CATASTROPHIC, FailureRule(name="boom", pattern="boom")), limit_s=1.0)
