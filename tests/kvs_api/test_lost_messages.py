@@ -51,7 +51,7 @@ class World:
         self.woken = 0
 
     def news(self) -> News:
-        """Return `News` without its thread: tests call `_attend` themselves. One reader waits, and waits again when woken."""
+        """Return `News` without its thread; tests call `_attend`. One reader waits, and waits again when woken."""
         client: Any = self
         made = News(client, client, clock=lambda: self.now)
         made._thread = threading.Thread()
