@@ -188,6 +188,9 @@ class Checkpoint(MutableMapping[str, Any]):
             optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
             checkpoint.track(optimizer=optimizer)
 
+        A schedule of another length than before, as after `Experiment.extend_model`, continues at its step on the new
+        curve. Make it with `dataloader.total_steps`, and track it together with its optimizer.
+
         A value that the object was made with stays as it is where it is another one than before because a
         hyper-parameter of the model was changed. In `test` and `predict` objects are restored only.
 

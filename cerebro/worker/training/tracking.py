@@ -12,6 +12,7 @@ names of the hyper-parameters are looked at, after the unit (`stale`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -21,7 +22,10 @@ import torch
 from cerebro import spec
 from cerebro.contract.records import Hyperparameters
 from cerebro.errors import SpecError
+from cerebro.worker.training import schedules
 from cerebro.worker.training.storable import storable
+
+log = logging.getLogger(__name__)
 
 Made = dict[str, dict[str, Any]]
 """Name of a tracked object -> path in its state -> the plain value that was there when it was made."""
@@ -50,6 +54,8 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         self.made: Made = dict(made or {})
         self.changes = dict(changes or {})
         self._tracked: dict[str, Any] = {}
+        self._rates: list[schedules.Rates] = []
+        """New rates of optimizers, for schedules whose length changed."""
         self.closed = ""
         """Why nothing more can be tracked in this unit; empty while it can."""
         self.overwritten: set[str] = set()
@@ -139,12 +145,14 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
                 f"checkpoint.track() was called {self.closed}: call it before the loop over dataloader"
             )
         made = {name: _numbers(self._state(name, value)) for name, value in objects.items()}
-        for name, value in objects.items():
+        for name, value in sorted(objects.items(), key=lambda each: schedules.has_length(each[1])):
             if self._tracked.get(name) is value:
                 continue
             if name in self:
                 self._restore(name, value, made[name])
             self._tracked[name], self.made[name] = value, made[name]
+        for rates in self._rates:
+            schedules.apply(rates)  # also over what an optimizer has loaded since
 
     def _state(self, name: str, value: Any) -> Any:
         """What would be saved of an object.
@@ -169,6 +177,11 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
 
     def _restore(self, name: str, value: Any, made: Mapping[str, Any]) -> None:
         saved = self[name]
+        if schedules.has_length(value) and not self._reader:
+            before, now = (schedules.length(numbers) for numbers in (self.made.get(name, made), made))
+            if before != now:
+                self._advance(name, value, schedules.steps_done(saved), before, now)
+                return
         if self.changes:
             before = self.made.get(name) or self._guessed(saved, made)
             saved = _with_changes(saved, before, made)
@@ -180,6 +193,40 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
                 f"under this name ({type(error).__name__}: {error}): make it as in the units before, or give it "
                 "another name"
             ) from error
+
+    def _advance(
+        self, name: str, schedule: Any, steps: int, before: Mapping[str, float], now: Mapping[str, float]
+    ) -> None:
+        """Have a schedule whose length has changed continue at its step on the new curve."""
+        changed = ", ".join(
+            f"{path.removeprefix('/')} from {before.get(path)} to {now.get(path)}"
+            for path in sorted({**before, **now})
+            if before.get(path) != now.get(path)
+        )
+        what = f"checkpoint.track({name}=...): the length of the {type(schedule).__qualname__} changed ({changed})"
+        for known, optimizer in self._tracked.items():
+            if optimizer is schedule.optimizer and known in self and known not in self._rated(schedule):
+                raise SpecError(
+                    f"{what}, and it was made after its optimizer was restored, so its first rate is not known. Make "
+                    f"both before one call of checkpoint.track({known}={known}, {name}={name})"
+                )
+        try:
+            self._rates.append(schedules.advance(schedule, steps))
+        except Exception as error:
+            raise SpecError(
+                f"{what}, and it cannot continue at step {steps}: {type(error).__name__}: {error}. Make it for "
+                "dataloader.total_steps, or for a fixed number of steps"
+            ) from error
+        log.info("%s: it continues at step %d of the new curve", what, steps)
+
+    def _rated(self, schedule: Any) -> set[str]:
+        """Return the tracked optimizers that were made with the rates at which a new schedule begins."""
+        rates = [float(rate) for rate in schedule.get_last_lr()]
+        return {
+            name
+            for name, made in self.made.items()
+            if rates == [made.get(f"/param_groups/{number}/lr") for number in range(len(rates))]
+        }
 
     def _guessed(self, saved: Any, made: Mapping[str, Any]) -> dict[str, Any]:
         """What an object that was not tracked was made with, as far as names tell: the changed hyper-parameters."""
@@ -208,6 +255,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
                 )
         self.update(storable(self.newest(), "checkpoint"))  # as the next sub-epoch would read it from a file
         self._tracked.clear()
+        self._rates.clear()
         self.overwritten.clear()
         self.changes.clear()
         self.closed = ""

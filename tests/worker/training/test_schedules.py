@@ -1,0 +1,187 @@
+"""A schedule whose length changed continues at its step on the new curve; without a change it continues as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.errors import SpecError
+from cerebro.worker.training.tracking import Checkpoint
+
+S = torch.optim.lr_scheduler
+Optimizer = torch.optim.Optimizer
+Make = Callable[[Optimizer, int], Any]
+
+
+def _warm_cosine(optimizer: Optimizer, total: int) -> Any:
+    warm = S.LinearLR(optimizer, start_factor=0.1, total_iters=total // 4)
+    return S.SequentialLR(optimizer, [warm, S.CosineAnnealingLR(optimizer, total - total // 4)], [total // 4])
+
+
+def _chained(optimizer: Optimizer, total: int) -> Any:
+    return S.ChainedScheduler(
+        [S.LinearLR(optimizer, total_iters=total), S.MultiStepLR(optimizer, [total // 2, 3 * total // 4])]
+    )
+
+
+class Own(S.LRScheduler):
+    """A user's own schedule."""
+
+    def __init__(self, optimizer: Optimizer, total: int) -> None:
+        self.total = total
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:  # type: ignore[override]
+        return [float(rate) * (1 - self.last_epoch / self.total) for rate in self.base_lrs]
+
+
+SCHEDULES: dict[str, Make] = {
+    "onecycle": lambda optimizer, total: S.OneCycleLR(optimizer, 0.1, total_steps=total + 1),
+    "cosine": S.CosineAnnealingLR,
+    "polynomial": S.PolynomialLR,
+    "linear": lambda optimizer, total: S.LinearLR(optimizer, 1.0, 0.0, total_iters=total),
+    "float": lambda optimizer, total: S.LinearLR(optimizer, 1.0, 0.0, total_iters=0.9 * total),  # type: ignore[arg-type]
+    "step": lambda optimizer, total: S.StepLR(optimizer, total // 4),
+    "multistep": lambda optimizer, total: S.MultiStepLR(optimizer, [total // 2, 3 * total // 4]),
+    "restarts": lambda optimizer, total: S.CosineAnnealingWarmRestarts(optimizer, total // 2),
+    "cyclic": lambda optimizer, total: S.CyclicLR(optimizer, 0.01, 0.1, step_size_up=total // 2),
+    "averaging": lambda optimizer, total: torch.optim.swa_utils.SWALR(optimizer, 0.01, anneal_epochs=total),
+    "sequential": _warm_cosine,
+    "chained": _chained,
+    "own": Own,
+}
+
+
+def made(make: Make, total: int) -> tuple[Optimizer, Any]:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
+    return optimizer, make(optimizer, total)
+
+
+def rates(optimizer: Optimizer, schedule: Any, steps: int) -> list[float]:
+    """Return the rate and the momentum of each step."""
+    found = []
+    for _ in range(steps):
+        optimizer.step()
+        found += [optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]]
+        schedule.step()
+    return found
+
+
+def trained(make: Make, total: int, steps: int) -> Checkpoint:
+    """Return the checkpoint after some steps of a schedule."""
+    checkpoint = Checkpoint()
+    optimizer, schedule = made(make, total)
+    checkpoint.track(optimizer=optimizer, schedule=schedule)
+    rates(optimizer, schedule, steps)
+    checkpoint.settle()
+    return checkpoint
+
+
+def tracking(checkpoint: Checkpoint, make: Make, total: int, how: str = "together") -> tuple[Optimizer, Any]:
+    optimizer, schedule = made(make, total)
+    if how == "together":
+        checkpoint.track(optimizer=optimizer, schedule=schedule)
+    elif how == "turned":
+        checkpoint.track(schedule=schedule, optimizer=optimizer)
+    else:
+        for name, value in (("schedule", schedule), ("optimizer", optimizer))[:: -1 if how == "apart" else 1]:
+            checkpoint.track(**{name: value})
+    return optimizer, schedule
+
+
+@pytest.mark.parametrize("how", ["together", "turned", "apart", "schedule first"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_longer_training_continues_on_the_longer_curve(name: str, how: str) -> None:
+    """After 8 of 8 steps, 8 more are granted. Their rates are steps 8 to 15 of a schedule for 16."""
+    make = SCHEDULES[name]
+    expected = rates(*made(make, 16), 16)[16:]
+    checkpoint = trained(make, 8, 8)
+    first = rates(*tracking(checkpoint, make, 16, how), 5)
+    checkpoint.settle()
+    rest = rates(*tracking(checkpoint, make, 16, how), 3)  # after a hop, with nothing changed
+    assert first + rest == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_training_that_is_cut_in_its_middle_follows_the_new_length(name: str) -> None:
+    """The new length is longer or shorter."""
+    make = SCHEDULES[name]
+    for before, now in ((8, 16), (16, 8)):
+        expected = rates(*made(make, now), 7)[10:]
+        assert rates(*tracking(trained(make, before, 5), make, now), 2) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_same_length_changes_nothing(name: str) -> None:
+    """To the bit: the state that was saved is loaded."""
+    make = SCHEDULES[name]
+    assert rates(*tracking(trained(make, 16, 7), make, 16), 4) == rates(*made(make, 16), 11)[14:]
+
+
+def test_a_function_of_the_step_takes_effect_with_the_next_step() -> None:
+    """The state of a LambdaLR does not tell its length; the function that user code makes anew has it."""
+
+    def make(optimizer: Optimizer, total: int) -> Any:
+        return S.LambdaLR(optimizer, lambda step: 1 - step / total)
+
+    expected = rates(*made(make, 16), 16)[18:]
+    assert rates(*tracking(trained(make, 8, 8), make, 16), 8)[2:] == pytest.approx(expected)
+
+
+def test_a_schedule_that_ends_before_its_step_is_refused() -> None:
+    """With its name, both lengths, and the step."""
+    make = SCHEDULES["onecycle"]
+    checkpoint = trained(make, 16, 12)
+    with pytest.raises(
+        SpecError, match=r"OneCycleLR changed .*total_steps from 17 to 9.*cannot continue at step 12"
+    ):
+        tracking(checkpoint, make, 8)
+
+
+def test_a_schedule_that_is_made_after_its_optimizer_was_restored_is_refused() -> None:
+    """It would start from the last rate of the old curve. Without a change of its length nothing is refused."""
+    for total, is_refused in ((8, False), (16, True)):
+        checkpoint = trained(S.CosineAnnealingLR, 8, 6)
+        optimizer, _ = made(S.ConstantLR, 1)
+        optimizer = torch.optim.SGD(optimizer.param_groups[0]["params"], lr=0.1, momentum=0.9)
+        checkpoint.track(optimizer=optimizer)
+        schedule = S.CosineAnnealingLR(optimizer, total)
+        if is_refused:
+            with pytest.raises(SpecError, match="made after its optimizer was restored"):
+                checkpoint.track(schedule=schedule)
+        else:
+            checkpoint.track(schedule=schedule)
+            assert rates(optimizer, schedule, 2) == rates(*made(S.CosineAnnealingLR, 8), 8)[12:]
+
+
+def test_a_rate_that_is_a_tensor_stays_one() -> None:
+    """As compiled optimizers have it."""
+
+    def make(optimizer: Optimizer, total: int) -> Any:
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+        return S.CosineAnnealingLR(optimizer, total)
+
+    optimizer, _ = tracking(trained(make, 8, 8), make, 16)
+    assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
+    assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.05)
+
+
+def test_a_changed_rate_and_a_changed_length_go_together() -> None:
+    """A model that is changed and extended follows the new curve from the new rate."""
+    checkpoint = trained(S.CosineAnnealingLR, 8, 8)
+    checkpoint.changes = {"lr": (0.1, 0.2)}
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.2, momentum=0.9)
+    schedule = S.CosineAnnealingLR(optimizer, 16)
+    checkpoint.track(optimizer=optimizer, schedule=schedule)
+    assert rates(optimizer, schedule, 1)[0] == pytest.approx(0.1)
+
+
+def test_a_test_does_not_move_a_schedule() -> None:
+    """There `dataloader.total_steps` counts the batches of the split."""
+    checkpoint = trained(S.CosineAnnealingLR, 8, 6)
+    with checkpoint.only_read("test"):
+        optimizer, _ = tracking(checkpoint, S.CosineAnnealingLR, 3)
+    assert optimizer.param_groups[0]["lr"] == rates(*made(S.CosineAnnealingLR, 8), 7)[12]
