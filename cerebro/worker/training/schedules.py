@@ -1,6 +1,6 @@
 """Learning-rate schedules whose length has changed, as after more epochs were granted.
 
-One rule: a schedule continues at its present step, on the curve of its new length. User code makes the schedule anew in
+One rule: a schedule continues at its present step, on the curve of its new length. User code makes a new schedule in
 each sub-epoch, with the present `dataloader.total_steps`. So the new curve is known for every schedule: the new object
 is stepped to the present step. Its saved state would continue on the old curve instead, past the end.
 """

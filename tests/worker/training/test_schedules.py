@@ -122,7 +122,7 @@ def test_the_same_length_changes_nothing(name: str) -> None:
 
 
 def test_a_function_of_the_step_takes_effect_with_the_next_step() -> None:
-    """The state of a LambdaLR does not tell its length; the function that user code makes anew has it."""
+    """The saved state of a LambdaLR has no length; only its new function does."""
 
     def make(optimizer: Optimizer, total: int) -> Any:
         return S.LambdaLR(optimizer, lambda step: 1 - step / total)
