@@ -50,6 +50,11 @@ class Volumes:
         roots = {field.name: getattr(self, field.name) for field in fields(self)}
         return {f"CEREBRO_VOLUME_{name.upper()}": str(root) for name, root in roots.items()}
 
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """All roots."""
+        return tuple(getattr(self, each.name) for each in fields(self))
+
     # --- data ------------------------------------------------------------------------------------
 
     def partition(self, dataset: str, split: str, partition: int) -> Path:

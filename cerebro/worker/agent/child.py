@@ -28,7 +28,7 @@ from cerebro.runtime.metadata_guard import Supervisor
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent import forking, stacks
+from cerebro.worker.agent import forking, lost_access, stacks
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.context import Context, Handler
 from cerebro.worker.agent.device_errors import Blame, blame
@@ -153,7 +153,10 @@ class Child:
         return {"is": "preempted"} if self._context.has_raised else answer
 
     def _failure_of(self, error: BaseException) -> Failure:
-        return self._sandbox.told(failure_of(error, has_gpu=self._context.has_gpu))
+        failure = self._sandbox.told(failure_of(error, has_gpu=self._context.has_gpu))
+        if restored := lost_access.restore(error, self._context.volumes.roots):
+            return failure.model_copy(update={"kind": FailureKind.UNAVAILABLE, "message": restored})
+        return failure
 
     def _taken(self, result: TaskResult) -> int:
         """The most bytes that the task had of its device at once; 0: nobody knows."""
