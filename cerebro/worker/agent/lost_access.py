@@ -30,8 +30,8 @@ def restore(error: BaseException, roots: Iterable[Path]) -> str:
     if not changed:
         return ""
     return (
-        f"The worker had no access to {'; '.join(changed)}, because user code has changed the mode. The worker has restored "
-        "it and tries the task again. CEREBRO_SANDBOX=on (worker.sandbox of the chart) prevents such changes"
+        f"The worker had no access to {'; '.join(changed)}, because user code has changed the mode. The worker has "
+        "restored it and tries the task again. CEREBRO_SANDBOX=on (worker.sandbox of the chart) prevents such changes"
     )
 
 
