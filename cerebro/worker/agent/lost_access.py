@@ -1,7 +1,7 @@
 """Restore the mode of files that user code has made unreadable for the worker.
 
-Without the sandbox, code of any experiment can ``chmod`` all files of the worker's user. A task that then fails with
-EACCES restores what its own user id owns, and fails as retryable.
+Without the sandbox, code of any experiment can ``chmod`` all files of the worker's user. If a task then
+fails with EACCES, its process restores the mode of files of its user id, and the failure is retryable.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def restore(error: BaseException, roots: Iterable[Path]) -> str:
     """Give the owner access again to the paths of an error.
 
     Args:
-        roots: the volumes; other paths stay as they are.
+        roots: the volumes; only paths below them are changed.
 
     Returns:
-        What was restored, for people; empty if nothing was.
+        A message about the restored paths, or an empty text.
     """
     tops = [root.resolve() for root in roots]
     changed = [text for path in _denied(error) for text in _restored(path, tops)]

@@ -47,7 +47,7 @@ def test_folders_above_a_file_are_restored(checkpoint: Path, tmp_path: Path) -> 
 
 
 def test_other_files_stay_as_they_are(checkpoint: Path, tmp_path: Path) -> None:
-    """Files beside the volumes, targets of links, and paths that climb out."""
+    """Files outside the volumes, read-only files and targets of links keep their mode."""
     other = tmp_path / "other"
     other.write_text("x")
     other.chmod(0o000)
