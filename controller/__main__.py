@@ -13,7 +13,7 @@ from cerebro.runtime import health, logs
 from cerebro.runtime.kvs import KvsClient
 from controller.advisor import ChildHelper
 from controller.brain.brain import Brain, Rules
-from controller.leadership import resign
+from controller.leadership import fence, resign
 from controller.log_keeper import LogKeeper
 from controller.loop import Controller
 from controller.measured_bytes import MeasuredBytes
@@ -45,6 +45,9 @@ def main() -> None:
     except CerebroError as error:
         sys.exit(f"controller: {error}")
     kvs = KvsClient(settings.server, settings.token, retry_for_s=10.0)
+    leading = KvsClient(
+        settings.server, settings.token, retry_for_s=10.0, write_headers=lambda: fence(controller.newest_term)
+    )
     projection = Projection(kvs, settings.volumes, open_runs=settings.open_runs)
     metrics = Metrics()
     metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})
@@ -61,7 +64,14 @@ def main() -> None:
         ),
     )
     controller = Controller(
-        kvs, settings, projection, ChildHelper(), orchestrator, brain=brain, metrics=metrics, keeper=keeper
+        leading,
+        settings,
+        projection,
+        ChildHelper(),
+        orchestrator,
+        brain=brain,
+        metrics=metrics,
+        keeper=keeper,
     )
     if settings.health_bind:
         _answer_probes(settings.health_bind, controller, metrics)
@@ -87,7 +97,7 @@ def _watched(settings: Settings) -> Orchestrator:
 
 def _end(settings: Settings) -> None:
     # Nothing needs saving: what this process knows is a fold of the log.
-    resign(settings.server, settings.token, settings.holder)
+    resign(settings.server, settings.token, settings.holder, settings.process)
     os._exit(0)
 
 

@@ -60,8 +60,8 @@ from controller.trial_cache import TrialCache
 log = logging.getLogger(__name__)
 
 _LEADERSHIP_S = 5.0
-"""Of the controller's own lease. A restarted controller has its predecessor's name and goes on at once; one that takes
-over from another machine waits at most this long."""
+"""Of the controller's own lease. A restarted controller has its predecessor's name and takes over at once; another one
+waits at most this long."""
 
 _DECISION_INTERVAL_S = 0.025
 """Between two decisions while every worker has work. Workers are a unit ahead, so nobody waits for it."""
@@ -178,7 +178,7 @@ class Controller:
     def _stand_by(self) -> None:
         """A controller of the version that can go on may lead; for this one the cluster's log is read anew then."""
         with contextlib.suppress(RetryableError):
-            self._kvs.lead(self._settings.holder, SOON_S)
+            self._kvs.lead(self._settings.holder, SOON_S, process=self._settings.process)
         self._led_until = 0.0
         self._plans.keep(())
         self._begin_anew()
@@ -538,11 +538,18 @@ class Controller:
             devices = {place for each in overviews.values() for place in each.to_train}
             told = self._sharing.told(self._told, runs, len(devices), self._waiting, self._told_before)
             attended = told.model_copy(update={"most_workers": self._settings.most_workers})
-        open_runs = self._settings.open_runs
-        answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S, open_runs=open_runs, attended=attended)
+        settings = self._settings
+        answer = self._kvs.lead(
+            settings.holder,
+            _LEADERSHIP_S,
+            process=settings.process,
+            is_start=not self._term,
+            open_runs=settings.open_runs,
+            attended=attended,
+        )
         if answer.term == 0:
             self._metrics.stood_by()
-            log.info("%s leads", answer.holder)
+            self._log_leader(answer.holder)
             self._plans.keep(())
             return 0
         if answer.term != self._term:
@@ -555,6 +562,20 @@ class Controller:
         self._term = answer.term
         self._metrics.leading.set(1)
         self._led_until = now + _LEADERSHIP_S / 3
+        return self._term
+
+    def _log_leader(self, holder: str) -> None:
+        if holder == self._settings.holder:
+            log.warning(
+                "another process leads as %r: give each controller a name of its own with CEREBRO_HOLDER",
+                holder,
+            )
+        else:
+            log.info("%s leads", holder)
+
+    @property
+    def newest_term(self) -> int:
+        """Newest term of this process, which may have ended; 0 if it has not led. Safe in any thread."""
         return self._term
 
 

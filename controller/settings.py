@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -36,8 +37,9 @@ class Settings:
             part of the cluster, and the log of each is in memory. 1: one after the other. If there are more when it is
             lowered, they all go on, and no other is begun meanwhile.
         health_bind: host:port that answers whether the loop turns (``CEREBRO_HEALTH_BIND``); off when empty.
-        holder: who this process is in the leadership record (``CEREBRO_HOLDER``, default the host's name, which is the
-            pod's in a cluster). Kept over restarts: whoever restarts a controller knows that the old process is gone.
+        holder: name of this controller in the leadership record (``CEREBRO_HOLDER``, default the host's name, which is
+            the pod's in a cluster). A process that starts takes over at once from an earlier one of the same name.
+        process: id of this process. The store refuses late requests of an earlier process with the same name.
         brain: what is done about the number of workers: ``off``, ``advise`` or ``act`` (``CEREBRO_BRAIN``). ``advise``:
             forecasts are told, and what another number would change; nobody's money is spent.
         most_workers: that the brain may ask for (``CEREBRO_MOST_WORKERS``); 0: it is not said, and it acts only for
@@ -59,6 +61,7 @@ class Settings:
     open_runs: int = 8
     health_bind: str = ""
     holder: str
+    process: str = field(default_factory=lambda: uuid.uuid4().hex)
     brain: str = "advise"
     most_workers: int = 0
     idle_s: float = 1800.0

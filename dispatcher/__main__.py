@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from cerebro.contract.identity import warning_of
+from cerebro.contract.identity import ACTS_FOR, warning_of
 from cerebro.errors import CerebroError
 from cerebro.runtime import health, logs
 from cerebro.runtime.draining import Draining, run
@@ -36,7 +36,7 @@ def main() -> None:
         retry_for_s=retry_for_s,
         timeout_s=retry_for_s,
         pool=settings.threads,
-        acts_for=acts_for,
+        write_headers=lambda: {ACTS_FOR: somebody} if (somebody := acts_for()) else {},
     )
     sockets: dict[int, Any] = {}
     app = create_app(settings, store)

@@ -40,6 +40,7 @@ def create_app(settings: Settings, store: Store) -> Flask:
 
     @app.before_request
     def authenticate() -> None:
+        store.fence.set(_term())
         scope = scope_of(request.endpoint)
         if scope is Scope.OPEN:
             return
@@ -84,6 +85,13 @@ def create_app(settings: Settings, store: Store) -> Flask:
         view: View = getattr(views, operation.name)
         app.add_url_rule(rule, endpoint=key, view_func=view, methods=[method])
     return app
+
+
+def _term() -> int:
+    text = request.headers.get(api.TERM, "0")
+    if not (text.isascii() and text.isdecimal()):
+        raise errors.BadRequestError(f"header {api.TERM}: expected a whole number, got {text!r}")
+    return int(text)
 
 
 def scope_of(endpoint: str | None) -> Scope:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -55,6 +56,8 @@ class Database:
 
     def __init__(self, url: str, *, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._clock = Clock(self._join, elapsed)
+        self.fence = ContextVar("fence", default=0)
+        """Term that the present request names: the script refuses its writes in any other term. 0: none."""
         # No retries: a repeated call is the client's business, and it waits between two of them.
         options: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **options)
@@ -140,7 +143,7 @@ class Database:
         return max(int(known or 0), self._clock.now())
 
     def _join(self) -> int:
-        call = {"call": "join", "workers": keys.WORKERS, "worker": keys.worker(""), "leader": keys.LEADER}
+        call = {"call": "join", "workers": keys.WORKERS, "worker": keys.worker("")}
         return int(self._ask(call)["clock"])
 
     def _run(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
@@ -148,10 +151,15 @@ class Database:
         return self._ask(call | {"at": self._clock.now()}, *texts)
 
     def _ask(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
-        call |= {"clock": keys.CLOCK, "ledger": keys.LEDGER, "news": keys.NEWS}
+        call |= {"clock": keys.CLOCK, "ledger": keys.LEDGER, "news": keys.NEWS, "leader": keys.LEADER}
+        if fence := self.fence.get():
+            call["fence"] = fence
         with translated():
             answer: Any = self._steps(args=[json.dumps(call), *texts])
         parsed: dict[str, Any] = json.loads(answer)
+        if "stale" in parsed:
+            term = call.get("term", fence)
+            raise errors.ConflictError(f"leadership term {term} has ended, term {parsed['stale']} leads")
         if "outcomes" in parsed:
             # Lua cannot tell an empty list from an empty table: cjson writes both as {}.
             parsed["outcomes"] = parsed["outcomes"] or []

@@ -160,8 +160,6 @@ end
 local function is_spared()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
   if redis.call('SISMEMBER', request.deleting, request.name) == 0 then return {unasked = true} end
-  local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
-  if term ~= request.term then return {stale = term} end
   return nil
 end
 
@@ -196,6 +194,7 @@ function calls.erase()
   redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
     request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets', request.log .. ':time',
     request.log .. ':waiting', request.log .. ':models', request.log .. ':cluster', request.log .. ':old',
+    request.log .. ':decided', request.log .. ':units',
     request.log .. ':segments', request.log .. ':snapshots',
     request.log .. ':history',
     request.live, request.live .. ':seq', request.said, request.said .. ':order')

@@ -24,7 +24,7 @@ from cerebro.state import quarantine
 from cerebro.state.quarantine import Change
 from kvs_api import keys
 from kvs_api.database import text, translated
-from kvs_api.quarantine import QuarantineStore, stale
+from kvs_api.quarantine import QuarantineStore
 
 _TRIES = 20
 
@@ -132,7 +132,6 @@ class HealthStore(QuarantineStore):
             "call": "health",
             "health": keys.HEALTH,
             "after": after,
-            "leader": keys.LEADER,
             "worker": keys.worker(worker),
             "name": worker,
             "inbox": keys.inbox(worker),
@@ -145,8 +144,6 @@ class HealthStore(QuarantineStore):
             "entry": entry,
         }
         answer = self._run(call | {name: value for name, value in said.items() if value is not None})
-        if "stale" in answer and term is not None:
-            raise stale(term, answer)
         if "missing" in answer:
             raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
         return "outdated" not in answer

@@ -5,8 +5,6 @@
 
 function calls.count_history()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
-  local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
-  if term ~= request.term then return {stale = term} end
   local upto = tonumber(redis.call('GET', request.log .. ':history') or '0')
   if upto ~= request.after then return {upto = upto, counted = false} end
   local seq = tonumber(redis.call('GET', request.table .. ':seq') or '0')

@@ -13,7 +13,6 @@ from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.history import MOST_ROWS, History, HistoryAnswer, HistoryRequest, Key, UnitHistory
 from kvs_api import keys
 from kvs_api.database import translated
-from kvs_api.quarantine import stale
 from kvs_api.registry import RegistryStore
 
 _TRIES = 20
@@ -53,7 +52,6 @@ class HistoryStore(RegistryStore):
                     "experiment": keys.experiment(asked.experiment),
                     "log": keys.log(asked.experiment),
                     "term": asked.term,
-                    "leader": keys.LEADER,
                     "after": asked.after,
                     "upto": asked.upto,
                     "seq": seq,
@@ -64,8 +62,6 @@ class HistoryStore(RegistryStore):
             )
             if "missing" in answer:
                 raise errors.NotFoundError(f"no experiment {asked.experiment!r} in the store")
-            if "stale" in answer:
-                raise stale(asked.term, answer)
             if "changed" not in answer:
                 return HistoryAnswer(upto=answer["upto"], is_counted=answer["counted"])
         raise errors.StoreUnavailableError("too much of the history changes at once; try again")

@@ -26,8 +26,6 @@ end
 -- All of the events, or none: who has not read what is there decided on something else. So one that is asked for twice is
 -- refused the second time, and who asks reads that it is there.
 function calls.ledger()
-  local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
-  if term ~= request.term then return {stale = term} end
   if request.after ~= newest(request.ledger) then return {written = false} end
   local time = stamp_cluster()
   for _, entry in ipairs(request.events) do

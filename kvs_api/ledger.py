@@ -22,7 +22,7 @@ from cerebro.contract.events import HoldingsChanged, WorkerJoined
 from kvs_api import keys
 from kvs_api.database import PAGE, Entries, seq_of, text, translated
 from kvs_api.log_files import LogFiles
-from kvs_api.quarantine import checked, stale
+from kvs_api.quarantine import checked
 from kvs_api.stacks import StacksStore
 from kvs_api.steps import UNNUMBERED
 
@@ -83,7 +83,6 @@ class LedgerStore(StacksStore):
                 "call": "ledger",
                 "after": request.after,
                 "term": request.term,
-                "leader": keys.LEADER,
                 "experiments": keys.EXPERIMENTS,
                 "experiment": keys.experiment(""),
                 "events": [
@@ -98,8 +97,6 @@ class LedgerStore(StacksStore):
                 ],
             }
         )
-        if "stale" in answer:
-            raise stale(request.term, answer)
         return bool(answer["written"])
 
     def has_ledger(self) -> bool:

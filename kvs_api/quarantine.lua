@@ -4,8 +4,6 @@
 
 function calls.quarantine()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
-  local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
-  if term ~= request.term then return {stale = term} end
   local marks = request.log .. ':marks'
   for _, run in ipairs(open_runs()) do
     redis.call('RPUSH', request.log .. ':waiting', run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -25,7 +24,6 @@ class QuarantineStore(WorkerStore):
             "experiment": keys.experiment(name),
             "name": name,
             "log": keys.log(name),
-            "leader": keys.LEADER,
             "term": term,
             "problem": problem.model_dump_json(),
             "queue": keys.QUEUE,
@@ -34,8 +32,6 @@ class QuarantineStore(WorkerStore):
         answer = self._run(call)
         if "missing" in answer:
             raise errors.NotFoundError(f"no experiment {name!r} in the store")
-        if "stale" in answer:
-            raise stale(term, answer)
 
     def restore(self, name: str) -> None:
         """Take an experiment out of quarantine; its log is read again (`KvsClient.restore`)."""
@@ -56,11 +52,6 @@ class QuarantineStore(WorkerStore):
             raise errors.ConflictError(
                 f"experiment {name!r} was not quarantined: there is nothing to restore"
             )
-
-
-def stale(term: int, answer: dict[str, Any]) -> errors.ConflictError:
-    """Somebody else leads."""
-    return errors.ConflictError(f"leadership term {term} has ended, term {answer['stale']} leads")
 
 
 def record_of(name: str, content: bytes, created: float) -> tuple[ExperimentRecord, Unreadable | None]:

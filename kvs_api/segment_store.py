@@ -14,7 +14,6 @@ from kvs_api import keys
 from kvs_api.database import PAGE, seq_of, translated
 from kvs_api.ledger import LedgerStore
 from kvs_api.log_files import ended_tasks
-from kvs_api.quarantine import stale
 from kvs_api.segments import Entry, decode, encode
 
 _log = logging.getLogger(__name__)
@@ -108,7 +107,6 @@ class SegmentStore(LedgerStore):
         call: dict[str, Any] = {
             "call": "cut",
             "log": keys.log_of(name),
-            "leader": keys.LEADER,
             "term": request.term,
             "after": after,
             "last": segment.last,
@@ -168,7 +166,6 @@ class SegmentStore(LedgerStore):
         call: dict[str, Any] = {
             "call": "snapshot",
             "log": keys.log_of(name),
-            "leader": keys.LEADER,
             "term": term,
             "snapshot": snapshot.model_dump_json(),
         }
@@ -201,8 +198,6 @@ class SegmentStore(LedgerStore):
         answer = self._run(call)
         if "missing" in answer:
             raise errors.NotFoundError(f"no experiment {name!r} in the store")
-        if "stale" in answer:
-            raise stale(term, answer)
         return answer
 
 

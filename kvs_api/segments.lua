@@ -30,8 +30,6 @@ end
 -- In one step: the file is known, and what is in it is gone. Asked for twice, the second one finds another floor.
 function calls.cut()
   if not is_meant() then return {missing = true} end
-  local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
-  if term ~= request.term then return {stale = term} end
   if floor_of(request.log) ~= request.after or newest(request.log) <= request.last then return {moved = false} end
   redis.call('RPUSH', request.log .. ':segments', request.segment)
   redis.call('XTRIM', request.log, 'MINID', string.format('%d-0', request.last + 1))
@@ -44,8 +42,6 @@ end
 -- Two are kept: who has asked for the older one may still read it. Returns the files that nobody reads any more.
 function calls.snapshot()
   if not is_meant() then return {missing = true} end
-  local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
-  if term ~= request.term then return {stale = term} end
   local list = request.log .. ':snapshots'
   redis.call('LPUSH', list, request.snapshot)
   local old = redis.call('LRANGE', list, 2, -1)

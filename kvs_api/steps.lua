@@ -9,34 +9,36 @@
 -- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn
 -- empty lists into objects and large numbers into floats.
 --
---   {call = "decide", experiment, log, after, term, leader, steps = [...], hours?}
+--   {call = "decide", experiment, log, after, term, steps = [...], hours?}
 --   {call = "usages", queue, quotas}
 --   {call = "note_bytes", bytes, experiments, measured = [{name, bytes}]}
 --   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, usage?, history, steps = [...], hours?,
 --    live = [...], live_id, recent, reclaim, cluster}; the live points themselves are ARGV[2] and on, task by task
 --   {call = "append", experiment, log, name, kind, event, said, once?, run?, entry?, hash?, by?, unread?, after?, record?, queue,
 --    deleting, cluster, quotas?, models?}
---   {call = "erase_tasks", experiment, name, term, leader, deleting, worker, tasks = [...]}
---   {call = "erase", experiment, experiments, name, log, live, said, term, leader, dataset, deleting, reclaim, audit,
+--   {call = "erase_tasks", experiment, name, term, deleting, worker, tasks = [...]}
+--   {call = "erase", experiment, experiments, name, log, live, said, term, dataset, deleting, reclaim, audit,
 --    what, cluster, bytes}
---   {call = "quarantine", experiment, name, log, leader, term, problem, queue, cluster}
+--   {call = "quarantine", experiment, name, log, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
 --   {call = "reserve", logs = [{experiment, log}]}
---   {call = "ledger", after, term, leader, experiments, experiment, events = [{event, worker, incarnation}]}
---   {call = "cut", experiment?, created?, log, leader, term, after, last, segment, tasks = [{key, attempt}], live?, live_from?}
---   {call = "snapshot", experiment?, created?, log, leader, term, snapshot}
+--   {call = "ledger", after, term, experiments, experiment, events = [{event, worker, incarnation}]}
+--   {call = "cut", experiment?, created?, log, term, after, last, segment, tasks = [{key, attempt}], live?, live_from?}
+--   {call = "snapshot", experiment?, created?, log, term, snapshot}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
 --   {call = "ask_stacks", key, attempt, worker, worker_key, inbox, question, kept_s, entry}
 --   {call = "trim", worker, inbox, incarnation, after}
 --   {call = "remove", worker, workers, name, inbox, recent, history, health, incarnation?, cluster}
---   {call = "health", health, after, leader, term?, worker, name, record?, incident?, inbox, entry?, cluster}
+--   {call = "health", health, after, term?, worker, name, record?, incident?, inbox, entry?, cluster}
 --   {call = "size", size, workers, record?, answers, cluster}
---   {call = "lead", leader, holder, ttl_ms, open_runs, attended?}
---   {call = "join", workers, worker, leader}
+--   {call = "put", key, record, kept_s?}
+--   {call = "lead", holder, process, is_start, ttl_ms, open_runs, attended?}
+--   {call = "join", workers, worker}
 --
 -- Every request also has `clock`, the key of the store's clock, `ledger`, that of the cluster's log, and `news`, the channel
--- that wakes who waits for a stream; and but for `join`
--- `at`, what the process that asks counts.
+-- that wakes who waits for a stream; `leader`, the key of the controller's lease; perhaps `fence`, the controller's term that
+-- the request names in a header; and but for `join` `at`, what the process that asks counts. A call whose `term` or
+-- `fence` is not that of the controller that leads changes nothing.
 --
 -- States of a task: assigned -> running -> committed | failed | revoked; the last three may be assigned again with the
 -- next attempt number. A step names the attempt it belongs to; any other attempt is refused.
@@ -99,6 +101,8 @@ local function append(log, event)
   else
     redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'c', cluster, 'e', event)
   end
+  -- The newest event that no worker reported. A decision that was made without it is out of date.
+  if request.call ~= 'report' then redis.call('SET', log .. ':decided', seq) end
   wake(log)
   return seq
 end
@@ -175,11 +179,29 @@ end
 
 local apply = {}
 
+-- Why a decision is out of date; nil if it is not. Reports of workers do not count: they come all the time, and what they
+-- change is compared task by task.
+local function unseen()
+  if request.decided <= request.after then return nil end
+  return 'event ' .. request.decided .. ' was not seen: the decision may not fit it'
+end
+
+-- Why the model that a task trains cannot be given away; nil if it can. `:units` has the newest unit of each model.
+local function busy(step)
+  local open = step.model and redis.call('HGET', step.log .. ':units', step.model)
+  if not open or open == step.key then return nil end
+  local other = task_of(open)
+  if other.state ~= 'assigned' and other.state ~= 'running' then return nil end
+  return step.model .. ' is being trained: ' .. describe(other) .. ' of ' .. open
+end
+
 function apply.assign(step)
   local task = task_of(step.key)
   if task.state == 'assigned' and task.attempt == step.attempt and task.incarnation == step.incarnation then
     return already()
   end
+  local outdated = unseen() or busy(step)
+  if outdated then return refused(outdated) end
   -- Of a task that ended long ago nothing is kept but what the log says: for who has read that.
   local floor = task.state == 'new' and floor_of(step.log) or 0
   local is_forgotten = floor > 0 and request.after >= floor
@@ -196,6 +218,7 @@ function apply.assign(step)
   else
     redis.call('HDEL', step.key, 'others')
   end
+  if step.model then redis.call('HSET', step.log .. ':units', step.model, step.key) end
   occupy(step.worker_key, step.devices, step.key)
   post(step.inbox, step.entry, step.body)
   for _, other in ipairs(step.others) do
@@ -254,6 +277,8 @@ function apply.note(step)
   if known > request.after then return already() end
   local floor = floor_of(step.log)
   if floor > request.after then return refused('events up to ' .. floor .. ' were not seen: it may be among them') end
+  local outdated = unseen()
+  if outdated then return refused(outdated) end
   if step.ended and request.newest > request.after then
     return refused('event ' .. request.newest .. ' was not seen: somebody may have resumed the run')
   end
@@ -385,9 +410,8 @@ local calls = {}
 
 function calls.decide()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
-  local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
-  if term ~= request.term then return {stale = term} end
   request.newest = newest(request.log)
+  request.decided = tonumber(redis.call('GET', request.log .. ':decided') or '0')
   return {outcomes = apply_all(request.steps)}
 end
 

@@ -68,6 +68,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             "incarnation": step.incarnation,
             "devices": _listed(step.devices),
             "depth": step.depth,
+            **_model(step.task),
             "body": step.body.model_dump_json(),
             "others": [_other(experiment, step, number) for number in range(1, len(step.others) + 1)],
             "event": _json(event),
@@ -114,6 +115,14 @@ def _other(experiment: str, step: api.Assign, number: int) -> dict[str, Any]:
         "inbox": keys.inbox(other.worker),
         "entry": _entry(experiment, step.model_copy(update={"devices": other.devices}), number),
     }
+
+
+def _model(task: str) -> dict[str, str]:
+    """The model that a task trains, as RUN/MODEL; nothing for a task of another kind."""
+    match task.split("/"):
+        case [run, "train", model, *_]:
+            return {"model": f"{run}/{model}"}
+    return {}
 
 
 def _listed(devices: tuple[int, ...]) -> str:

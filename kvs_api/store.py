@@ -35,7 +35,7 @@ from kvs_api import keys, steps
 from kvs_api.database import PAGE, seq_of, text, translated
 from kvs_api.history import HistoryStore
 from kvs_api.ledger import numbered
-from kvs_api.quarantine import record_of, stale
+from kvs_api.quarantine import record_of
 from kvs_api.refusals import refusal
 
 _TRIALS_S = 90 * 24 * 3600
@@ -131,7 +131,6 @@ class Store(HistoryStore):
             "said": keys.said(experiment),
             "queue": keys.QUEUE,
             "deleting": keys.DELETING,
-            "leader": keys.LEADER,
             "cluster": keys.CLUSTER,
             **self._counted(event),
         }
@@ -159,7 +158,6 @@ class Store(HistoryStore):
             "experiment": keys.experiment(name),
             "name": name,
             "term": term,
-            "leader": keys.LEADER,
             "deleting": keys.DELETING,
         }
         workers = {"worker": keys.worker("")}
@@ -199,8 +197,6 @@ class Store(HistoryStore):
             raise errors.ConflictError(
                 f"nobody asked to delete experiment {name!r}: append DeletionRequested first"
             )
-        if "stale" in answer:
-            raise stale(call["term"], answer)
 
     def reclaim(self) -> Reclaim:
         """Data sets that no experiment uses any more."""
@@ -227,8 +223,9 @@ class Store(HistoryStore):
         """Take or keep the leadership."""
         call = {
             "call": "lead",
-            "leader": keys.LEADER,
             "holder": request.holder,
+            "process": request.process,
+            "is_start": request.is_start,
             "ttl_ms": round(request.ttl_s * 1000),
             "open_runs": request.open_runs,
         }
@@ -246,7 +243,6 @@ class Store(HistoryStore):
                     "experiment": keys.experiment(experiment),
                     "log": keys.log(experiment),
                     "after": request.after,
-                    "leader": keys.LEADER,
                     "term": request.term,
                     "steps": [steps.decision(experiment, step) for step in request.steps],
                     **self._spending(),
@@ -254,8 +250,6 @@ class Store(HistoryStore):
             )
             if "missing" in answer:
                 raise errors.NotFoundError(f"no experiment {experiment!r} in the store")
-            if "stale" in answer:
-                raise stale(request.term, answer)
             outcomes = answer["outcomes"]
         return outcomes, self.read_log(experiment, request.after, 0)
 
@@ -276,8 +270,8 @@ class Store(HistoryStore):
 
     def keep_trial(self, record: TrialRecord) -> None:
         """Keep the outcome of a trial, in the place of an earlier one."""
-        with translated():
-            self._redis.set(keys.trial(record.key), record.model_dump_json(), ex=_TRIALS_S)
+        kept = {"key": keys.trial(record.key), "record": record.model_dump_json(), "kept_s": _TRIALS_S}
+        self._run({"call": "put", **kept})
 
     def trials(self, wanted: Sequence[str]) -> tuple[TrialRecord, ...]:
         """Outcomes that are there. What cannot be read, because it is damaged or another version wrote it, is not."""

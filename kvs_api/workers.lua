@@ -52,10 +52,6 @@ end
 -- What is known of a worker's machine, decided on what was known before: refused if that has changed meanwhile.
 function calls.health()
   if tonumber(redis.call('GET', request.health .. ':seq') or '0') ~= request.after then return {outdated = true} end
-  if request.term then
-    local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
-    if term ~= request.term then return {stale = term} end
-  end
   if request.record then
     if redis.call('EXISTS', request.worker) == 0 then return {missing = true} end
     redis.call('HSET', request.health, request.name, request.record)
@@ -67,6 +63,16 @@ function calls.health()
   redis.call('INCR', request.health .. ':seq')
   if request.entry then post(request.inbox, request.entry, '') end
   notify(request.cluster)
+  return {seq = 0}
+end
+
+-- A document by itself, which the newest writer replaces.
+function calls.put()
+  if request.kept_s then
+    redis.call('SET', request.key, request.record, 'EX', request.kept_s)
+  else
+    redis.call('SET', request.key, request.record)
+  end
   return {seq = 0}
 end
 
@@ -104,19 +110,32 @@ function calls.join()
 end
 
 function calls.lead()
-  local fields = redis.call('HMGET', request.leader, 'holder', 'term', 'until')
+  local fields = redis.call('HMGET', request.leader, 'holder', 'term', 'until', 'process')
   local holder, term, until_ms = fields[1], tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
-  if holder ~= request.holder then
-    if holder and until_ms > now then return {term = 0, holder = holder} end
+  local is_same = holder == request.holder and (fields[4] or '') == request.process
+  if not is_same then
+    -- A controller that starts again does not wait for the lease of the process that it replaces. If that process is
+    -- alive after all, its term has ended, and it waits for the lease of the new one.
+    local replaces = holder == request.holder and request.is_start
+    if holder and until_ms > now and not replaces then return {term = 0, holder = holder} end
     term = term + 1
   end
-  redis.call('HSET', request.leader, 'holder', request.holder, 'term', term, 'until', now + request.ttl_ms,
-    'open_runs', request.open_runs or 1)
+  redis.call('HSET', request.leader, 'holder', request.holder, 'process', request.process, 'term', term,
+    'until', now + request.ttl_ms, 'open_runs', request.open_runs or 1)
   -- Of who led all the time: another one may have begun runs since.
-  if request.attended and holder == request.holder then
+  if request.attended and is_same then
     redis.call('HSET', request.leader, 'attended', request.attended)
   end
   return {term = term, holder = request.holder}
 end
 
-return cjson.encode(calls[request.call]())
+-- What a controller writes counts in its own term only. It names that in the call, or in the header of its request.
+local function newer_term()
+  local leads = tonumber(redis.call('HGET', request.leader, 'term') or '0')
+  if request.term and request.term ~= leads then return leads end
+  if request.fence and request.fence ~= leads and request.call ~= 'lead' then return leads end
+  return nil
+end
+
+local stale = newer_term()
+return cjson.encode(stale and {stale = stale} or calls[request.call]())

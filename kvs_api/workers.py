@@ -228,8 +228,7 @@ class WorkerStore(QuotaStore):
 
     def set_troubles(self, troubles: Troubles) -> None:
         """Replace what is known of workers that do not start."""
-        with translated():
-            self._redis.set(keys.TROUBLES, troubles.model_dump_json())
+        self._run({"call": "put", "key": keys.TROUBLES, "record": troubles.model_dump_json()})
 
 
 def _quoted(value: bytes) -> str:

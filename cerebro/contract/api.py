@@ -56,6 +56,9 @@ MAX_WAIT_S = 30.0
 MAX_SEQ = 2**53
 """Numbers of events beyond this are refused: the store's script counts in floating point."""
 
+TERM = "Cerebro-Term"
+"""Header of a controller's write: the term that it believes to lead in. The store refuses the write in any other."""
+
 ONCE = "Idempotency-Key"
 """Header of a client's append: calls with the same identity append one event, also long after the first one."""
 
@@ -273,6 +276,11 @@ class LeaderRequest(Contract):
     """Ask for, or keep, the controller's leadership."""
 
     holder: str = Field(min_length=1)
+    """Name of the controller, for people."""
+    process: str = Field("", max_length=64)
+    """Id of the calling process. Each term has exactly one process."""
+    is_start: bool = False
+    """True if the process has not led yet. It takes over at once from an earlier process of the same holder."""
     ttl_s: float = Field(gt=0, le=MAX_LEASE_S)
     open_runs: int = Field(default=1, ge=1)
     """So many runs are worked on at once, the first ones in the queue."""

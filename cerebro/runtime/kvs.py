@@ -87,15 +87,31 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return answer.api
 
     def lead(
-        self, holder: str, ttl_s: float, *, open_runs: int = 1, attended: api.Attended | None = None
+        self,
+        holder: str,
+        ttl_s: float,
+        *,
+        process: str = "",
+        is_start: bool = False,
+        open_runs: int = 1,
+        attended: api.Attended | None = None,
     ) -> api.LeaderAnswer:
         """Take or keep the controller's leadership for `ttl_s` seconds.
 
         Args:
+            process: id of the calling process. Each term has exactly one process.
+            is_start: True if the process has not led yet: it takes over at once from an earlier process of `holder`.
             open_runs: so many runs are worked on at once.
             attended: which they are; `None`: as was last said.
         """
-        request = api.LeaderRequest(holder=holder, ttl_s=ttl_s, open_runs=open_runs, attended=attended)
+        request = api.LeaderRequest(
+            holder=holder,
+            process=process,
+            is_start=is_start,
+            ttl_s=ttl_s,
+            open_runs=open_runs,
+            attended=attended,
+        )
         return self.call("POST", "/v1/leader", api.LeaderAnswer, request)
 
     # --- experiments -----------------------------------------------------------------------------

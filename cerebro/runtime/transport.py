@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 from cerebro import errors
 from cerebro.contract import api
-from cerebro.contract.identity import ACTS_FOR
 from cerebro.runtime.addresses import bracketed
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -38,7 +37,8 @@ class Transport:
             away then.
         pool: connections kept open; at least one per thread that blocks.
         gone: says, when `retry_for_s` has passed, why nothing answers and what to do; empty if it does not know.
-        acts_for: for whom a call is made that changes something (`ACTS_FOR`); empty: for the token's own.
+        write_headers: returns the headers of the next write: the user (`ACTS_FOR`) or the controller's term
+            (`api.TERM`).
         ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the system's.
     """
 
@@ -52,13 +52,13 @@ class Transport:
         pool: int = 8,
         gone: Callable[[], str] = str,
         ca_file: str | None = None,
-        acts_for: Callable[[], str] = str,
+        write_headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.address = bracketed(address.rstrip("/"))
         self._timeout_s = timeout_s
         self._retry_for_s = retry_for_s
         self._gone = gone
-        self._acts_for = acts_for
+        self._write_headers = write_headers
         self._http = urllib3.PoolManager(
             maxsize=pool,
             headers={
@@ -105,8 +105,8 @@ class Transport:
             CerebroError: what the service refused it with.
         """
         deadline = time.monotonic() + self._retry_for_s
-        if method != "GET" and (somebody := self._acts_for()):
-            headers = {**(headers or {}), ACTS_FOR: somebody}
+        if method != "GET":
+            headers = {**(headers or {}), **self._write_headers()}
         pause_s = 0.02
         while True:
             away: urllib3.exceptions.HTTPError | None = None

@@ -22,7 +22,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
         known = self._segments[experiment]
         after = known[-1].last if known else 0
         own = [event for event in self._own(experiment) if event.seq > after]
-        moved = [event for event in own[: len(own) - request.keep] if event.seq <= request.until]
+        moved = [event for event in own[: max(0, len(own) - request.keep)] if event.seq <= request.until]
         if len(moved) < request.least or not moved:
             return SegmentAnswer(left=len(own))
         segment = Segment(

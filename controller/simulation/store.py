@@ -149,10 +149,10 @@ class VirtualStore(VirtualSegmentStore):
                 self._vacate(experiment, task, row)
         for known in (
             *(self._logs, self._live, self._newest, self._merged),
-            *(self._numbers, self._segments, self._snapshots),
+            *(self._numbers, self._segments, self._snapshots, self._decided),
         ):
             known.pop(name, None)
-        for table in (self._tasks, self._runs, self._notes):
+        for table in (self._tasks, self._runs, self._notes, self._model_units):
             for key in [key for key in table if key[0] == name]:
                 del table[key]
         self._audit.append(AuditEntry(time=self._now(), by=by, what=f"deleted experiment {name}"))
@@ -185,14 +185,23 @@ class VirtualStore(VirtualSegmentStore):
     # --- controller ------------------------------------------------------------------------------
 
     def lead(
-        self, holder: str, ttl_s: float, *, open_runs: int = 1, attended: api.Attended | None = None
+        self,
+        holder: str,
+        ttl_s: float,
+        *,
+        process: str = "",
+        is_start: bool = False,
+        open_runs: int = 1,
+        attended: api.Attended | None = None,
     ) -> api.LeaderAnswer:
         """Take or keep the controller's leadership for `ttl_s` seconds."""
-        is_same = holder == self._leader.holder
+        is_same = (holder, process) == (self._leader.holder, self._leader_process)
         if not is_same:
-            if self._leader.holder and self._leads_until > self._now():
+            replaces = is_start and holder == self._leader.holder
+            if self._leader.holder and self._leads_until > self._now() and not replaces:
                 return api.LeaderAnswer(term=0, holder=self._leader.holder)
             self._leader = api.LeaderAnswer(term=self._leader.term + 1, holder=holder)
+            self._leader_process = process
         self._leads_until = self._now() + ttl_s
         self._open_runs = open_runs
         if attended is not None and is_same:
@@ -245,21 +254,23 @@ class VirtualStore(VirtualSegmentStore):
         if request.steps and request.term != self._leader.term:
             raise ConflictError(f"leadership term {request.term} has ended")
         is_behind = self._newest[experiment] > request.after
+        is_outdated = self._decided[experiment] > request.after
         outcomes = tuple(
-            self._decision(experiment, request.after, step, is_behind=is_behind) for step in request.steps
+            self._decision(experiment, request.after, step, is_behind=is_behind, is_outdated=is_outdated)
+            for step in request.steps
         )
         return api.DecideAnswer(outcomes=outcomes, events=self.events(experiment, request.after))
 
     def _decision(
-        self, experiment: str, after: int, step: api.Decision, *, is_behind: bool
+        self, experiment: str, after: int, step: api.Decision, *, is_behind: bool, is_outdated: bool
     ) -> api.StepOutcome:
         if isinstance(step, api.Note):
-            return self._note(experiment, after, step, is_behind=is_behind)
+            return self._note(experiment, after, step, is_behind=is_behind, is_outdated=is_outdated)
         if isinstance(step, api.Dequeue):
             return self._dequeue(experiment, step, is_behind=is_behind)
         task = self._tasks[experiment, step.task]
         if isinstance(step, api.Assign):
-            return self._assign(experiment, after, step, task)
+            return self._assign(experiment, after, step, task, is_outdated=is_outdated)
         if isinstance(step, api.Ask):
             return self._ask(experiment, step, task)
         return self._revoke(experiment, step, task)
@@ -273,12 +284,16 @@ class VirtualStore(VirtualSegmentStore):
         self._queue.remove(entry)
         return DONE
 
-    def _note(self, experiment: str, after: int, step: api.Note, *, is_behind: bool) -> api.StepOutcome:
+    def _note(
+        self, experiment: str, after: int, step: api.Note, *, is_behind: bool, is_outdated: bool
+    ) -> api.StepOutcome:
         content = step.event.model_copy(update={"seq": 0, "time": 0.0}).model_dump_json()
         if self._notes.get((experiment, content), 0) > after:
             return ALREADY
         if self._floor(experiment) > after:
             return refused(f"events up to {self._floor(experiment)} were not seen")
+        if is_outdated:
+            return refused("there is news")
         if isinstance(step.event, RunFinished) and is_behind:
             return refused("there is news")
         self._notes[experiment, content] = self._append(experiment, step.event)
@@ -292,9 +307,18 @@ class VirtualStore(VirtualSegmentStore):
             self._queue = [entry for entry in self._queue if entry != ended]
         return DONE
 
-    def _assign(self, experiment: str, after: int, step: api.Assign, task: TaskRow) -> api.StepOutcome:
+    def _assign(
+        self, experiment: str, after: int, step: api.Assign, task: TaskRow, *, is_outdated: bool
+    ) -> api.StepOutcome:
         if (task.state, task.attempt, task.incarnation) == ("assigned", step.attempt, step.incarnation):
             return ALREADY
+        if is_outdated:
+            return refused("there is news")
+        run, kind, *rest = step.task.split("/")
+        model = f"{run}/{rest[0]}" if kind == "train" else ""
+        unit = self._model_units.get((experiment, model), step.task)
+        if unit != step.task and self._tasks[experiment, unit].state in ("assigned", "running"):
+            return refused(f"{unit} is open")
         # Of a task that ended long ago nothing is kept but what the log says: for who has read that.
         floor = self._floor(experiment) if task.state == "new" else 0
         if floor > after:
@@ -315,6 +339,8 @@ class VirtualStore(VirtualSegmentStore):
         if problem := next(filter(None, problems), ""):
             return refused(problem)
         self._tasks[experiment, step.task] = row
+        if model:
+            self._model_units[experiment, model] = step.task
         for number, (name, _, devices) in enumerate(row.places):
             worker = self._workers[name]
             for place in worker.places(devices):

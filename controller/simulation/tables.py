@@ -10,7 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cerebro.contract import api
-from cerebro.contract.events import ClusterEvent, DeletionRequested, Event, LivePoint, RunRequested
+from cerebro.contract.events import (
+    ClusterEvent,
+    DeletionRequested,
+    Event,
+    LivePoint,
+    RunRequested,
+    TaskCommitted,
+    TaskFailed,
+    TaskStarted,
+    UnitSaved,
+)
 from cerebro.contract.health import HealthAnswer
 from cerebro.contract.records import (
     AuditEntry,
@@ -110,12 +120,16 @@ class Tables:
         """Worker -> its incarnation, as the ledger says; empty for one that is not there."""
         self._live: defaultdict[str, list[LivePoint]] = defaultdict(list)
         self._tasks: defaultdict[tuple[str, str], TaskRow] = defaultdict(TaskRow)
+        self._model_units: dict[tuple[str, str], str] = {}
+        """(experiment, RUN/MODEL) -> the newest unit of the model that was assigned."""
+        self._decided: defaultdict[str, int] = defaultdict(int)
+        """Number of the newest event that no worker reported."""
         self._runs: dict[tuple[str, str], tuple[int, RunRequested]] = {}
         self._queue: list[api.QueueEntry] = []
         self._notes: dict[tuple[str, str], int] = {}
         self._workers: dict[str, VirtualWorkerRow] = {}
         self._leader = api.LeaderAnswer(term=0, holder="")
-        self._leads_until = 0.0
+        self._leader_process, self._leads_until = "", 0.0
         self._open_runs, self._attended = 1, api.Attended()
         self._deleting: dict[str, DeletionRequested] = {}
         self._archived: set[str] = set()
@@ -142,4 +156,6 @@ class Tables:
         log.append(event.model_copy(update={"seq": len(log) + 1, "time": self._now()}))
         self._newest[experiment] = len(log)
         self._numbers[experiment].add(len(log))
+        if not isinstance(event, TaskStarted | UnitSaved | TaskCommitted | TaskFailed):
+            self._decided[experiment] = len(log)
         return len(log)

@@ -18,21 +18,22 @@ LONG_S = 3600.0
 
 def test_who_resigns_leads_no_more(kvs: KvsClient) -> None:
     """The next one has a term of its own."""
-    term = kvs.lead("first", LONG_S).term
-    resign(kvs.address, TOKEN, "first")
+    term = kvs.lead("first", LONG_S, process="a").term
+    resign(kvs.address, TOKEN, "first", "a")
     assert kvs.lead("second", LONG_S).term == term + 1
 
 
 def test_who_does_not_lead_has_nothing_to_give_back(kvs: KvsClient) -> None:
     """A standby that ends leaves the leader alone."""
-    kvs.lead("first", LONG_S)
-    resign(kvs.address, TOKEN, "second")
+    kvs.lead("first", LONG_S, process="a")
+    resign(kvs.address, TOKEN, "second", "b")
+    resign(kvs.address, TOKEN, "first", "b")
     assert kvs.lead("second", LONG_S).term == 0
 
 
 def test_a_store_that_is_away_is_not_waited_for() -> None:
     """The lease runs out by itself."""
-    resign("http://127.0.0.1:1", TOKEN, "first")
+    resign("http://127.0.0.1:1", TOKEN, "first", "a")
 
 
 def is_answered(kvs: KvsClient) -> bool:

@@ -50,13 +50,20 @@ class Paged(Store):
         return super().events(experiment, after)[:1]
 
     def lead(
-        self, holder: str, ttl_s: float, *, open_runs: int = 1, attended: api.Attended | None = None
+        self,
+        holder: str,
+        ttl_s: float,
+        *,
+        process: str = "",
+        is_start: bool = False,
+        open_runs: int = 1,
+        attended: api.Attended | None = None,
     ) -> api.LeaderAnswer:
         """See `KvsClient`; from a number of calls on, somebody else leads."""
         self.leads.append(self.now())
         if len(self.leads) > self.rival_after:
             return api.LeaderAnswer(term=0, holder="rival")
-        return super().lead(holder, ttl_s)
+        return super().lead(holder, ttl_s, process=process, is_start=is_start)
 
     def told(self, experiment: str, number: int) -> None:
         """A log of so many runs that have ended."""

@@ -150,13 +150,59 @@ class DecisionContract:
 
     def test_a_decision_answers_with_the_log_after_the_cursor(self, bench: Bench) -> None:
         """The controller sees what it just wrote, and what came before it."""
-        bench.store.append("one", requested("etl-1"))
-        request = api.DecideRequest(term=bench.term, after=0, steps=(note(JOINED),))
+        bench.run_until("running")
+        request = api.DecideRequest(term=bench.term, after=1, steps=(note(JOINED),))
         answer = bench.store.decide("one", request)
-        assert answer.events == bench.log()
-        assert [event.type for event in answer.events] == ["RunRequested", "WorkerJoined"]
+        assert answer.events == bench.log()[1:]
+        assert [event.type for event in answer.events] == ["TaskStarted", "WorkerJoined"]
+
+    def test_a_decision_made_without_the_newest_event_is_refused(self, bench: Bench) -> None:
+        """A client's command or another decision may have come between."""
+        bench.store.register(worker("a"))
+        bench.store.append("one", requested("etl-1"))
+        assign = api.Assign(task=TASK, attempt=1, worker="worker-0", incarnation="a", body=body())
+        assert bench.decide(assign, note(JOINED), after=0) == ["refused", "refused"]
+        assert bench.decide(assign, note(JOINED), after=1) == ["done", "done"]
+        other = assign.model_copy(update={"task": OTHER})
+        assert bench.decide(other, after=1) == ["refused"], "it was made without the first one"
+        assert bench.decide(assign, note(JOINED), after=1) == ["already", "already"], "a repetition is known"
+
+    def test_reports_of_workers_put_no_decision_out_of_date(self, bench: Bench) -> None:
+        """Reports come many times a second; the store compares each task by itself."""
+        bench.run_until("running")
+        other = api.Assign(task=OTHER, attempt=1, worker="worker-0", incarnation="a", body=body(OTHER))
+        assert bench.decide(other, after=1) == ["done"]
+
+    @pytest.mark.parametrize("end", ["", "commit", "fail", "revoke"])
+    def test_a_model_has_one_open_unit(self, bench: Bench, end: str) -> None:
+        """Another one is refused, however it came to be asked for; one of another model or run is not."""
+        bench.store.register(worker("a", devices=8))
+        unit = "fit-1/train/m0/e1/p0"
+        assert bench.assign(task=unit, devices=(0,)) == "done"
+        assert bench.step("start", task=unit) == "done"
+        assert bench.assign(task="fit-1/train/m1/e1/p0", devices=(1,)) == "done"
+        assert bench.assign(task="fit-2/train/m0/e1/p0", devices=(2,)) == "done"
+        assert bench.assign(task="fit-1/train/m0/e1/p1", devices=(3,)) == "refused"
+        if end in ("commit", "fail"):
+            assert bench.step(end, task=unit) == "done"
+        elif end:
+            assert bench.revoke(task=unit, force=True) == "done"
+        outcome = bench.assign(task="fit-1/train/m0/e1/p1", devices=(4,))
+        assert outcome == ("done" if end else "refused")
 
     # --- leadership ------------------------------------------------------------------------------
+
+    def test_a_term_belongs_to_a_process(self, bench: Bench) -> None:
+        """A second process of the same name leads in a new term, and the first process stops."""
+        first = bench.store.lead("twin", LONG_S).term
+        assert first == 0, "controller-0 leads"
+        assert bench.store.lead("controller-0", LONG_S, process="other").term == 0
+        second = bench.store.lead("controller-0", LONG_S, process="other", is_start=True).term
+        assert second == bench.term + 1, "it takes over from a process that it replaces"
+        assert bench.store.lead("controller-0", LONG_S).term == 0, "that one waits, if it is still there"
+        assert bench.store.lead("controller-0", LONG_S, process="other").term == second
+        with pytest.raises(ConflictError):
+            bench.decide(note(JOINED))
 
     def test_one_controller_leads(self, bench: Bench) -> None:
         """While its lease runs, the holder keeps its term and everybody else is told who leads."""

@@ -282,7 +282,7 @@ def test_a_refusal_says_what_is_wrong(service: Service) -> None:
 
 def reason(bench: Bench, step: api.Assign) -> str:
     """Why a step is refused."""
-    request = api.DecideRequest(term=bench.term, after=0, steps=(step,))
+    request = api.DecideRequest(term=bench.term, after=len(bench.log()), steps=(step,))
     (outcome,) = bench.store.decide("one", request).outcomes
     assert outcome.outcome == "refused"
     return outcome.reason

@@ -144,7 +144,9 @@ def test_the_command_line_deletes_and_restores(
         bad.damage("bad")
     assert terminal("restore bad") == 0
     assert bad.mark("bad") is None or is_record
-    bad.kvs.quarantine("bad", Unreadable(seq=2, reason="odd"), bad.kvs.lead("controller", 60.0).term)
+    bad.kvs.quarantine(
+        "bad", Unreadable(seq=2, reason="odd"), bad.kvs.lead("controller", 60.0, is_start=True).term
+    )
     assert terminal("delete bad --yes other") != 0
     assert bad.kvs.deleting() == ()
     terminal("delete bad --yes bad")
@@ -172,7 +174,9 @@ def test_the_page_says_it_and_deletes_it(bad: Store, is_record: bool) -> None:
     assert "/experiments/bad/delete" in text
     assert "/experiments/bad/restore" in text
     assert browser.post("/experiments/bad/restore", {}, form="/experiments/bad").status_code == 303
-    bad.kvs.quarantine("bad", Unreadable(seq=2, reason="odd"), bad.kvs.lead("controller", 60.0).term)
+    bad.kvs.quarantine(
+        "bad", Unreadable(seq=2, reason="odd"), bad.kvs.lead("controller", 60.0, is_start=True).term
+    )
     form = "/experiments/bad/delete"
     assert "the log cannot be read" in browser.get(form).get_data(as_text=True)
     fields = {"action": "delete", "confirm": "bad"}

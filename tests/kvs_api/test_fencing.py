@@ -1,0 +1,96 @@
+"""A controller's writes count in its own term only, whichever call makes them: a late one changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.health import PaceRequest
+from cerebro.contract.records import SizeRequest, Troubles
+from cerebro.errors import BadRequestError, ConflictError
+from cerebro.runtime.kvs import KvsClient
+from controller.leadership import fence
+from tests.kvs_api.bench import JOINED, LONG_S, Bench, note, worker
+from tests.kvs_api.real import TOKEN, Service
+from tests.kvs_api.test_contract import pass_a_moment
+
+
+@pytest.fixture
+def bench(service: Service) -> Iterator[Bench]:
+    """A store whose first controller was replaced."""
+    service.database.empty()
+    with contextlib.closing(service.client()) as client:
+        made = Bench(store=client, pass_a_moment=pass_a_moment)
+        client.register(worker("a"))
+        assert client.lead("controller-0", LONG_S, process="next", is_start=True).term > made.term
+        yield made
+
+
+WRITES: dict[str, Callable[[KvsClient], object]] = {
+    "request a size": lambda kvs: kvs.request_size(SizeRequest(workers=2)),
+    "withdraw a size": lambda kvs: kvs.withdraw_size_request(3),
+    "set troubles": lambda kvs: kvs.set_troubles(Troubles(note="none come")),
+    "remove a worker": lambda kvs: kvs.remove_worker("worker-0", "a"),
+    "tell a pace": lambda kvs: kvs.tell_pace(
+        "worker-0", PaceRequest(is_slow=True, factor=3.0, units=9, term=0)
+    ),
+}
+
+
+def _state(kvs: KvsClient) -> object:
+    return (
+        kvs.size_request(),
+        kvs.troubles(),
+        [each.record.worker for each in kvs.workers()],
+        kvs.workers_health(),
+        kvs.events("one"),
+    )
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_late_write_of_an_earlier_controller_is_refused(bench: Bench, service: Service, write: str) -> None:
+    """The client names the term of each write in a header."""
+    late = KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))
+    leads = bench.store
+    assert isinstance(leads, KvsClient)
+    leads.request_size(SizeRequest(workers=3))
+    before = _state(leads)
+    with contextlib.closing(late), pytest.raises(ConflictError, match="has ended"):
+        WRITES[write](late)
+    assert _state(leads) == before
+
+
+def test_a_late_decision_is_refused_whatever_term_it_claims(bench: Bench, service: Service) -> None:
+    """Body and header must both name the term that leads."""
+    late = KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))
+    request = api.DecideRequest(term=bench.term + 1, after=0, steps=(note(JOINED),))
+    with contextlib.closing(late), pytest.raises(ConflictError):
+        late.decide("one", request)
+    assert bench.log() == ()
+
+
+def test_the_leading_term_may_write(bench: Bench, service: Service) -> None:
+    """So may a client that names none."""
+    with contextlib.closing(
+        KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term + 1))
+    ) as leads:
+        leads.set_troubles(Troubles(note="told"))
+    assert bench.store.troubles().note == "told"
+
+
+def test_an_earlier_controller_may_ask_to_lead_again(bench: Bench, service: Service) -> None:
+    """The header of a term that has ended does not keep it from standing by."""
+    with contextlib.closing(
+        KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))
+    ) as former:
+        assert former.lead("controller-0", LONG_S).term == 0
+
+
+def test_a_malformed_term_is_refused(service: Service) -> None:
+    """It is no term."""
+    kvs = service.client()
+    with contextlib.closing(kvs), pytest.raises(BadRequestError, match="whole number"):
+        kvs.send("POST", "/v1/leader", b"{}", 0.0, {api.TERM: "one"})
