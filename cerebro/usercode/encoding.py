@@ -11,13 +11,21 @@ import base64
 import hashlib
 import inspect
 import io
+import linecache
 import pickle
 import sys
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import cloudpickle
+from cloudpickle.cloudpickle import (
+    _decompose_typevar,
+    _dynamic_class_reduce,
+    _make_typevar,
+    dynamic_subimport,
+)
 
 from cerebro.contract.records import CodeRecord
 from cerebro.errors import SpecError
@@ -43,8 +51,7 @@ def encode(spec: object, *, author: str = "", hint: str = _INITIALIZE) -> CodeRe
     if isinstance(spec, type):
         raise SpecError(f"{spec.__name__} is a class: pass an object, {spec.__name__}()")
     try:
-        with _by_value(_local_modules()):
-            content = cloudpickle.dumps(spec)
+        content = _dumps(spec)
     except Exception as cause:  # pickling runs arbitrary __reduce__ methods, which may raise anything
         culprit = _culprit(spec) or f"{type(cause).__name__}: {cause}"
         raise SpecError(f"{type(spec).__name__} cannot be sent to the workers: {culprit}. {hint}") from cause
@@ -98,8 +105,7 @@ def packed(value: object, what: str, most_bytes: int) -> bytes:
         SpecError: it cannot be serialised, or takes more than `most_bytes`.
     """
     try:
-        with _by_value(_local_modules()):
-            content: bytes = cloudpickle.dumps(value)
+        content = _dumps(value)
     except Exception as cause:  # pickling runs arbitrary __reduce__ methods, which may raise anything
         raise SpecError(
             f"{what}, a {type(value).__name__}, cannot be stored: {type(cause).__name__}: {cause}. Return numbers, "
@@ -158,24 +164,40 @@ def _untracked(make: Callable[..., Any]) -> Callable[..., Any]:
 # --- serialising --------------------------------------------------------------------------------
 
 
-class _by_value:  # noqa: N801 - reads as a phrase where it is used
-    """Modules whose content travels with the spec while the context lasts."""
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Pickles the user's own modules, classes and functions by value.
 
-    def __init__(self, modules: list[types.ModuleType]) -> None:
-        self._modules = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    cloudpickle's registry of such modules belongs to the whole process: two threads that register and unregister
+    modules there change each other's pickles. So this class decides by itself.
+    """
 
-    def __enter__(self) -> None:
-        for module in self._modules:
-            cloudpickle.register_pickle_by_value(module)
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce one object; see `pickle.Pickler.reducer_override`."""
+        if isinstance(obj, types.ModuleType):
+            if is_local(obj):
+                kept = {name: value for name, value in vars(obj).items() if name not in _IMPORT_SYSTEM}
+                return dynamic_subimport, (obj.__name__, kept)
+        elif isinstance(obj, (types.FunctionType, type, TypeVar)) and is_local(
+            sys.modules.get(obj.__module__ or "")
+        ):
+            if isinstance(obj, types.FunctionType):
+                return self._dynamic_function_reduce(obj)
+            return _dynamic_class_reduce(obj) if isinstance(obj, type) else _typevar_reduce(obj)
+        return super().reducer_override(obj)
 
-    def __exit__(self, *_: object) -> None:
-        for module in self._modules:
-            cloudpickle.unregister_pickle_by_value(module)
+
+_IMPORT_SYSTEM = frozenset({"__builtins__", "__cached__", "__loader__", "__path__", "__spec__"})
+"""Attributes of modules that mean nothing on the worker, or cannot be serialised."""
 
 
-def _local_modules() -> list[types.ModuleType]:
-    """Modules of the user's own, neither installed nor Cerebro's; of these, what the spec refers to travels."""
-    return [module for module in list(sys.modules.values()) if is_local(module)]
+def _typevar_reduce(variable: TypeVar) -> Any:
+    return _make_typevar, _decompose_typevar(variable)
+
+
+def _dumps(value: object) -> bytes:
+    content = io.BytesIO()
+    _Pickler(content).dump(value)
+    return content.getvalue()
 
 
 def _culprit(spec: object) -> str:
@@ -198,14 +220,49 @@ def _culprit(spec: object) -> str:
 
 def _problem(value: object) -> str:
     try:
-        cloudpickle.dumps(value)
+        _dumps(value)
     except Exception as cause:  # noqa: BLE001 - see encode
         return f"{type(cause).__name__}: {cause}"
     return ""
 
 
 def _source(cls: type) -> str:
+    """The text of a class, if it is the text of the code in memory."""
     try:
-        return inspect.getsource(cls)
+        text, file = inspect.getsource(cls), inspect.getsourcefile(cls) or ""
     except (OSError, TypeError):
         return f"# the source of {cls.__name__} is not available"
+    if Path(file).is_file() and _is_edited(
+        cls, "".join(linecache.getlines(file))
+    ):  # a notebook's cell is no file
+        return (
+            f"# The source of {cls.__name__} is not available: its file was edited after this kernel imported it.\n"
+            "# The kernel sent the imported version. Restart it, or reload the module, to send the edited one."
+        )
+    return text
+
+
+def _is_edited(cls: type, text: str) -> bool:
+    """True if a method of the class is another one in the text of its file."""
+    try:
+        written = {code.co_qualname: code for code in _codes(compile(text, "", "exec", dont_inherit=True))}
+    except (SyntaxError, ValueError):
+        return True
+    return any(
+        fingerprint(code) != fingerprint(written[name])
+        for name, code in _methods(cls).items()
+        if name in written
+    )
+
+
+def _methods(cls: type) -> dict[str, types.CodeType]:
+    """Code of the methods of a class by qualified name."""
+    codes = [value.__code__ for value in vars(cls).values() if isinstance(value, types.FunctionType)]
+    return {code.co_qualname: code for code in codes}
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)

@@ -3,6 +3,8 @@
 Walks over everything the object refers to: attributes, methods, the globals they use, the user's own classes, down to
 constants and the bytes of arrays and tensors. Pickles are not hashed: they hold file names, line numbers, random class
 ids and addresses, which differ from kernel to kernel. What comes with an installed package counts by name and version.
+
+The walk reads memory and never source files: `encoding` sends the loaded modules, which may be older than their files.
 """
 
 from __future__ import annotations
@@ -40,6 +42,21 @@ _BOOKKEEPING = frozenset(
 )
 """Attributes of classes that Python makes for itself; they differ between versions, and some carry line numbers."""
 
+_MODULE_BOOKKEEPING = frozenset(
+    [
+        "__builtins__",
+        "__cached__",
+        "__doc__",
+        "__file__",
+        "__loader__",
+        "__path__",
+        "__spec__",
+        "__warningregistry__",
+    ]
+)
+"""Attributes of modules that the import system makes; they hold paths."""
+
+_ATTRIBUTE_INSTRUCTIONS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
@@ -53,9 +70,13 @@ def fingerprint(value: object) -> str:
 
 
 def is_local(module: types.ModuleType | None) -> bool:
-    """Whether a module is the user's own: a file that is neither installed, wherever that may be, nor Cerebro's."""
+    """True if a module is the user's own: neither installed, in whichever environment, nor part of Cerebro."""
+    if module is None or module.__name__ == "__main__":
+        return False
     file = getattr(module, "__file__", None)
-    if module is None or file is None or module.__name__ == "__main__":
+    if file is None and hasattr(module, "__path__"):  # a folder of modules without __init__.py
+        file = next((f"{folder}{os.sep}__init__.py" for folder in module.__path__), None)
+    if file is None or any(part in file for part in _INSTALLED_IN):
         return False
     # As text first, because taking paths apart takes most of the time where thousands of modules are looked at.
     if file.startswith(_installed()) or str(Path(file)).startswith(_installed()):
@@ -76,6 +97,9 @@ def _installed() -> tuple[str, ...]:
     known = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
     return tuple(f"{Path(folder)}{os.sep}" for folder in known | set(site.getsitepackages()))
 
+
+_INSTALLED_IN = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""Folders of installed packages. Environments can be layered, so `site` does not know all of them."""
 
 _BESIDE = Path(__file__).parents[2]
 _SERVICES = frozenset(
@@ -116,6 +140,54 @@ def globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
         names.update(i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL_INSTRUCTIONS)
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return [(name, function.__globals__[name]) for name in sorted(names) if name in function.__globals__]
+
+
+def is_sent_by_value(value: types.FunctionType | type | types.ModuleType) -> bool:
+    """True if a function, class or module travels with its content, and not as a name to import on the worker."""
+    if isinstance(value, types.ModuleType):
+        return is_local(value) or value.__name__ not in sys.modules
+    if isinstance(value, type) and not value.__flags__ & _IS_MADE_AT_RUN_TIME:
+        return False
+    module = sys.modules.get(value.__module__ or "")
+    if module is None or module.__name__ == "__main__" or is_local(module):
+        return True
+    found: Any = module
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is not value
+
+
+_IS_MADE_AT_RUN_TIME = 1 << 9
+"""Flag of types that are no static part of an extension module."""
+
+
+def _used(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Globals that a function uses; of the user's own modules only the attributes, as in ``helpers.scale``, unless the
+    code uses a module in another way."""
+    found: dict[str, Any] = {}
+    known = dict(globals_of(function))
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        instructions = list(dis.get_instructions(code))
+        for place, instruction in enumerate(instructions):
+            name = instruction.argval
+            if instruction.opname not in _GLOBAL_INSTRUCTIONS or name not in known:
+                continue
+            value = known[name]
+            for following in instructions[place + 1 :]:
+                is_attribute = following.opname in _ATTRIBUTE_INSTRUCTIONS and is_local_module(value)
+                if not is_attribute or following.argval not in vars(value):
+                    break
+                name, value = f"{name}.{following.argval}", vars(value)[following.argval]
+            found[name] = value
+    return sorted(found.items(), key=lambda item: item[0])
+
+
+def is_local_module(value: object) -> bool:
+    """True for a module of the user's own."""
+    return isinstance(value, types.ModuleType) and is_local(value)
 
 
 class _Walk:
@@ -165,8 +237,11 @@ class _Walk:
 
     def _module(self, module: types.ModuleType) -> Iterator[str]:
         yield f"{module.__name__} {getattr(module, '__version__', '')}"
-        if is_local(module):
-            yield hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
+        if is_sent_by_value(module):
+            for name in sorted(vars(module)):
+                if name not in _MODULE_BOOKKEEPING:
+                    yield name
+                    yield from self.parts(vars(module)[name])
 
     def _code(self, code: types.CodeType) -> Iterator[str]:
         yield code.co_code.hex() + code.co_exceptiontable.hex()
@@ -177,7 +252,7 @@ class _Walk:
             yield from self.parts(constant)
 
     def _function(self, function: types.FunctionType) -> Iterator[str]:
-        if not _is_users(function):
+        if not is_sent_by_value(function):
             yield _installed_name(function)
             return
         yield from self.parts(function.__code__)
@@ -187,7 +262,12 @@ class _Walk:
                 yield from self.parts(cell.cell_contents)
             except ValueError:
                 yield "empty cell"
-        for name, value in globals_of(function):
+        if not _is_users(
+            function
+        ):  # made by an installed function, whose globals count by its package's version
+            yield _installed_name(function)
+            return
+        for name, value in _used(function):
             yield name
             yield from self.parts(value)
 
@@ -202,7 +282,7 @@ class _Walk:
         yield from self.parts((value.fget, value.fset, value.fdel))
 
     def _class(self, cls: type) -> Iterator[str]:
-        if not _is_users(cls):
+        if not is_sent_by_value(cls):
             yield _installed_name(cls)
             return
         for base in cls.__bases__:
@@ -253,7 +333,8 @@ _WAYS: dict[Any, Callable[[_Walk, Any], Iterator[str]]] = {
 
 
 def _is_users(value: types.FunctionType | type) -> bool:
-    return value.__module__ == "__main__" or is_local(sys.modules.get(value.__module__ or ""))
+    module = sys.modules.get(value.__module__ or "")
+    return module is None or module.__name__ == "__main__" or is_local(module)
 
 
 def _installed_name(value: types.FunctionType | type) -> str:

@@ -54,6 +54,34 @@ class Holder(ETLSpec):
         self.__dict__.update(attributes)
 
 
+def test_threads_do_not_change_what_each_other_sends(tmp_path: Path) -> None:
+    """Four threads that encode one spec, and one that pickles with cloudpickle: no global state decides."""
+    (tmp_path / "mymodel.py").write_text(
+        "from cerebro import ETLSpec\nBIG = {i: str(i) for i in range(500)}\n\n\nclass Mine(ETLSpec):\n"
+        "    def row_preprocessor(self, row, mode, object_dir):\n        return len(BIG), None\n"
+    )
+    code = """
+        import sys, threading
+        sys.setswitchinterval(1e-5)
+        import cloudpickle, mymodel
+        from cerebro.usercode.encoding import encode
+        sent, other, start = set(), set(), threading.Barrier(5)
+        def encodes():
+            start.wait()
+            for _ in range(30):
+                sent.add(encode(mymodel.Mine()).sha256)
+        def pickles():
+            start.wait()
+            for _ in range(300):
+                other.add(cloudpickle.dumps(mymodel.Mine()))
+        threads = [threading.Thread(target=encodes) for _ in range(4)] + [threading.Thread(target=pickles)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        print(len(sent), len(other), cloudpickle.list_registry_pickle_by_value())
+    """
+    assert in_process([tmp_path], code) == "1 1 set()"
+
+
 # --- what cannot be sent -----------------------------------------------------------------------------
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import importlib
+import linecache
+import py_compile
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cerebro.usercode.encoding import decode, encode
 from cerebro.usercode.fingerprint import fingerprint
 from tests.usercode.kernels import NOTEBOOK, in_process, kernel
 
@@ -132,19 +136,169 @@ def test_what_the_code_does_not_use_does_not_count() -> None:
     assert first["fingerprint"] == second["fingerprint"] == third["fingerprint"]
 
 
-def test_an_edited_module_of_the_users_own_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it is used as a module: its file is part of what the code does."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "helpers_of_the_user", raising=False)
-    path = tmp_path / "helpers_of_the_user.py"
-    path.write_text("def f(x):\n    return x\n")
-    import helpers_of_the_user as helpers  # type: ignore[import-not-found]
+# --- the user's own modules --------------------------------------------------------------------------
 
-    before = fingerprint(helpers)
-    path.write_text("def f(x):\n    return -x\n")
-    assert fingerprint(helpers) != before
-    assert fingerprint(json) == fingerprint(json)
-    monkeypatch.delitem(sys.modules, "helpers_of_the_user")
+
+USES = {
+    "a module": ("import helper", "helper.scale(1)"),
+    "a function by name": ("from helper import scale", "scale(1)"),
+    "a module under another name": ("import helper as h", "h.scale(1)"),
+    "a module by getattr": ("import helper", "getattr(helper, 'scale')(1)"),
+    "a module in a dict": ("import helper\nMODULES = {'h': helper}", "MODULES['h'].scale(1)"),
+    "a submodule": ("import pack.inner", "pack.inner.scale(1)"),
+    "a module of a package": ("from pack import inner", "inner.scale(1)"),
+    "a module of a folder": ("import folder.inner", "folder.inner.scale(1)"),
+    "a module of a module": ("import outer", "outer.scale(1)"),
+    "a class": ("import helper", "helper.Scaler().scale(1)"),
+    "a nested function": ("import helper", "(lambda: helper.scale(1))()"),
+}
+"""Imports of a spec's module, and how its method uses them."""
+
+
+class Project:
+    """Modules of a user in a folder, and a spec that uses them."""
+
+    def __init__(self, root: Path, imports: str, used: str) -> None:
+        self.root = root
+        (root / "pack").mkdir()
+        (root / "folder").mkdir()
+        (root / "pack" / "__init__.py").touch()
+        (root / "outer.py").write_text("from helper import scale\n")
+        self.edit(1)
+        (root / "specs.py").write_text(
+            f"{imports}\nfrom cerebro.spec import ETLSpec\n\n\nclass Spec(ETLSpec):\n"
+            f"    def row_preprocessor(self, row, mode, object_dir):\n        return {used}, None\n"
+        )
+        self.start()
+
+    def edit(self, factor: int) -> None:
+        """Write files whose functions give another number."""
+        text = (
+            f"import time\nSTARTED = time.time_ns()\ndef scale(x):\n    return x * {factor}\n\n"
+            f"class Scaler:\n    def scale(self, x):\n        return x * {factor}\n"
+        )
+        for name in ("helper", "pack/inner", "folder/inner"):
+            (self.root / f"{name}.py").write_text(text)
+
+    def start(self) -> None:
+        """Import all modules, as a new kernel does."""
+        for name in [each for each in sys.modules if each.partition(".")[0] in _PROJECT]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        self.spec = importlib.import_module("specs").Spec()
+
+    def sent(self) -> tuple[str, int]:
+        """The fingerprint, and the number that the sent code computes where the modules are missing."""
+        record = encode(self.spec)
+        own = {
+            name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in _PROJECT
+        }
+        path = sys.path[:]
+        sys.path.remove(str(self.root))
+        try:
+            return record.fingerprint, decode(record.encoded).row_preprocessor({}, "train", "")[0]
+        finally:
+            sys.path[:] = path
+            sys.modules.update(own)
+
+
+_PROJECT = ("helper", "pack", "folder", "outer", "specs")
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Project]:
+    """The project of the test's parameter."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield Project(tmp_path, *getattr(request, "param", USES["a module"]))
+    for name in [each for each in sys.modules if each.partition(".")[0] in _PROJECT]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("project", USES.values(), ids=USES, indirect=True)
+def test_the_fingerprint_is_that_of_the_code_that_is_sent(project: Project) -> None:
+    """An edited file counts once its module is loaded again, and not before."""
+    before, first = project.sent()
+    project.edit(2)
+    assert project.sent() == (before, 1)
+    project.start()
+    after, second = project.sent()
+    assert (first, second) == (1, 2)
+    assert after != before
+    project.edit(1)
+    project.start()
+    assert project.sent()[1] == 1
+
+
+@pytest.mark.parametrize(
+    "project", [USES["a module"], USES["a submodule"]], ids=["module", "submodule"], indirect=True
+)
+def test_a_reloaded_module_counts(project: Project) -> None:
+    """Also where the spec itself was made before."""
+    before = project.sent()[0]
+    project.edit(2)
+    for name in ("helper", "pack.inner"):
+        importlib.reload(importlib.import_module(name))
+    after, factor = project.sent()
+    assert factor == 2
+    assert after != before
+
+
+def test_a_new_kernel_recognises_the_same_modules(project: Project) -> None:
+    """State that the spec does not use, such as a start time, does not count."""
+    before = project.sent()
+    project.start()
+    assert project.sent() == before
+
+
+@pytest.mark.parametrize("how", ["deleted", "compiled", "forgotten"])
+def test_modules_without_a_file_count(project: Project, how: str) -> None:
+    """Deleted files, modules of which only the byte code is there, and modules that are no longer registered."""
+    if how == "compiled":
+        py_compile.compile(str(project.root / "helper.py"), str(project.root / "helper.pyc"))
+    (project.root / "helper.py").unlink()
+    if how == "compiled":
+        project.start()
+    found = []
+    for factor in (1, 2):
+        sys.modules["helper"].scale.__code__ = (
+            (lambda x: x * 1).__code__ if factor == 1 else (lambda x: x * 2).__code__
+        )
+        if how == "forgotten":
+            monkey = sys.modules.pop("helper")
+            found.append(project.sent())
+            sys.modules["helper"] = monkey
+        else:
+            found.append(project.sent())
+    assert [value for _, value in found] == [1, 2]
+    assert found[0][0] != found[1][0]
+
+
+def test_the_source_is_that_of_the_code_that_is_sent(project: Project) -> None:
+    """An edited file is not shown as the text of code that was imported before."""
+    path = project.root / "specs.py"
+    assert "helper.scale(1)" in encode(project.spec).source
+    path.write_text(path.read_text().replace("scale(1)", "scale(3)"))
+    linecache.checkcache(str(path))
+    assert "edited after this kernel imported it" in encode(project.spec).source
+    project.start()
+    assert "helper.scale(3)" in encode(project.spec).source
+
+
+def test_what_installed_functions_make_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A closure travels with its values, whichever package made it."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "installed_maker.py").write_text(
+        "def make(n):\n    def scaled(x):\n        return x * n\n    return scaled\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    maker = importlib.import_module("installed_maker")
+    assert fingerprint(maker.make(1)) != fingerprint(maker.make(2))
+    assert fingerprint(maker.make(1)) == fingerprint(maker.make(1))
+    assert fingerprint(maker.make) == fingerprint(maker.make)
+    del sys.modules["installed_maker"]
 
 
 def test_which_object_is_shared_counts() -> None:
@@ -190,6 +344,32 @@ def test_packages_on_the_path_are_not_taken_for_the_users(tmp_path: Path) -> Non
         "import cloudpickle\n\nclass Spec:\n    def go(self):\n        return cloudpickle.dumps('hidden')\n"
     )
     assert in_process([tmp_path], _SEND) == "True False False True"
+
+
+def test_packages_of_a_layered_environment_are_installed(tmp_path: Path) -> None:
+    """An environment for a requirements.txt sees the worker's packages by a .pth file, so `site` does not list them."""
+    packages = tmp_path / "lib" / "python3" / "site-packages"
+    (packages / "deep" / "inner").mkdir(parents=True)
+    for name in ("deep/__init__", "deep/inner/part", "single"):
+        (packages / f"{name}.py").write_text(
+            "import threading\nLOCK = threading.Lock()\ndef f():\n    return LOCK\n"
+        )
+    (tmp_path / "mine.py").write_text(
+        "import single, deep.inner.part\n\nclass Spec:\n    def go(self):\n        "
+        "return single.f(), deep.inner.part.f(), 'hidden'\n"
+    )
+    code = """
+        import base64, sys
+        import deep.inner.part, mine, single
+        from cerebro.usercode.encoding import encode, packed
+        from cerebro.usercode.fingerprint import is_local
+        sys.modules["renamed"] = single  # as some packages do
+        sent = base64.b64decode(encode(mine.Spec()).encoded)
+        packed({"mean": 1.5}, "a result", 1000)
+        modules = (mine, single, deep, deep.inner, deep.inner.part)
+        print([is_local(each) for each in modules], b"hidden" in sent)
+    """
+    assert in_process([tmp_path, packages], code) == "[True, False, False, False, False] True"
 
 
 def test_what_pip_put_into_a_folder_is_installed(tmp_path: Path) -> None:
