@@ -167,8 +167,8 @@ def _untracked(make: Callable[..., Any]) -> Callable[..., Any]:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Pickles the user's own modules, classes and functions by value.
 
-    cloudpickle's registry of such modules belongs to the whole process: two threads that register and unregister
-    modules there change each other's pickles. So this class decides by itself.
+    cloudpickle's registry of such modules is global: two threads that register and unregister modules change each
+    other's pickles. So this class does not use it.
     """
 
     def reducer_override(self, obj: Any) -> Any:

@@ -99,7 +99,7 @@ def _installed() -> tuple[str, ...]:
 
 
 _INSTALLED_IN = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-"""Folders of installed packages. Environments can be layered, so `site` does not know all of them."""
+"""Folders of installed packages. Environments can be layered, so `site` does not list every folder."""
 
 _BESIDE = Path(__file__).parents[2]
 _SERVICES = frozenset(

@@ -55,7 +55,7 @@ class Holder(ETLSpec):
 
 
 def test_threads_do_not_change_what_each_other_sends(tmp_path: Path) -> None:
-    """Four threads that encode one spec, and one that pickles with cloudpickle: no global state decides."""
+    """Four threads encode one spec while another pickles with cloudpickle."""
     (tmp_path / "mymodel.py").write_text(
         "from cerebro import ETLSpec\nBIG = {i: str(i) for i in range(500)}\n\n\nclass Mine(ETLSpec):\n"
         "    def row_preprocessor(self, row, mode, object_dir):\n        return len(BIG), None\n"

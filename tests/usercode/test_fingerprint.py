@@ -236,7 +236,7 @@ def test_the_fingerprint_is_that_of_the_code_that_is_sent(project: Project) -> N
     "project", [USES["a module"], USES["a submodule"]], ids=["module", "submodule"], indirect=True
 )
 def test_a_reloaded_module_counts(project: Project) -> None:
-    """Also where the spec itself was made before."""
+    """Reloading a module is enough; the spec may be older."""
     before = project.sent()[0]
     project.edit(2)
     for name in ("helper", "pack.inner"):
@@ -255,7 +255,7 @@ def test_a_new_kernel_recognises_the_same_modules(project: Project) -> None:
 
 @pytest.mark.parametrize("how", ["deleted", "compiled", "forgotten"])
 def test_modules_without_a_file_count(project: Project, how: str) -> None:
-    """Deleted files, modules of which only the byte code is there, and modules that are no longer registered."""
+    """Deleted files, byte code alone, and modules removed from `sys.modules` all count by their code."""
     if how == "compiled":
         py_compile.compile(str(project.root / "helper.py"), str(project.root / "helper.pyc"))
     (project.root / "helper.py").unlink()
