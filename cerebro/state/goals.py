@@ -6,6 +6,7 @@ import datetime
 
 from cerebro.contract.events import ForecastMade
 from cerebro.contract.runs import FitRequest, ForecastEnd, Goal
+from cerebro.state import wording
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.runs import Run, RunState
 
@@ -74,8 +75,9 @@ def forecast_lines(run: Run, now: float) -> list[str]:
     newest = run.forecasts[-1]
     end = newest.end
     count = _workers(newest.workers)
+    verb = "ends" if newest.time + end.p50_s > now else "was to end"
     lines = [
-        f"forecast: ends at {clock(newest.time + end.p50_s, now)}, 9 of 10 by "
+        f"forecast: {verb} at {clock(newest.time + end.p50_s, now)}, 9 of 10 by "
         f"{clock(newest.time + end.p90_s, now)}, with {count}"
     ]
     if shortfall := short(run, now):
@@ -123,13 +125,17 @@ def _truth(run: Run) -> str:
     """Of a run that has ended: the first forecast beside it."""
     first = run.forecasts[0]
     expected: ForecastEnd = first.end
-    off_s = run.ended - (first.time + expected.p50_s)
-    side = "later" if off_s > 0 else "sooner"
-    return (
+    told = (
         f"forecast: was to end at {clock(first.time + expected.p50_s, run.ended)}, 9 of 10 by "
-        f"{clock(first.time + expected.p90_s, run.ended)}; it ended at {clock(run.ended, run.ended)}, "
-        f"{_length(abs(off_s))} {side}"
+        f"{clock(first.time + expected.p90_s, run.ended)}; it"
     )
+    at = clock(run.ended, run.ended)
+    if run.state is not RunState.FINISHED:  # it did not do the work that the forecast was about
+        return f"{told} {'was stopped' if run.state is RunState.STOPPED else 'failed'} at {at}"
+    if lacking := wording.shortfall(run):
+        return f"{told} ended at {at}; {lacking}"
+    off_s = run.ended - (first.time + expected.p50_s)
+    return f"{told} ended at {at}, {_length(abs(off_s))} {'later' if off_s > 0 else 'sooner'}"
 
 
 def _missed(run: Run) -> list[str]:

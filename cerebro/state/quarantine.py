@@ -30,6 +30,9 @@ MOST = 0.5
 SLOW = 1.5
 """Times as long as the median of workers with the same devices: that is told of a worker, and has no other effect. As
 often as the other workers' units the units of one have to take to be labelled so (`controller.stragglers`)."""
+CHECK_PASSED = "check passed"
+"""`Incident.what` of a good result: the log of checks keeps it, and the page does not list it."""
+
 CHECK_S = 75.0
 """So long a check may take with all that belongs to it; one that has told nothing by then is not waited for."""
 
@@ -214,7 +217,7 @@ def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: floa
     incident = Incident(
         time=now,
         worker=worker,
-        what="check failed" if verdict else "check passed",
+        what="check failed" if verdict else CHECK_PASSED,
         evidence=verdict or f"{len(result.probes)} probes in {result.seconds:.1f} s on {result.device}",
         action=f"checked because {check.reason}",
         by=check.by,

@@ -168,7 +168,7 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
     so_far = " so far" if found.is_growing else ""
     lines = [
         f"schedule: {found.makespan_s:.1f} s{so_far}, at best {found.lower_bound_s:.1f} s "
-        f"(gap {100 * found.gap:.1f} %), "
+        f"({_gap_text(found)}), "
         f"idle {found.idle_s:.1f} s of {found.device_s:.1f} device-seconds; {_reached(run, found)}"
     ]
     if found.start_s:
@@ -183,6 +183,13 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
         )
     plan = plan_line(run)
     return [*lines, *([plan] if plan else []), *ways.lines(run)]
+
+
+def _gap_text(found: ScheduleNow) -> str:
+    """The gap; in seconds if attempts were lost, because a share of the bound says nothing about the schedule then."""
+    if found.lost_s:
+        return f"{max(0.0, found.makespan_s - found.lower_bound_s):.1f} s longer, with lost attempts"
+    return f"gap {100 * found.gap:.1f} %"
 
 
 def _reached(run: Run, found: ScheduleNow) -> str:

@@ -21,8 +21,9 @@ from cerebro.contract.events import Event, LivePoint, TaskCommitted
 from cerebro.contract.runs import EtlPlan, FitPlan
 from cerebro.state import breaks
 from cerebro.state.experiment import ExperimentState
-from cerebro.state.runs import Run
+from cerebro.state.runs import Run, RunState
 from cerebro.state.tasks import TaskState
+from cerebro.state.turnaround import turnaround_s
 from cerebro.state.workers import NO_DEVICE
 
 WINDOW_S = 300.0
@@ -30,6 +31,7 @@ WINDOW_S = 300.0
 _COMMITS = 512
 
 BASIS = "work left over the throughput of the last five minutes"
+FORECAST = "simulation of the sub-epochs that remain"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,14 +211,28 @@ class ThroughputMeter:
         if rate > 0 and (rows_left := _rows_left(run, table)) is not None:
             rows_left -= sum(span.rows for span in under_way)
             mean_s = sum(commit.ended - commit.begun for commit in own) / len(own) if own else 0.0
-            chain_s = mean_s * table.longest() if table else 0.0
+            pause_s = turnaround_s(run) if run.is_planned_fit else 0.0
+            chain_s = (mean_s + pause_s) * table.longest() if table else 0.0
             left_s = max(max(0.0, rows_left) / rate, chain_s)
         return Throughput(
             rows_per_s=rate,
             units_per_min=60 * len(recent) / over_s,
             over_s=over_s,
-            left=TimeLeft(seconds=left_s, ends_at=told_at + left_s) if left_s is not None else None,
+            left=forecast_left(run, told_at)
+            or (TimeLeft(seconds=left_s, ends_at=told_at + left_s) if left_s is not None else None),
         )
+
+
+def forecast_left(run: Run, now: float) -> TimeLeft | None:
+    """Time left by the newest forecast of a running fit; `None` if the run was interrupted since, or should be over."""
+    if not run.forecasts or run.state is not RunState.RUNNING:
+        return None
+    newest = run.forecasts[-1]
+    ends_at = newest.time + newest.end.p50_s
+    interrupted = max((until for _, until in (*run.breaks, *run.pauses)), default=0.0)
+    if ends_at <= now or interrupted > newest.time:
+        return None
+    return TimeLeft(seconds=ends_at - now, ends_at=ends_at, basis=FORECAST)
 
 
 def _under_way(run: Run, now: float, newest: Callable[[str], LivePoint | None]) -> Iterator[_Span]:

@@ -41,7 +41,8 @@ class Outlook:
     """What is left of a fit run, and who is there: plain values, which go through JSON.
 
     Attributes:
-        seconds: ``seconds[m][w]`` of a unit of size 1, `None` where the model does not fit; `fixed` likewise.
+        seconds: ``seconds[m][w]`` of a unit of size 1, `None` where the model does not fit.
+        fixed: likewise, for each unit of any size, with the pause before the next unit.
         gpus: of each worker.
         pace: of each worker, by which factor it takes longer than an average one, over its GPUs.
         sizes, holders: of each partition; who holds it.

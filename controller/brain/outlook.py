@@ -11,6 +11,7 @@ from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Run
 from cerebro.state.absences import Frequency
 from cerebro.state.tasks import TaskState
+from cerebro.state.turnaround import turnaround_s
 from controller.advisor.planner_query import ready
 from controller.brain.forecast import Outlook
 from controller.copies import paces, slowness
@@ -79,9 +80,10 @@ def outlook(
         tuple(None if row[w] == NEVER else mean * calm[w] * row[w] for w in chosen)
         for mean, row in zip(means, told.time, strict=True)
     )
+    pause_s = turnaround_s(run)
     return Outlook(
         seconds=tuple(times),
-        fixed=tuple(tuple(row[w] for w in chosen) for row in told.fixed),
+        fixed=tuple(tuple(row[w] + pause_s for w in chosen) for row in told.fixed),
         gpus=tuple(told.gpus[w] for w in chosen),
         pace=tuple(pace[w] for w in chosen),
         sizes=told.sizes,

@@ -21,7 +21,8 @@ from cerebro.contract.records import (
 )
 from cerebro.figures.schedule.spans import by_number
 from cerebro.state import lost_because, wording
-from cerebro.state.quarantine import health_words
+from cerebro.state.quarantine import CHECK_PASSED, health_words
+from cerebro.state.workers import NO_DEVICE
 from dispatcher.cluster.summary import QueueRow, Summary, doing, queue_rows
 from dispatcher.pages.tables import page_of
 from dispatcher.tabs.workers import worker_state
@@ -119,6 +120,8 @@ class WorkerCard:
     devices: int
     tasks: tuple[RunningTask, ...]
     next: tuple[str, ...]
+    held: Mapping[int, str] = field(default_factory=dict)
+    """Device -> experiment with an open task there, by its log."""
     health: str = ""
     is_quarantined: bool = False
     checked: float | None = None
@@ -127,9 +130,11 @@ class WorkerCard:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Of each device, the experiment that has it; empty: none. A task whose devices are not known is taken to have
-        one that is free."""
-        found = [""] * self.devices
+        """The experiment on each device, or an empty text, by reports of the worker and by the logs.
+
+        A task without known devices takes a free one.
+        """
+        found = [self.held.get(device, "") for device in range(self.devices)]
         for task in sorted(self.tasks, key=lambda task: task.devices is None):
             free = [number for number, owner in enumerate(found) if not owner]
             for device in free[:1] if task.devices is None else task.devices:
@@ -229,7 +234,8 @@ def _incidents(told: Told) -> list[Incident]:
     """What is known of machines, and which workers were lost and are back; the newest first."""
     # Each experiment has them from the cluster's log, with the same times.
     changes = {(each.worker, each.time): each for known in told.summaries.values() for each in known.changes}
-    found, gone = [*told.health.incidents], dict[str, float]()
+    found = [each for each in told.health.incidents if each.what != CHECK_PASSED]
+    gone: dict[str, float] = {}
     for change in sorted(changes.values(), key=lambda each: each.time):
         if not change.is_there:
             gone[change.worker] = change.time
@@ -297,6 +303,7 @@ def _card(
         is_quarantined=known.is_quarantined,
         checked=known.check.ended if known.check is not None else None,
         next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),
+        held={} if is_lost else _devices_held(record.worker, summaries),
     )
 
 
@@ -336,6 +343,16 @@ def _last_words(worker: str, summaries: Mapping[str, Summary]) -> str:
     known = [each.workers[worker] for each in summaries.values() if worker in each.workers]
     told = [each for each in known if each.lost]
     return max(told, key=lambda each: each.since).lost if told else ""
+
+
+def _devices_held(worker: str, summaries: Mapping[str, Summary]) -> dict[int, str]:
+    return {
+        device: experiment
+        for experiment, known in summaries.items()
+        for lanes in known.held.values()
+        for name, device in lanes
+        if name == worker and device != NO_DEVICE
+    }
 
 
 def _next(known: Summary, worker: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from cerebro.contract.tasks import Failure
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Run, TaskState, audit_wording, rungs, wording
 from cerebro.state.goals import clock, forecast_lines
-from cerebro.state.throughput import Throughput
+from cerebro.state.throughput import Throughput, TimeLeft
 from dispatcher.data.view import SplitRow, split_rows
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
@@ -135,14 +135,14 @@ def overview(
         search=(rungs.procedure(run), rungs.standing(run, read_model.table(run).trained_epochs()))
         if run and run.search
         else None,
-        forecast=_forecast(run, now) if run and run.forecasts else None,
+        forecast=_forecast(run, read_model.throughput(now, run).left, now) if run and run.forecasts else None,
         audits=tuple(audit_wording.lines(run.audits)) if run else (),
     )
 
 
-def _forecast(run: Run, now: float) -> tuple[str, tuple[str, ...]]:
-    newest = run.forecasts[-1] if run.is_open else run.forecasts[0]
-    expected = newest.time + newest.end.p50_s
+def _forecast(run: Run, left: TimeLeft | None, now: float) -> tuple[str, tuple[str, ...]]:
+    first = run.forecasts[0]
+    expected = left.ends_at if run.is_open and left else first.time + first.end.p50_s
     return clock(expected, now), tuple(forecast_lines(run, now))
 
 

@@ -31,13 +31,14 @@ from cerebro.contract.records import (
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import NotFoundError
+from cerebro.state.quarantine import CHECK_PASSED
 from dispatcher.cluster.summary import summary
 from dispatcher.cluster.view import SLOTS, Told, cluster, slots
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import NOW, Story, running_story, status, story_on_two_devices
 from tests.state.stories import Story as FitStory
-from tests.state.stories import joined, lost
+from tests.state.stories import joined, lost, unit
 
 GIB = 1 << 30
 
@@ -355,7 +356,8 @@ def test_health_and_incidents_are_shown() -> None:
     bench.store.statuses = [worker("worker-0"), worker("worker-1")]
     mark = Quarantine(reason="2 units failed: <ECC>", by="controller", time=NOW - 60)
     incidents = (
-        Incident(time=NOW - 90, worker="worker-1", what="check passed", by="controller"),
+        Incident(time=NOW - 95, worker="worker-0", what=CHECK_PASSED, by="controller"),
+        Incident(time=NOW - 90, worker="worker-1", what="check failed", by="controller"),
         Incident(
             time=NOW - 60, worker="worker-1", what="quarantined", evidence="2 units failed: <ECC>", by="ada"
         ),
@@ -369,7 +371,8 @@ def test_health_and_incidents_are_shown() -> None:
     assert "quarantined: 2 units failed: &lt;ECC&gt;" in rows[1]
     assert "1 quarantined" in text_of(page)
     told = page.split('data-key="incidents"')[1]
-    assert told.index("quarantined") < told.index("check passed")
+    assert told.index("quarantined") < told.index("check failed")
+    assert CHECK_PASSED not in told
     assert "ada" in told
 
 
@@ -381,10 +384,10 @@ def test_a_lost_worker_is_an_incident_and_so_is_its_return() -> None:
     story.tell(joined(1, incarnation="next"))
     story.tell(joined(2))
     known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
-    health = HealthAnswer(incidents=(Incident(time=story.time + 5, worker="worker-0", what="check passed"),))
+    health = HealthAnswer(incidents=(Incident(time=story.time + 5, worker="worker-0", what="slow"),))
     found = cluster(told(summaries={"one": known, "two": known}, health=health), now=story.time)
     assert [(each.worker, each.what) for each in found.incidents] == [
-        ("worker-0", "check passed"),
+        ("worker-0", "slow"),
         ("worker-1", "is back"),
         ("worker-1", "lost"),
     ]
@@ -431,3 +434,16 @@ def test_the_page_says_how_many_workers_are_on_their_way() -> None:
     assert "Workers are starting: 2 of 4; a node is being made." in text_of(
         bench.signed_in().get("/cluster").text
     )
+
+
+def test_devices_with_a_task_are_those_of_the_queue() -> None:
+    """A worker's last report may be older than its log: the log of an open run counts at once."""
+    story = FitStory(workers=2)
+    story.fit(models=2)
+    story.start(unit(1, 0, "m00"), 0)
+    story.start(unit(1, 1, "m01"), 1)
+    known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
+    statuses = (worker("worker-0"), worker("worker-1"))
+    found = cluster(told(statuses=statuses, summaries={"one": known}), now=story.time)
+    assert (found.devices_used, found.devices) == (2, 2)
+    assert len(known.held["fit-1"]) == 2

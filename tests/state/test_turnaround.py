@@ -1,0 +1,89 @@
+"""The pause between two sub-epochs is measured, and forecasts and the time left count it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import ForecastMade, RunFinished, RunPaused, RunResumed
+from cerebro.contract.runs import ForecastEnd
+from cerebro.state import RunState
+from cerebro.state.goals import forecast_lines
+from cerebro.state.throughput import FORECAST, ThroughputMeter, forecast_left
+from cerebro.state.turnaround import turnaround_s
+from tests.state.runs import TimedStory
+from tests.state.stories import unit
+
+
+def hopping(pause: float, *, took: float = 0.1, epochs: int = 6) -> TimedStory:
+    """Two models change places on two workers; a sub-epoch of `took` seconds starts `pause` after the one before."""
+    story = TimedStory(workers=2)
+    story.fit(models=2, epochs=epochs + 1)
+    at = 200.0
+    for epoch in range(1, epochs + 1):
+        for turn in range(2):
+            keys = {(model + turn) % 2: f"m{model:02}" for model in range(2)}
+            for partition, model in keys.items():
+                story.begins(unit(epoch, partition, model), partition, at)
+            for partition, model in keys.items():
+                story.ends(unit(epoch, partition, model), partition, at + took)
+            at += took + pause
+    return story
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.9])
+def test_the_pause_between_sub_epochs_is_measured(pause: float) -> None:
+    assert turnaround_s(hopping(pause).run) == pytest.approx(pause, abs=1e-9)
+
+
+def test_a_device_without_work_does_not_pause() -> None:
+    """One model alone: the other device waits for it, and each sub-epoch starts at once."""
+    story = TimedStory(workers=2)
+    story.fit(models=1, epochs=9)
+    for number in range(10):
+        story.runs(unit(1 + number // 2, number % 2), number % 2, 200.0 + number, 201.0 + number)
+    assert turnaround_s(story.run) == 0.0
+
+
+def test_time_left_counts_the_pause() -> None:
+    """The longest model has two sub-epochs of 0.1 s left, and a pause of 0.9 s before each."""
+    story = hopping(0.9)
+    meter = ThroughputMeter()
+    meter.recall(story.state)
+    left = meter.throughput(story.run, story.time).left
+    assert left is not None
+    assert left.seconds >= 2.0 - 1e-6
+
+
+def forecast(story: TimedStory, seconds: float) -> None:
+    end = ForecastEnd(workers=2, p50_s=seconds, p90_s=2 * seconds)
+    story.tell(ForecastMade(run="fit-1", workers=2, ends=(end,)))
+
+
+def test_a_forecast_is_the_one_answer_while_it_holds() -> None:
+    """Not after its end has passed, and not after a pause of the run."""
+    story = hopping(0.9)
+    forecast(story, 50.0)
+    made = story.time
+    meter = ThroughputMeter()
+    meter.recall(story.state)
+    left = meter.throughput(story.run, made + 10).left
+    assert left is not None
+    assert (left.ends_at, left.seconds, left.basis) == (pytest.approx(made + 50), pytest.approx(40), FORECAST)
+    assert forecast_left(story.run, made + 50.0) is None
+    assert forecast_lines(story.run, made + 60.0)[0].startswith("forecast: was to end at")
+    story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    assert forecast_left(story.run, made + 10) is None
+    story.tell(RunResumed(run="fit-1"))
+    assert story.run.state is RunState.RUNNING
+    assert forecast_left(story.run, made + 10) is None
+
+
+@pytest.mark.parametrize(("outcome", "says"), [("stopped", "was stopped at"), ("failed", "failed at")])
+def test_a_run_that_was_cut_short_is_not_sooner_than_forecast(outcome: str, says: str) -> None:
+    """It did not do the work, so nothing is compared."""
+    story = hopping(0.9)
+    forecast(story, 5_000.0)
+    story.tell(RunFinished.model_validate({"run": "fit-1", "outcome": outcome, "error": "x"}))
+    (line,) = forecast_lines(story.run, story.time)
+    assert says in line
+    assert "sooner" not in line
