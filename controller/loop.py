@@ -123,6 +123,7 @@ class Controller:
             lease_s=settings.lease_s,
             tick_s=settings.tick_s,
             most_memory=settings.most_memory,
+            installed=settings.installed_workers,
             rest=RestRules(
                 is_on=settings.brain == "act" and orchestrator is not None,
                 idle_s=settings.idle_s,

@@ -45,6 +45,7 @@ class Membership:
         tick_s: longest time between two looks at the registrations.
         most_memory: bytes that the memory of a worker may be raised to; 0: it stays as it is.
         rest: whether workers are given back while nobody uses them.
+        installed: the number of workers in the chart's values; 0: it is not known.
 
     Attributes:
         limits: the memory of the workers' pods.
@@ -59,6 +60,7 @@ class Membership:
         tick_s: float,
         most_memory: int = 0,
         rest: RestRules | None = None,
+        installed: int = 0,
     ) -> None:
         self._kvs, self._orchestrator = kvs, orchestrator
         self._lease_s, self._tick_s = lease_s, tick_s
@@ -82,6 +84,8 @@ class Membership:
         self._is_used = False
         self._size: int | None = None
         """Pods that were wanted when that was looked at last."""
+        self._installed, self._installed_for = installed, ""
+        """And for which set, as `Troubles.installed`."""
         self._chosen_at, self._changed_at = -math.inf, -math.inf
         """When a person, and when the brain, changed that."""
         self._own: int | None = None
@@ -100,7 +104,7 @@ class Membership:
         if not self._is_recalled:
             told = self._kvs.troubles()
             self._rest = Rest(self._rest_rules, before=told.before_rest)
-            self._size = told.size
+            self._size, self._installed_for = told.size, told.installed
             self._chosen_at = -math.inf if told.chosen_at is None else told.chosen_at
             self._emptied_at = -math.inf
             if told.emptied_at is not None and told.size == 0:
@@ -285,6 +289,7 @@ class Membership:
         self._now = self._now if now is None else now
         self._recall()
         self._tended_at = monotonic
+        self._install()
         self._resize(is_running)
         fleet = self._fleet()
         if fleet is not None:
@@ -301,6 +306,28 @@ class Membership:
 
     def _fleet(self) -> Fleet | None:
         return self._orchestrator.fleet() if self._orchestrator else None
+
+    def _install(self) -> None:
+        """Scale a new worker set to the number of the chart's values, and any set when that number has changed."""
+        fleet = self._fleet()
+        if self._orchestrator is None or fleet is None or not self._installed:
+            return
+        wanted = f"{fleet.set_uid}:{self._installed}"
+        if self._installed_for == wanted:
+            return
+        uid, _, number = self._installed_for.rpartition(":")
+        before = int(number) if number and uid == fleet.set_uid else fleet.told
+        self._see_size(fleet)
+        if self._installed not in (before, fleet.size):
+            try:
+                self._orchestrator.scale(self._installed)
+            except (RetryableError, PermanentError) as error:
+                log.warning("%s workers of the chart's values cannot be had yet: %s", self._installed, error)
+                return
+            log.info("asked the cluster manager for %s workers, as the chart's values say", self._installed)
+            if before is None:
+                self._own = self._installed  # of an installation, and nobody's choice since
+        self._installed_for = wanted
 
     def _resize(self, is_running: bool) -> None:
         if not self._may_have_request:
@@ -399,6 +426,7 @@ class Membership:
             "size": size,
             "chosen_at": None if self._chosen_at == -math.inf else self._chosen_at,
             "emptied_at": self._none_since,
+            "installed": self._installed_for,
         }
 
     @property

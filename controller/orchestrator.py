@@ -74,12 +74,16 @@ class Fleet:
 
     `size` counts from ordinal 0: a pod ``NAME-K`` with K >= size is not wanted, and will not come back.
 
+    `set_uid`: of the worker set; another one was made anew. `told`: the number that charts before 0.3 wrote into an
+    annotation of the set; `None`: the set has no such annotation.
     `unmade`: pods that are wanted and do not exist -> why the cluster manager cannot make them, where it says so.
     `expected`: pods that fit on no node, and for which one is being made, as far as that is told.
     """
 
     pods: Mapping[str, Pod]
     size: int
+    set_uid: str = ""
+    told: int | None = None
     unmade: Mapping[str, str] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from cerebro.errors import ClusterError
 from cerebro.runtime.numeric_settings import (
     IDLE_S,
+    INSTALLED_WORKERS,
     LEASE_S,
     LEAST_WORKERS,
     MOST_WORKERS,
@@ -47,6 +48,8 @@ class Settings:
         idle_s: after so long without a run all but `least_workers` are given back, where the brain acts
             (``CEREBRO_IDLE_S``). 1800 s: shorter pauses between runs cost more than they save.
         least_workers: that stay then (``CEREBRO_LEAST_WORKERS``); 0: none.
+        installed_workers: the number in the chart's values (``CEREBRO_INSTALLED_WORKERS``), which the controller scales
+            a new worker set to, and an old one when the number changes; 0: it is not known.
         most_memory: bytes that the memory limit of a worker's container may be raised to in its pod, where a unit has
             too little (``CEREBRO_MOST_MEMORY``); 0: it stays as it is.
         worker_set: name of the workers' StatefulSet (``CEREBRO_WORKER_SET``); empty: workers are not Kubernetes pods.
@@ -66,6 +69,7 @@ class Settings:
     most_workers: int = 0
     idle_s: float = 1800.0
     least_workers: int = 1
+    installed_workers: int = 0
     most_memory: int = 0
     worker_set: str = ""
     namespace: str = ""
@@ -90,6 +94,7 @@ class Settings:
             most_workers=whole(MOST_WORKERS, environment, 0),
             idle_s=real(IDLE_S, environment, 1800.0),
             least_workers=whole(LEAST_WORKERS, environment, 1),
+            installed_workers=whole(INSTALLED_WORKERS, environment, 0),
             most_memory=most_memory(environment) or 0,
             worker_set=environment.get("CEREBRO_WORKER_SET", ""),
             namespace=environment.get("CEREBRO_NAMESPACE", ""),

@@ -363,6 +363,8 @@ class Troubles(Contract):
     whether somebody has changed the number meanwhile. Absent until a controller has looked."""
     chosen_at: float | None = Field(None, exclude_if=lambda time: time is None)
     """When a person chose that size, seconds since the epoch. Absent if no person did."""
+    installed: str = Field("", exclude_if=lambda text: not text)
+    """``UID:NUMBER``: the worker set that a controller gave the number of the chart's values last, and that number."""
 
 
 class CodeRecord(Contract):

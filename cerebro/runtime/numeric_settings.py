@@ -85,6 +85,13 @@ LEAST_WORKERS = NumericSetting(
     least=0,
     most=1000,
 )
+INSTALLED_WORKERS = NumericSetting(
+    name="CEREBRO_INSTALLED_WORKERS",
+    expected="the number of workers of the chart's values (worker.replicas), from 1; or 0 for none",
+    is_whole=True,
+    least=0,
+    most=1000,
+)
 IDLE_S = NumericSetting(
     name="CEREBRO_IDLE_S",
     expected="the seconds without a run after which workers are given back (brain.idleS of the chart), from 60",
@@ -162,8 +169,8 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
 SETTINGS = (
-    OPEN_RUNS, MOST_WORKERS, LEAST_WORKERS, IDLE_S, LEASE_S, DEVICES, SEATS, QUANTUM_S, CORES, WEIGHT, GRACE_S,
-    SAVEPOINT_S, TASK_LOG_MIB, GANG_PORT, THREADS,
+    OPEN_RUNS, MOST_WORKERS, LEAST_WORKERS, INSTALLED_WORKERS, IDLE_S, LEASE_S, DEVICES, SEATS, QUANTUM_S, CORES,
+    WEIGHT, GRACE_S, SAVEPOINT_S, TASK_LOG_MIB, GANG_PORT, THREADS,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from kubernetes.client import ApiClient, ApiException, Configuration
 from kubernetes.config import ConfigException
@@ -30,6 +31,28 @@ from controller.orchestrator import Fleet, Memory, Pod
 
 _OF_SETS = "statefulset.kubernetes.io/pod-name"
 """A label that every pod of a StatefulSet has. The API server selects by it; of which set a pod is, its owner says."""
+
+
+_TOLD = "cerebro/replicas"
+
+
+class WorkerSet(NamedTuple):
+    """The StatefulSet of the workers: see `Fleet`."""
+
+    size: int
+    uid: str
+    told: int | None
+
+    @classmethod
+    def read(cls, content: Object) -> WorkerSet:
+        """A set as the API server gives it. Servers fill in the size where a manifest leaves it out."""
+        metadata = content["metadata"]
+        told = str((metadata.get("annotations") or {}).get(_TOLD, ""))
+        return cls(
+            size=int(content["spec"].get("replicas", 1)),
+            uid=str(metadata.get("uid", "")),
+            told=int(told) if told.isdecimal() else None,
+        )
 
 
 class KubernetesOrchestrator:
@@ -73,12 +96,12 @@ class KubernetesOrchestrator:
             subresources={"resize": {"kind": "Pod", "name": "pods/resize", "namespaced": True}},
         )
         self._resize = pods.resize
-        self._sets: Mirror[int] = Mirror(
+        self._sets: Mirror[WorkerSet] = Mirror(
             what=f"StatefulSet {name}",
             resource=sets,
             # By name alone, because the Role allows no other.
             selected={"namespace": namespace, "field_selector": f"metadata.name={name}"},
-            read=lambda content: int(content["spec"]["replicas"]),
+            read=WorkerSet.read,
             clock=clock,
             changed=changed,
             empty=f"has no StatefulSet {name} in namespace {namespace}: CEREBRO_WORKER_SET must name the workers'",
@@ -143,12 +166,14 @@ class KubernetesOrchestrator:
         sets, pods = self._sets.items(), self._pods.items()
         if sets is None or pods is None:
             return None
-        size = sets[self._name]
+        size, uid, told = sets[self._name]
         # Without events nothing is known of pods that are not there: no reason to doubt those that are.
         missing = {f"{self._name}-{ordinal}" for ordinal in range(size)} - pods.keys()
         return Fleet(
             pods=pods,
             size=size,
+            set_uid=uid,
+            told=told,
             unmade=unmade(missing, (self._events.items() or {}).values()),
             expected=expected(pods, (self._nodes.items() or {}).values()),
         )

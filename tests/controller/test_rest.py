@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -301,10 +301,10 @@ def statuses(*numbers: int, kinds: tuple[str, ...] = ("train", "etl")) -> list[W
     ]
 
 
-def fleet(*numbers: int, size: int, pending: tuple[int, ...] = ()) -> Fleet:
-    """Pods of these numbers; for some of them no node fits."""
+def fleet(*numbers: int, size: int, pending: tuple[int, ...] = (), **fields: Any) -> Fleet:
+    """Pods of these numbers and of `pending`, which no node fits; further fields of the fleet."""
     stuck = {f"w-{n}": Pod(uid=f"u{n}", trouble="no node fits: 0/3", is_pending=True) for n in pending}
-    return Fleet(pods={f"w-{n}": Pod(uid=f"u{n}") for n in numbers} | stuck, size=size)
+    return Fleet(pods={f"w-{n}": Pod(uid=f"u{n}") for n in numbers} | stuck, size=size, **fields)
 
 
 def test_data_is_cut_for_all_that_were_asked_for() -> None:
@@ -496,6 +496,50 @@ def test_a_size_that_the_brain_asked_for_is_no_choice_to_the_next_controller(
     heir.take_over()
     turn(heir, 10.0, is_used=False)
     assert heir.seen().chosen_at == -math.inf
+
+
+def installing(store: VirtualStore, manager: Manager, number: int) -> Membership:
+    """A controller that has just taken over, of a chart with so many workers."""
+    made = Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0, installed=number)
+    made.take_over()
+    return made
+
+
+def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
+    """Once, and that is nobody's choice; an installation anew over the same store gets it, too."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1, set_uid="a"))
+    first = installing(store, manager, 2)
+    turn(first, 10.0, is_used=False)
+    assert manager.sizes == [2]
+    manager.pods = fleet(0, 1, size=2, set_uid="a")
+    turn(first, 11.0, is_used=False)
+    assert first.seen().chosen_at == -math.inf
+    manager.pods = fleet(0, 1, 2, size=3, set_uid="a")  # by `kubectl scale`
+    turn(first, 20.0, is_used=False)
+    turn(installing(store, manager, 2), 30.0, is_used=False)
+    assert manager.sizes == [2]
+    manager.pods = fleet(0, size=1, set_uid="b")
+    turn(installing(store, manager, 2), 40.0, is_used=False)
+    assert manager.sizes == [2, 2]
+
+
+def test_a_number_that_changes_in_the_charts_values_is_a_choice() -> None:
+    """Whoever has scaled meanwhile; a cluster manager that is away is asked again."""
+    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2, set_uid="a", told=2))
+    turn(installing(store, manager, 2), 10.0, is_used=False)
+    assert manager.sizes == []  # a set of an older chart, which Helm gave that number
+    manager.pods = fleet(*range(6), size=6, set_uid="a", told=2)
+    heir = installing(store, manager, 4)
+    manager.error = StoreUnavailableError("not now")
+    turn(heir, 20.0, is_used=False)
+    manager.error = None
+    turn(heir, 21.0, is_used=False)
+    assert manager.sizes == [4]
+    manager.pods = fleet(*range(4), size=4, set_uid="a", told=2)
+    turn(heir, 22.0, is_used=False)
+    assert heir.seen().chosen_at == 22.0
+    turn(installing(store, manager, 4), 23.0, is_used=False)
+    assert manager.sizes == [4]
 
 
 def test_a_run_that_comes_between_is_not_left_without_workers() -> None:

@@ -59,6 +59,7 @@ class Watched:
         return Fleet(
             pods=pods,
             size=size,
+            set_uid=objects["statefulsets"][SET]["metadata"]["uid"],
             unmade=unmade(missing, filter(None, tries)),
             expected=expected(pods, told),
         )

@@ -67,7 +67,7 @@ CHANGES = {
     "worker: {savepointS: 30}": {"worker"},
     "worker: {taskLogMiB: 8}": {"worker"},
     "worker: {failureRules: [{name: x, pattern: y}]}": {"worker"},
-    "worker: {replicas: 3}": set[str](),
+    "worker: {replicas: 3}": {"controller"},
     "worker: {resources: {etl: {limits: {memory: 3Gi}}}}": {"worker"},
     "kvsApi: {threads: 100}": {"kvs-api"},
     "redis: {resources: {limits: {memory: 1Gi}}}": {"redis"},

@@ -52,28 +52,14 @@ def test_other_classes_and_profiles_are_not_refused(restricted: Cluster, way: st
 
 
 @pytest.mark.slow
-def test_a_scale_holds_and_is_told_and_another_number_says_what_is_in_its_way(cluster: Cluster) -> None:
-    """`cerebro scale` stays over an upgrade, and NOTES count as many; where another number is asked for, Helm would not
-    overrule whoever scaled, so the chart says who that is and what to do, which then works."""
-    assert "2 workers, release" in cluster.helm("install")
-    cluster.objects.scale(WORKERS, 6, "cerebro-controller")
-    assert "6 workers (scaled since worker.replicas=2)" in cluster.helm("upgrade")
-    assert cluster.objects.get(WORKERS)["spec"]["replicas"] == 6
-    with pytest.raises(HelmError) as refused:
-        cluster.helm("upgrade", values={"worker": {"replicas": 4}})
-    said = str(refused.value)
-    assert "worker.replicas is 4, and cerebro-controller has made it 6 since it was 2" in said
-    assert "scale statefulset/cerebro-worker --replicas=4" in said
-    cluster.objects.scale(WORKERS, 4, "kubectl")
-    assert "4 workers, release" in cluster.helm("upgrade", values={"worker": {"replicas": 4}})
-    assert cluster.objects.get(WORKERS)["spec"]["replicas"] == 4
-
-
-@pytest.mark.slow
-def test_another_number_wins_where_nobody_has_scaled(cluster: Cluster) -> None:
-    """Up and down."""
+def test_helm_never_writes_the_number_of_workers(cluster: Cluster) -> None:
+    """Whoever scales, upgrades and rollbacks neither change the number nor fail on it, whatever the values say."""
     cluster.helm("install")
-    for replicas in (4, 1):
-        notes = cluster.helm("upgrade", values={"worker": {"replicas": replicas}})
-        assert f"{replicas} worker{'s' if replicas > 1 else ''}, release" in notes
-        assert cluster.objects.get(WORKERS)["spec"]["replicas"] == replicas
+    assert "replicas" not in cluster.objects.get(WORKERS)["spec"]
+    cluster.objects.scale(WORKERS, 2, "cerebro-controller")
+    cluster.objects.scale(WORKERS, 6, "kubectl")
+    assert "6 workers (worker.replicas=2" in cluster.helm("upgrade")
+    cluster.helm("upgrade", values={"worker": {"replicas": 4}})
+    for revision in ("1", "3"):
+        cluster.helm("rollback", revision)
+        assert cluster.objects.get(WORKERS)["spec"]["replicas"] == 6

@@ -193,19 +193,24 @@ def test_secrets_that_exist_are_kept(conclude: Conclude) -> None:
     assert kept["token"] not in none
 
 
-def _worker_set(told: int, live: int) -> dict[str, Any]:
-    return {"metadata": {"annotations": {"cerebro/replicas": str(told)}}, "spec": {"replicas": live}}
+def _old_set(*owners: dict[str, Any]) -> dict[str, Any]:
+    """A worker set that a chart before 0.3 made with 2 workers, and that has 6 now."""
+    metadata = {"annotations": {"cerebro/replicas": "2"}, "managedFields": list(owners)}
+    return {"metadata": metadata, "spec": {"replicas": 6}}
 
 
-def test_an_upgrade_keeps_the_scale_unless_told_anew(conclude: Conclude) -> None:
-    """`cerebro scale` holds while worker.replicas stays what it was, none as well; a new value counts."""
-    cases = [
-        {"wanted": 2, "set": {}},
-        {"wanted": 2, "set": _worker_set(told=2, live=6)},
-        {"wanted": 4, "set": _worker_set(told=2, live=6)},
-        {"wanted": 2, "set": _worker_set(told=2, live=0)},
-    ]
-    assert conclude("cerebro.worker.replicas", cases) == ["2", "6", "4", "0"]
+def test_no_manifest_names_the_number_of_workers_but_where_helm_owns_it(conclude: Conclude) -> None:
+    """A manifest without the number that Helm wrote would make it 1."""
+    replicas: dict[str, Any] = {"f:spec": {"f:replicas": {}}}
+    helm4 = {"manager": "helm", "operation": "Apply", "fieldsV1": replicas}
+    helm3 = {"manager": "helm", "operation": "Update", "fieldsV1": replicas}
+    kubectl = {"manager": "kubectl", "operation": "Update", "subresource": "scale", "fieldsV1": replicas}
+    template = {"manager": "helm", "operation": "Apply", "fieldsV1": {"f:spec": {"f:template": {}}}}
+    new = {"metadata": {"managedFields": [template, kubectl]}, "spec": {"replicas": 6}}
+    cases = [{"set": each} for each in (
+        {}, new, _old_set(helm4), _old_set(template, kubectl), _old_set(helm3), _old_set(helm3, kubectl),
+    )]  # fmt: skip
+    assert conclude("cerebro.worker.replicas", cases) == ["", "", "6", "", "6", "6"]
 
 
 def test_folders_of_root_are_handed_over(conclude: Conclude) -> None:

@@ -228,7 +228,8 @@ def test_two_workers_on_two_cores_are_as_fast_as_with_one_core_told() -> None:
     kept = {"auth": {"existingSecret": "ours"}}
     default, told = render_with(kept), render_with({**kept, "worker": {"cores": 1}})
     assert default.pod("worker") == told.pod("worker")
-    assert default.get("StatefulSet", "worker")["spec"]["replicas"] == 2
+    (controller,) = default.pod("controller")["spec"]["containers"]
+    assert {"name": "CEREBRO_INSTALLED_WORKERS", "value": "2"} in controller["env"]
 
 
 def test_a_worker_with_a_node_of_its_own_may_take_all_of_it() -> None:

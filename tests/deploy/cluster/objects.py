@@ -133,16 +133,14 @@ class Objects:
             self._stored[key].applied[manager] = copy.deepcopy(content)
             return made
         stored = self._stored[key]
-        if (
-            stored.scaled_by
-            and not force
-            and stored.content["spec"]["replicas"] != content["spec"]["replicas"]
-        ):
+        named = content.get("spec", {}).get("replicas")
+        is_other = stored.scaled_by and named is not None and stored.content["spec"]["replicas"] != named
+        if is_other and not force:
             message = f'conflict with "{stored.scaled_by}" with subresource "scale": .spec.replicas'
             raise RefusedError(409, "Conflict", f"Apply failed with 1 conflict: {message}")
         before = stored.applied.get(manager, {})
         after = _merged(_without(copy.deepcopy(stored.content), before, content), content)
-        if stored.scaled_by and stored.content["spec"]["replicas"] != content["spec"]["replicas"]:
+        if is_other:
             stored.scaled_by = ""
             after["metadata"].pop("managedFields", None)
         changed = self.replace(key, after)

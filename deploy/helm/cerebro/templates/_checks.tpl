@@ -35,10 +35,6 @@ brain.resize is true and brain.maxMemory is empty: say how much memory a worker 
 {{- if and .Values.brain.maxMemory (not .Values.brain.resize) }}
 brain.maxMemory is {{ .Values.brain.maxMemory }} and brain.resize is false: set brain.resize=true, or leave it out
 {{- end }}
-{{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "cerebro.component" (dict "root" . "component" "worker")) }}
-{{- with include "cerebro.worker.scaledBy" (dict "wanted" $worker.replicas "set" $set) }}
-worker.replicas is {{ $worker.replicas }}, and {{ . }} has made it {{ $set.spec.replicas }} since it was {{ index $set.metadata.annotations "cerebro/replicas" }}; Helm does not overrule others: scale first (kubectl -n {{ $.Release.Namespace }} scale statefulset/{{ $set.metadata.name }} --replicas={{ $worker.replicas }}, or in the cluster: cerebro scale --workers {{ $worker.replicas }}), or leave worker.replicas as it was
-{{- end }}
 {{- if and (gt (int $worker.gpus) 0) (not .Values.images.worker.cuda) }}
 worker.gpus is {{ $worker.gpus }} and images.worker.cuda is false: build the worker image with CUDA and set images.worker.cuda=true, or set worker.gpus=0
 {{- end }}

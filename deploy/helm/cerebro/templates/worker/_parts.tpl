@@ -1,25 +1,18 @@
 {{/* Parts of the worker's pod. */}}
 
-{{/* How many workers. `cerebro scale` changes the set behind Helm's back; an upgrade that does not change the value leaves
-     the set as it is. Of: (dict "wanted" 2 "set" SET), the StatefulSet as it is in the cluster, or nothing. */}}
+{{/* The number of workers in the manifest: empty, because the controller scales the set, and a revision that names a number
+     could not be rolled back to after anybody scaled. Sets of charts before 0.3 keep the number that Helm wrote, as long as
+     Helm owns it: a manifest without it would make the number 1. Helm 4 applies on the server and refuses fields that others
+     wrote; Helm 3 does neither. Of: (dict "set" SET), the StatefulSet in the cluster, or nothing. */}}
 {{- define "cerebro.worker.replicas" -}}
-{{- $before := dig "metadata" "annotations" "cerebro/replicas" "" (default dict .set) -}}
-{{- if eq $before (toString .wanted) }}{{ .set.spec.replicas }}{{ else }}{{ .wanted }}{{ end -}}
-{{- end -}}
-
-{{/* Who has scaled the set since Helm applied it, where that keeps Helm from giving it another number, which is wanted;
-     empty: nobody. Helm 4 refuses to overrule others who wrote a field ("conflict"), Helm 3 does not ask, which its way of
-     writing tells. Of: (dict "wanted" 4 "set" SET). */}}
-{{- define "cerebro.worker.scaledBy" -}}
 {{- $set := default dict .set -}}
-{{- $before := dig "metadata" "annotations" "cerebro/replicas" "" $set -}}
-{{- if and $before (ne $before (toString .wanted)) (ne (toString $set.spec.replicas) (toString .wanted)) -}}
-{{- $isApplied := false }}{{ $by := "" -}}
+{{- if dig "metadata" "annotations" "cerebro/replicas" "" $set -}}
+{{- $isApplied := false }}{{ $isOthers := false -}}
 {{- range dig "metadata" "managedFields" list $set -}}
 {{- if and (eq .manager "helm") (eq .operation "Apply") }}{{ $isApplied = true }}
-{{- else if hasKey (dig "fieldsV1" "f:spec" dict .) "f:replicas" }}{{ $by = .manager }}{{ end -}}
+{{- else if hasKey (dig "fieldsV1" "f:spec" dict .) "f:replicas" }}{{ $isOthers = true }}{{ end -}}
 {{- end -}}
-{{- if $isApplied }}{{ $by }}{{ end -}}
+{{- if not (and $isApplied $isOthers) }}{{ $set.spec.replicas }}{{ end -}}
 {{- end -}}
 {{- end -}}
 
