@@ -85,7 +85,7 @@ class Membership:
         self._size: int | None = None
         """Pods that were wanted when that was looked at last."""
         self._installed, self._installed_for = installed, ""
-        """And for which set, as `Troubles.installed`."""
+        """The set and number applied last, as in `Troubles.installed`."""
         self._chosen_at, self._changed_at = -math.inf, -math.inf
         """When a person, and when the brain, changed that."""
         self._own: int | None = None
@@ -326,7 +326,7 @@ class Membership:
                 return
             log.info("asked the cluster manager for %s workers, as the chart's values say", self._installed)
             if before is None:
-                self._own = self._installed  # of an installation, and nobody's choice since
+                self._own = self._installed  # the installation's number is not a person's choice
         self._installed_for = wanted
 
     def _resize(self, is_running: bool) -> None:

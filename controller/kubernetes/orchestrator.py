@@ -45,7 +45,7 @@ class WorkerSet(NamedTuple):
 
     @classmethod
     def read(cls, content: Object) -> WorkerSet:
-        """A set as the API server gives it. Servers fill in the size where a manifest leaves it out."""
+        """Read a set from the API server, which writes a size even if the manifest has none."""
         metadata = content["metadata"]
         told = str((metadata.get("annotations") or {}).get(_TOLD, ""))
         return cls(

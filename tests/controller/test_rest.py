@@ -499,14 +499,14 @@ def test_a_size_that_the_brain_asked_for_is_no_choice_to_the_next_controller(
 
 
 def installing(store: VirtualStore, manager: Manager, number: int) -> Membership:
-    """A controller that has just taken over, of a chart with so many workers."""
+    """A controller that has just taken over; `number` is the chart's `worker.replicas`."""
     made = Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0, installed=number)
     made.take_over()
     return made
 
 
 def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
-    """Once, and that is nobody's choice; an installation anew over the same store gets it, too."""
+    """The controller scales a set once. It does not count that as a choice. A second set on the same store gets the number too."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1, set_uid="a"))
     first = installing(store, manager, 2)
     turn(first, 10.0, is_used=False)
@@ -524,7 +524,7 @@ def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
 
 
 def test_a_number_that_changes_in_the_charts_values_is_a_choice() -> None:
-    """Whoever has scaled meanwhile; a cluster manager that is away is asked again."""
+    """It replaces an earlier scale. The controller tries again while the cluster manager is away."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2, set_uid="a", told=2))
     turn(installing(store, manager, 2), 10.0, is_used=False)
     assert manager.sizes == []  # a set of an older chart, which Helm gave that number

@@ -53,7 +53,7 @@ def test_other_classes_and_profiles_are_not_refused(restricted: Cluster, way: st
 
 @pytest.mark.slow
 def test_helm_never_writes_the_number_of_workers(cluster: Cluster) -> None:
-    """Whoever scales, upgrades and rollbacks neither change the number nor fail on it, whatever the values say."""
+    """After a scale, upgrades and rollbacks keep the number and do not fail, also with another value."""
     cluster.helm("install")
     assert "replicas" not in cluster.objects.get(WORKERS)["spec"]
     cluster.objects.scale(WORKERS, 2, "cerebro-controller")
