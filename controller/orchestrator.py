@@ -74,7 +74,7 @@ class Fleet:
 
     `size` counts from ordinal 0: a pod ``NAME-K`` with K >= size is not wanted, and will not come back.
 
-    `set_uid`: UID of the worker set. `told`: the number in the annotation that charts before 0.3 wrote; `None` without it.
+    `set_uid`: UID of the worker set. `told`: the number in the annotation of charts before 0.3; `None` without it.
     `unmade`: pods that are wanted and do not exist -> why the cluster manager cannot make them, where it says so.
     `expected`: pods that fit on no node, and for which one is being made, as far as that is told.
     """

@@ -506,7 +506,7 @@ def installing(store: VirtualStore, manager: Manager, number: int) -> Membership
 
 
 def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
-    """The controller scales a set once. It does not count that as a choice. A second set on the same store gets the number too."""
+    """The controller scales each new set once, and does not count that as a person's choice."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1, set_uid="a"))
     first = installing(store, manager, 2)
     turn(first, 10.0, is_used=False)
