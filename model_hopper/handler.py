@@ -235,7 +235,7 @@ class Handler:
         torch.set_num_threads(threads)
         loader = share.loader(
             self._rows(body.dataset, "train", (share.partition,)),
-            batch_size=size,
+            hyperparams=body.hyperparams,
             seed=body.seed,
             model=body.model,
             epoch=body.epoch,
@@ -309,11 +309,9 @@ class Handler:
             body.is_exact and self._device.type == "cpu" and takes_threads(trainee.modules, body.threads)
         )
         torch.set_num_threads(body.threads)
-        size = body.hyperparams["batch_size"]
-        assert isinstance(size, int)
         loader = UnitShare(partition=body.partition, share=trainee.share).loader(
             self._rows(body.dataset, "train", (body.partition,)),
-            batch_size=size,
+            hyperparams=body.hyperparams,
             seed=body.seed,
             model=body.model,
             epoch=body.epoch,

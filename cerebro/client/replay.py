@@ -65,6 +65,8 @@ class Replayed:
     remade: tuple[int, ...] = ()
     guessed: int = 0
     tolerance: float = 0.0
+    is_random: bool = False
+    """True if `train` draws random numbers, such as dropout masks."""
 
     @property
     def is_equal(self) -> bool:
@@ -83,6 +85,12 @@ class Replayed:
             outcome += (
                 f" (an older version's log does not tell with how many threads a unit was trained: here it was "
                 f"{self.guessed}, another number rounds differently)"
+            )
+        if self.tolerance and self.is_random:
+            outcome += (
+                " (a tolerance covers rounding alone, and this train() draws random numbers, such as dropout masks: "
+                "several devices, or another kind of device, draw other numbers than one device here. Replay without "
+                "--tolerance on the same kind of devices, or compare metrics)"
             )
         return outcome
 
@@ -249,6 +257,7 @@ def replay(
                     )
                 ),
                 tolerance=tolerance,
+                is_random=repeat.is_random,
                 remade=remade,
                 guessed=0 if all(visit.cores for visit in trained.visits) else cores,
             )

@@ -14,6 +14,16 @@ Hyperparameters = dict[str, JsonValue]
 """One training configuration: anything JSON can say."""
 
 
+def drops_last(hyperparams: Hyperparameters) -> bool:
+    """Return whether training leaves out the last batch of a partition if it is smaller than the others."""
+    return hyperparams.get("drop_last") is True
+
+
+def batches_of(rows: int, batch_size: int, *, drop_last: bool) -> int:
+    """Return the number of batches of a pass over some rows."""
+    return rows // batch_size if drop_last else -(-rows // batch_size)
+
+
 ColumnType = Literal["string", "int64", "float64", "bool"]
 """What the values of a column of text files are."""
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from cerebro.contract.records import batches_of
 from cerebro.data.mapped import Gathering, MappedRows, share_of
 from cerebro.data.merged import Merged, bounds_in_batches, merged_order
 from cerebro.data.prefetch import made_ahead
@@ -53,11 +54,10 @@ class PartitionLoader:
             units maps once).
         batch_size: rows per batch; the last of a pass may have fewer.
         seed: a non-negative integer of any size, or None for stored order.
-        on_batch: called before each batch with (its index in the pass, rows handed out before it); what it
-            raises ends the pass.
         first: batch that the first pass begins with; those before it are not read.
         share: (which, of so many) of the ranks that read the same batches together: only its rows of each. A batch
             without a row for it gives it one that others have, too: `counts` tells.
+        drop_last: leave out the last batch of a pass if it has fewer rows than the others.
         merged: the source is one of several partitions that as many workers read together. Batches, their number and
             `num_rows` are of all of them, and what is read is the source's part.
 
@@ -74,11 +74,12 @@ class PartitionLoader:
         batch_size: int,
         seed: int | None,
         device: str | torch.device = "cpu",
-        on_batch: Callable[[int, int], None] | None = None,
         first: int = 0,
         share: tuple[int, int] = (0, 1),
         merged: Merged | None = None,
+        drop_last: bool = False,
     ) -> None:
+        self._drop_last = drop_last
         self._rows = source if isinstance(source, MappedRows) else MappedRows.open(source)
         self._names = [field.name for field in self._rows.fields]
         self._bools = [field.name for field in self._rows.fields if field.dtype == "bool"]
@@ -90,7 +91,6 @@ class PartitionLoader:
         self._passes = 0
         self._latest = np.empty(0, np.int64)
         self.batch_size = batch_size
-        self.on_batch = on_batch
         self.first = first
         self.share = share
         self.reading: Reading | None = None
@@ -155,7 +155,7 @@ class PartitionLoader:
         return self._rows.ids()
 
     def __len__(self) -> int:
-        return (self.num_rows + self.batch_size - 1) // self.batch_size
+        return batches_of(self.num_rows, self.batch_size, drop_last=self._drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
         first = 0 if self._passes else self.first
@@ -163,8 +163,6 @@ class PartitionLoader:
         host = self._gathered(self._order(), self._bounds[first:], clock)
         with closing(host):
             for index, (rows, columns) in enumerate(host, first):
-                if self.on_batch is not None:
-                    self.on_batch(index, index * self.batch_size)
                 self._latest = rows
                 whole = min(self.batch_size, self.num_rows - index * self.batch_size)
                 own = int(self._bounds[index + 1] - self._bounds[index])
@@ -268,8 +266,9 @@ class MergedLoader(PartitionLoader):
         batch_size: int,
         seeds: Sequence[int],
         device: str | torch.device = "cpu",
+        drop_last: bool = False,
     ) -> None:
-        super().__init__(folders, batch_size=batch_size, seed=seeds[0], device=device)
+        super().__init__(folders, batch_size=batch_size, seed=seeds[0], device=device, drop_last=drop_last)
         self._seeds = seeds
         self._counts = [MappedRows.open([folder]).num_rows for folder in folders]
 

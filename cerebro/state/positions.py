@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cerebro.contract.records import Hyperparameters
+from cerebro.contract.records import Hyperparameters, batches_of, drops_last
 from cerebro.contract.tasks import Position
 from cerebro.state.models import Model, Terms
 from cerebro.state.visits import Visit
@@ -25,16 +25,16 @@ def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms |
         terms: that the unit has; left out: `Model.terms_of`.
     """
     now = terms or model.terms_of(unit)
-    size = _size(now.hyperparams)
-    batches = {partition: -(-rows[partition] // size) for partition in model.partitions}
+    cut = _cut(now.hyperparams)
+    batches = {partition: _batches(rows[partition], cut) for partition in model.partitions}
     before = model.epochs_before(unit)
     visited = [p for v in model.visits[model.visits_until(before) : unit] for p in v.partitions]
     per_epoch = sum(batches.values())
     expected = step = before * per_epoch + sum(batches[partition] for partition in visited)
     # Of the units before alone: what came later must not move them.
     had = [0, *(number for first, number in model.begun if first < unit)] if unit else []
-    sizes = {size, *(_size(model.terms[number].hyperparams) for number in had)}
-    if len(model.visits) != model.visited or len(sizes) > 1:
+    cuts = {cut, *(_cut(model.terms[number].hyperparams) for number in had)}
+    if len(model.visits) != model.visited or len(cuts) > 1:
         # Partitions that are read together have one last batch.
         archived = min(before, model.archived_epochs)
         first = model.visits_until(archived)
@@ -44,7 +44,7 @@ def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms |
             for number, visit in enumerate(model.visits[first:unit], start=first)
         )
     # What is left takes batches of the present size.
-    past = step if len(sizes) > 1 else expected
+    past = step if len(cuts) > 1 else expected
     return Position(
         epochs=now.epochs,
         units=now.epochs * len(model.partitions),
@@ -55,10 +55,16 @@ def position_of(model: Model, rows: Mapping[int, int], unit: int, terms: Terms |
 
 def steps_of(model: Model, unit: int, visit: Visit, rows: Mapping[int, int]) -> int:
     """Optimizer steps of a unit of that number."""
-    return -(-sum(rows[partition] for partition in visit.partitions) // _size(model.hyperparams_of(unit)))
+    return _batches(sum(rows[partition] for partition in visit.partitions), _cut(model.hyperparams_of(unit)))
 
 
-def _size(hyperparams: Hyperparameters) -> int:
+def _cut(hyperparams: Hyperparameters) -> tuple[int, bool]:
+    """Return how rows are cut into batches: their size, and whether a smaller last one is left out."""
     size = hyperparams["batch_size"]
     assert isinstance(size, int)
-    return size
+    return size, drops_last(hyperparams)
+
+
+def _batches(rows: int, cut: tuple[int, bool]) -> int:
+    size, drop_last = cut
+    return batches_of(rows, size, drop_last=drop_last)

@@ -341,3 +341,57 @@ def test_techniques_that_cannot_be_tried_are_told_first(locators: Locators) -> N
         one.try_out(Arrays(), Linear(), CONFIGURATION, techniques=["dpp"])
     with pytest.raises(SpecError, match=r"ddp cannot be tried on \[1\] devices: it takes 2 or more"):
         one.try_out(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[1])
+
+
+class Lazy(Linear):
+    """Its layer takes its size from the first batch."""
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        return [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3))]
+
+
+def test_lazy_modules_are_tried(locators: Locators) -> None:
+    """Their weights are counted once they are there."""
+    found = experiment(locators).try_out(Arrays(), Lazy(), CONFIGURATION)
+    assert found.parameters == 9
+    assert "parameters: 0, and 2 lazy tensors" in repr(found)
+
+
+class Normalised(Linear):
+    """Fails on a batch of one row."""
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        return [torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 3))]
+
+
+def test_a_last_batch_of_one_row_is_foreseen(locators: Locators) -> None:
+    """Partitions of a run may end in one, whatever the rows that are tried; not with `drop_last`."""
+    found = experiment(locators).try_out(Arrays(), Normalised(), CONFIGURATION)
+    (warning,) = found.warnings
+    assert "batch normalization cannot train on one row" in warning
+    assert f"warning: {warning}" in repr(found)
+    dropping = experiment(locators).try_out(Arrays(), Normalised(), {**CONFIGURATION, "drop_last": True})
+    assert dropping.warnings == ()
+
+
+class Untracked(Linear):
+    """Keeps its optimizer on self, where the next sub-epoch does not find the weights."""
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        if not hasattr(self, "optimizer"):
+            self.optimizer = torch.optim.Adam(models[0].parameters())
+        for inputs, labels in dataloader:
+            loss = torch.nn.functional.cross_entropy(models[0](inputs), labels)
+            self.optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            self.optimizer.step()
+        return {"loss": loss.item()}
+
+
+def test_training_without_effect_is_foreseen(locators: Locators) -> None:
+    """The dry run trains two sub-epochs, of which the second changes nothing."""
+    found = experiment(locators).try_out(Arrays(), Untracked(), CONFIGURATION)
+    assert [text.partition(":")[0] for text in found.warnings] == [
+        "the state of Adam (such as momenta) is not saved, and begins anew in each sub-epoch",
+        "no weight changed in this sub-epoch",
+    ]

@@ -104,3 +104,13 @@ def test_numbers_differ_if_their_bits_do(one: float, other: float) -> None:
     is_same = first["models"][0]["w"].numpy().tobytes() == second["models"][0]["w"].numpy().tobytes()
     expected = [] if is_same else ["state['models'][0]['w']"]
     assert list(differences(first, second)) == expected
+
+
+def test_a_tolerance_that_cannot_apply_says_so() -> None:
+    """Rounding is within a tolerance, other random numbers are not."""
+    found = Replayed(model="m00", units=4, differences=("state",), tolerance=1e-4, is_random=True)
+    assert "a tolerance covers rounding alone, and this train() draws random numbers, such as dropout" in str(
+        found
+    )
+    assert "tolerance" not in str(Replayed(model="m00", units=4, differences=("state",), is_random=True))
+    assert "random" not in str(Replayed(model="m00", units=4, differences=(), tolerance=1e-4, is_random=True))

@@ -116,10 +116,7 @@ def test_a_pass_may_begin_in_its_middle(folder: Path) -> None:
     first, second = _order(whole), _order(whole)
     for start in range(len(whole) + 1):
         loader = PartitionLoader([folder], batch_size=6, seed=5, first=start)
-        told: list[tuple[int, int]] = []
-        loader.on_batch = lambda index, rows, told=told: told.append((index, rows))
         assert _order(loader) == first[6 * start :]
-        assert told == [(index, 6 * index) for index in range(start, 4)]
         assert _order(loader) == second
         assert len(loader) == 4
     with pytest.raises(DataError, match="the first batch is 5, expected one of the 4"):
@@ -207,34 +204,6 @@ def test_open_rows_outlive_their_files(folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
     assert sorted(_order(PartitionLoader(rows, batch_size=6, seed=0))) == list(range(20))
-
-
-def test_the_hook_is_called_before_each_batch(folder: Path) -> None:
-    """It is told the batch and the rows handed out before it."""
-    calls: list[tuple[int, int]] = []
-    loader = PartitionLoader(
-        [folder], batch_size=8, seed=0, on_batch=lambda index, rows: calls.append((index, rows))
-    )
-    seen = [len(calls) for _ in loader]
-    assert calls == [(0, 0), (1, 8), (2, 16)]
-    assert seen == [1, 2, 3]
-
-
-class _StopError(Exception):
-    """Raised by a hook."""
-
-
-def test_the_hook_can_end_a_pass(folder: Path) -> None:
-    """What it raises reaches the loop of the user's code."""
-
-    def stop(index: int, rows: int) -> None:
-        if index == 1:
-            raise _StopError
-
-    batches = iter(PartitionLoader([folder], batch_size=8, seed=0, on_batch=stop))
-    next(batches)
-    with pytest.raises(_StopError):
-        next(batches)
 
 
 def _prefetchers() -> list[threading.Thread]:

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+
 from cerebro.client.dry_run.outcome import TriedRows, TriedStep
-from cerebro.contract.records import Hyperparameters
+from cerebro.contract.records import Hyperparameters, drops_last
 from cerebro.contract.tasks import Position, Validation
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.tables import read_columns
@@ -71,6 +74,7 @@ class TrainingTrial:
         if "train" in self._rows:
             self._train(trainee, epoch=1)
             trainee = self._reloaded(trainee)
+            self._try_one_row()
         else:
             self.skipped["train"] = "no split 'train' is located"
         self._test(trainee)
@@ -99,14 +103,17 @@ class TrainingTrial:
     def _made(self, name: str) -> Trainee:
         with self._step(name) as found:
             trainee = create(self._spec, self._hyperparams, seed=_SEED, model=_MODEL, device=self.device)
-            self.parameters = sum(
-                each.numel()
-                for module in trainee.modules
-                for each in module.parameters()
-                if each.requires_grad
-            )
-            found.append(f"modules: {len(trainee.modules)}, parameters: {self.parameters:,}")
+            found.append(f"modules: {len(trainee.modules)}, {self._count(trainee)}")
         return trainee
+
+    def _count(self, trainee: Trainee) -> str:
+        """Count parameters. Those of lazy modules have a size from the first batch on."""
+        parameters = [
+            each for module in trainee.modules for each in module.parameters() if each.requires_grad
+        ]
+        num_lazy = sum(map(bool, map(is_lazy, parameters)))
+        self.parameters = sum(0 if bool(is_lazy(each)) else each.numel() for each in parameters)
+        return f"parameters: {self.parameters:,}" + (f", and {num_lazy} lazy tensors" if num_lazy else "")
 
     def _train(self, trainee: Trainee, *, epoch: int) -> None:
         loader = self._loader("train", unit_seed(_SEED, _MODEL, epoch, 0))
@@ -133,8 +140,36 @@ class TrainingTrial:
                 partition=0,
             )
             found.append(_told(numbers_of(metrics)))
+        self._count(trainee)
         self.metrics["train"] = numbers_of(metrics)
         self.warnings += [text for text in trainee.warnings if text not in self.warnings]
+
+    def _try_one_row(self) -> None:
+        """Warn if a last batch of one row would fail, as it does with batch normalization."""
+        rows = self._rows["train"].rows
+        model = create(self._spec, self._hyperparams, seed=_SEED, model=_MODEL, device=self.device)
+        has_batch_norm = any(
+            isinstance(part, _BatchNorm) for module in model.modules for part in module.modules()
+        )
+        if not has_batch_norm or rows < 3 or drops_last(self._hyperparams):
+            return
+        size = rows - 1
+        loader = PartitionLoader([self._rows["train"].folder], batch_size=size, seed=0, device=self.device)
+        given = {**self._hyperparams, "batch_size": size}
+        try:
+            train_unit(
+                self._spec,
+                model,
+                InstrumentedLoader(loader),
+                given,
+                seed=_SEED,
+                model=_MODEL,
+                epoch=1,
+                partition=0,
+            )
+        except SpecError as error:
+            if isinstance(error.__cause__, ValueError):
+                self.warnings.append(str(error))
 
     def _reloaded(self, trainee: Trainee) -> Trainee:
         with self._step("checkpoint") as found:
@@ -185,7 +220,11 @@ class TrainingTrial:
         tried, size = self._rows[split], self._hyperparams["batch_size"]
         assert isinstance(size, int)
         return PartitionLoader(
-            [tried.folder], batch_size=min(size, tried.rows), seed=seed, device=self.device
+            [tried.folder],
+            batch_size=min(size, tried.rows),
+            seed=seed,
+            device=self.device,
+            drop_last=split == "train" and seed is not None and drops_last(self._hyperparams),
         )
 
     @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from cerebro.contract.base import Contract
-from cerebro.contract.records import Hyperparameters
+from cerebro.contract.records import Hyperparameters, drops_last
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef, Position, Validation
 from cerebro.contract.ways import Way
@@ -37,7 +37,7 @@ from cerebro.worker.training.frameworks import takes_threads
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.savepoints import Savepoints
-from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.seeds import has_drawn, unit_seed
 from cerebro.worker.training.unit import Trainee, create, default_device, restore, train_unit
 from cerebro.worker.training.unit_share import UnitShare
 
@@ -94,6 +94,8 @@ class Repeat:
     archive: str
     cores: int
     is_single: bool
+    is_random: bool = False
+    """True once a unit has drawn random numbers in this process."""
     fitted: Path | None = None
 
     def train(self, model: Model, folder: Path) -> Trainee:
@@ -141,10 +143,13 @@ class Repeat:
         torch.set_num_threads(threads)
         seeds = [unit_seed(self.request.seed, name, visit.epoch, p) for p in visit.partitions]
         folders = [self.folders[partition] for partition in visit.partitions]
+        drop_last = drops_last(hyperparams)
         loader = (
-            MergedLoader(folders, batch_size=size, seeds=seeds, device=default_device())
+            MergedLoader(folders, batch_size=size, seeds=seeds, device=default_device(), drop_last=drop_last)
             if visit.others
-            else PartitionLoader(folders, batch_size=size, seed=seeds[0], device=default_device())
+            else PartitionLoader(
+                folders, batch_size=size, seed=seeds[0], device=default_device(), drop_last=drop_last
+            )
         )
         train_unit(
             self.spec,
@@ -162,6 +167,7 @@ class Repeat:
             epoch=visit.epoch,
             partition=visit.partition,
         )
+        self.is_random = self.is_random or has_drawn(seeds[0])
 
     def _by_way(
         self, model: Model, unit: int, way: Way, folder: Path, start: CheckpointRef | None
@@ -253,8 +259,6 @@ def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> C
     if asked.start is not None:
         restore(plain, checkpoints.load(folder, asked.start, torch.device(device)))
     trainee = prepare(spec, plain, technique, asked.way.params, group)
-    size = asked.hyperparams["batch_size"]
-    assert isinstance(size, int)
     number, share = 0, UnitShare(partition=asked.partitions[0], share=trainee.share)
     if asked.way.workers > 1:  # a rank of a gang reads what its worker had
         number, rank = divmod(group.rank, asked.way.ranks_here)
@@ -265,7 +269,7 @@ def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> C
         )
     loader = share.loader(
         [Path(asked.folders[number])],
-        batch_size=size,
+        hyperparams=asked.hyperparams,
         seed=asked.seed,
         model=asked.model,
         epoch=asked.epoch,

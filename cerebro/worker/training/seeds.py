@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from cerebro.worker.training.comparing import differences
+
 
 def model_seed(seed: int, model: str) -> int:
     """Seed of a model's initial weights."""
@@ -56,6 +58,15 @@ def set_generators(state: Mapping[str, Any]) -> None:
     # As many devices as there are here: a unit may go on where there are none, if not to the same bits.
     for device, generator in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
         torch.cuda.set_rng_state(generator.cpu(), device)
+
+
+def has_drawn(seed: int) -> bool:
+    """Return whether random numbers were drawn since `seed_everything(seed)`."""
+    now = generators()
+    seed_everything(seed)
+    seeded = generators()
+    set_generators(now)
+    return any(differences(now, seeded))
 
 
 def _uses_gpu() -> bool:

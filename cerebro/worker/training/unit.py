@@ -235,7 +235,7 @@ def train_unit(
         module.train()
     with trainee.running(loader, drawn):
         checks = UnitChecks(trainee)
-        with checks:
+        with checks, _one_row_named(loader, hyperparams, partition):
             returned = hopped(spec).train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
         metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
         trainee.warnings = checks.warnings(loader)
@@ -243,6 +243,29 @@ def train_unit(
         log.warning("%s", text)
     trainee.checkpoint.settle()
     return trainee.agreed(metrics, loader)
+
+
+@contextmanager
+def _one_row_named(loader: DataLoader, hyperparams: Mapping[str, Any], partition: int) -> Iterator[None]:
+    """Say which batch has one row, where batch normalization cannot train on it.
+
+    Raises:
+        SpecError: instead of torch's error about one value per channel.
+    """
+    try:
+        yield
+    except ValueError as error:
+        size = hyperparams.get("batch_size")
+        if "more than 1 value per channel" not in str(error) or not isinstance(size, int):
+            raise
+        rows = loader.num_rows
+        if rows % size != 1 and size != 1:
+            raise
+        raise SpecError(
+            f"batch normalization cannot train on one row: the last batch of partition {partition} has one, because it "
+            f"has {rows} rows and batch_size is {size}. Leave such a batch out with the hyper-parameter "
+            f"'drop_last': [True], or choose another batch_size. ({error})"
+        ) from error
 
 
 def evaluate(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from cerebro.contract.records import Hyperparameters, drops_last
 from cerebro.contract.tasks import Gang
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
@@ -44,7 +45,7 @@ class UnitShare:
         self,
         source: Sequence[Path] | MappedRows,
         *,
-        batch_size: int,
+        hyperparams: Hyperparameters,
         seed: int,
         model: str,
         epoch: int,
@@ -56,10 +57,13 @@ class UnitShare:
 
         Args:
             source: the partition.
+            hyperparams: say how rows are cut into batches.
             seed: of the run.
             first: batch that the first pass begins with.
             reading: says how batches are gathered ahead, and learns of it.
         """
+        batch_size = hyperparams["batch_size"]
+        assert isinstance(batch_size, int)
         loader = PartitionLoader(
             source,
             batch_size=batch_size,
@@ -68,6 +72,7 @@ class UnitShare:
             first=first,
             share=self.share,
             merged=self.merged,
+            drop_last=drops_last(hyperparams),
         )
         if reading is not None:
             is_on_host = torch.device(device).type == "cpu"

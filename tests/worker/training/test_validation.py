@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.contract.records import TELLS_WARNINGS, ExperimentRecord, Locator, Locators
+from cerebro.contract.records import TELLS_WARNINGS, ExperimentRecord, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import KINDS, TaskResult, TrainTask, Validation
 from cerebro.errors import SpecError
@@ -126,11 +126,15 @@ class Plateau(Linear):
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
 
-def fitted(sizes: Mapping[int, int], kinds: tuple[str, ...] = (*KINDS, TELLS_WARNINGS)) -> Story:
+def fitted(
+    sizes: Mapping[int, int],
+    kinds: tuple[str, ...] = (*KINDS, TELLS_WARNINGS),
+    hyperparams: Hyperparameters | None = None,
+) -> Story:
     story = Story(workers=0)
     for number in range(WORKERS):
         story.tell(joined(number).model_copy(update={"kinds": kinds}))
-    story.fit(epochs=EPOCHS, partitions=WORKERS, hyperparams={"m00": {"batch_size": 8}})
+    story.fit(epochs=EPOCHS, partitions=WORKERS, hyperparams={"m00": hyperparams or {"batch_size": 8}})
     assert isinstance(story.run.plan, FitPlan)
     story.run.plan = story.run.plan.model_copy(update={"partitions": dict(sizes)})
     return story
@@ -174,12 +178,18 @@ def test_train_has_the_newest_validation_and_a_replay_has_the_same(tmp_path: Pat
 
 
 def repeated(
-    story: Story, model: Model, volumes: Any, sizes: Mapping[int, int], folder: Path
+    story: Story,
+    model: Model,
+    volumes: Any,
+    sizes: Mapping[int, int],
+    folder: Path,
+    spec: Linear | Any = None,
 ) -> dict[str, Any]:
     request = story.run.request
     assert isinstance(request, FitRequest)
     repeat = Repeat(
-        technique=str, spec=Plateau(), code="", request=request, rows=sizes, archive="", cores=1, is_single=False,
+        technique=str, spec=spec or Plateau(), code="", request=request, rows=sizes, archive="", cores=1,
+        is_single=False,
         folders={number: volumes.partition(DATASET, "train", number) for number in sizes},
     )  # fmt: skip
     return repeat.train(model, folder).state()

@@ -1,0 +1,142 @@
+"""A last batch of one row is named where batch normalization fails on it, and `drop_last` leaves it out everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.contract.records import batches_of
+from cerebro.data.loader import MergedLoader, PartitionLoader
+from cerebro.errors import SpecError
+from cerebro.spec import SubEpochSpec
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training import comparing
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.seeds import has_drawn, seed_everything
+from cerebro.worker.training.unit import create, train_unit
+from tests.data.rows import write_partition
+from tests.state.stories import unit
+from tests.worker.training.handlers import handler_of, volumes_in, write_split
+from tests.worker.training.test_validation import fitted, next_task, repeated
+
+
+class Normalised(SubEpochSpec):
+    """Batch normalization before a linear model; notes the rows of each batch."""
+
+    def __init__(self, width: int = 3) -> None:
+        self.width = width
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [torch.nn.Sequential(torch.nn.BatchNorm1d(self.width), torch.nn.Linear(self.width, 1))]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        optimizer = torch.optim.SGD(models[0].parameters(), lr=0.1)
+        for inputs, _ in dataloader:
+            checkpoint.setdefault("rows", []).append(len(inputs))
+            checkpoint.setdefault("steps", []).append((dataloader.step, dataloader.total_steps))
+            optimizer.zero_grad()
+            torch.autograd.backward(models[0](inputs.flatten(1)).square().mean())
+            optimizer.step()
+        return {"loss": 1.0}
+
+
+def trained(folder: Path, rows: int, size: int) -> None:
+    write_partition(folder, [rows])
+    loader = PartitionLoader([folder], batch_size=size, seed=1)
+    (inputs, _) = next(iter(PartitionLoader([folder], batch_size=1, seed=None)))
+    spec, given = Normalised(inputs.flatten(1).shape[1]), {"batch_size": size}
+    trainee = create(spec, given, seed=1, model="m00", device=torch.device("cpu"))
+    train_unit(spec, trainee, InstrumentedLoader(loader), given, seed=1, model="m00", epoch=1, partition=3)
+
+
+def test_a_last_batch_of_one_row_is_named(tmp_path: Path) -> None:
+    """With the partition, its rows, the batch size, and the remedy."""
+    with pytest.raises(
+        SpecError,
+        match=r"last batch of partition 3 has one, because it has 9 rows and batch_size is 4.*'drop_last'",
+    ):
+        trained(tmp_path, 9, 4)
+
+
+def test_another_fault_keeps_its_words(tmp_path: Path) -> None:
+    """No batch has one row here: user code cut it."""
+
+    class Cut(Normalised):
+        def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+            for inputs, _ in dataloader:
+                models[0](inputs.flatten(1)[:1])
+            return {}
+
+    write_partition(tmp_path, [8])
+    loader = PartitionLoader([tmp_path], batch_size=4, seed=1)
+    (inputs, _) = next(iter(loader))
+    spec = Cut(inputs.flatten(1).shape[1])
+    trainee = create(spec, {}, seed=1, model="m00", device=torch.device("cpu"))
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        train_unit(
+            spec,
+            trainee,
+            InstrumentedLoader(loader),
+            {"batch_size": 4},
+            seed=1,
+            model="m00",
+            epoch=1,
+            partition=0,
+        )
+
+
+@pytest.mark.parametrize(("rows", "size", "kept"), [(9, 4, [4, 4]), (8, 4, [4, 4]), (7, 4, [4]), (4, 4, [4])])
+def test_a_smaller_last_batch_can_be_left_out(tmp_path: Path, rows: int, size: int, kept: list[int]) -> None:
+    """Other batches stay; counts of rows and batches are those of what is handed out."""
+    write_partition(tmp_path, [rows])
+    loader = PartitionLoader([tmp_path], batch_size=size, seed=1, drop_last=True)
+    whole = PartitionLoader([tmp_path], batch_size=size, seed=1)
+    batches = [labels.tolist() for _, labels in loader]
+    assert [len(labels) for labels in batches] == kept
+    assert batches == [labels.tolist() for _, labels in whole][: len(kept)]
+    assert len(loader) == len(kept) == batches_of(rows, size, drop_last=True)
+    feed = InstrumentedLoader(loader)
+    assert feed.num_rows == len(feed.as_torch().dataset) == sum(kept)  # type: ignore[arg-type]
+
+
+def test_partitions_that_are_read_together_leave_it_out_once(tmp_path: Path) -> None:
+    """The last batch of all of them."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+        write_partition(folder, [7])
+    for drop_last, kept in ((False, [4, 4, 4, 2]), (True, [4, 4, 4])):
+        loader = MergedLoader(folders, batch_size=4, seeds=[1, 2], drop_last=drop_last)
+        assert [len(labels) for _, labels in loader] == kept
+
+
+def test_a_run_with_drop_last_counts_its_steps_and_is_replayed(tmp_path: Path) -> None:
+    """Steps of all sub-epochs are those that are taken, and the weights are equal to the bit."""
+    volumes = volumes_in(tmp_path)
+    sizes = write_split(volumes, "train", 2)
+    story = fitted(sizes, hyperparams={"batch_size": 10, "drop_last": True})
+    model = story.model()
+    with handler_of(Normalised(), volumes) as handler:
+        while not model.is_trained:
+            body = next_task(story, model.remaining[0])
+            story.do(unit(body.epoch, body.partition), body.partition, handler.handle(body, 1))
+    saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
+    per_epoch = sum(rows // 10 for rows in sizes.values())
+    assert set(saved["checkpoint"]["rows"]) == {10}
+    assert saved["checkpoint"]["steps"] == [(step, 3 * per_epoch) for step in range(3 * per_epoch)]
+    again = repeated(story, model, volumes, sizes, tmp_path, Normalised())
+    assert list(comparing.differences(again, saved)) == []
+
+
+def test_random_numbers_that_were_drawn_are_seen() -> None:
+    """A replay says then that a tolerance cannot apply."""
+    seed_everything(7)
+    assert not has_drawn(7)
+    before = torch.get_rng_state()
+    torch.nn.functional.dropout(torch.ones(2))
+    assert has_drawn(7)
+    assert not torch.equal(torch.get_rng_state(), before)
