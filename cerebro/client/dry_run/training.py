@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
-
 from cerebro.client.dry_run.outcome import TriedRows, TriedStep
 from cerebro.contract.records import Hyperparameters, drops_last
 from cerebro.contract.tasks import Position, Validation
@@ -31,9 +28,11 @@ from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import (
     Trainee,
+    count_parameters,
     create,
     default_device,
     evaluate,
+    has_batch_norm,
     predicting,
     restore,
     train_unit,
@@ -108,11 +107,7 @@ class TrainingTrial:
 
     def _count(self, trainee: Trainee) -> str:
         """Count parameters. Those of lazy modules have a size from the first batch on."""
-        parameters = [
-            each for module in trainee.modules for each in module.parameters() if each.requires_grad
-        ]
-        num_lazy = sum(map(bool, map(is_lazy, parameters)))
-        self.parameters = sum(0 if bool(is_lazy(each)) else each.numel() for each in parameters)
+        self.parameters, num_lazy = count_parameters(trainee.modules)
         return f"parameters: {self.parameters:,}" + (f", and {num_lazy} lazy tensors" if num_lazy else "")
 
     def _train(self, trainee: Trainee, *, epoch: int) -> None:
@@ -148,10 +143,7 @@ class TrainingTrial:
         """Warn if a last batch of one row would fail, as it does with batch normalization."""
         rows = self._rows["train"].rows
         model = create(self._spec, self._hyperparams, seed=_SEED, model=_MODEL, device=self.device)
-        has_batch_norm = any(
-            isinstance(part, _BatchNorm) for module in model.modules for part in module.modules()
-        )
-        if not has_batch_norm or rows < 3 or drops_last(self._hyperparams):
+        if not has_batch_norm(model.modules) or rows < 3 or drops_last(self._hyperparams):
             return
         size = rows - 1
         loader = PartitionLoader([self._rows["train"].folder], batch_size=size, seed=0, device=self.device)

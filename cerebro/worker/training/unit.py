@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef
@@ -154,6 +156,18 @@ def require_gpu(device: torch.device) -> None:
 def device_named(name: str) -> torch.device:
     """A device by its name, such as ``cuda:1``."""
     return torch.device(name)
+
+
+def count_parameters(modules: Sequence[torch.nn.Module]) -> tuple[int, int]:
+    """Count numbers that modules learn, and parameters of lazy modules, which have no size yet."""
+    learned = [each for module in modules for each in module.parameters() if each.requires_grad]
+    num_lazy = sum(map(bool, map(is_lazy, learned)))
+    return sum(0 if bool(is_lazy(each)) else each.numel() for each in learned), num_lazy
+
+
+def has_batch_norm(modules: Sequence[torch.nn.Module]) -> bool:
+    """Return whether a module normalizes over batches, and may fail on a batch of one row."""
+    return any(isinstance(part, _BatchNorm) for module in modules for part in module.modules())
 
 
 def create(
