@@ -59,7 +59,7 @@ def steps_of(model: Model, unit: int, visit: Visit, rows: Mapping[int, int]) -> 
 
 
 def _cut(hyperparams: Hyperparameters) -> tuple[int, bool]:
-    """Return how rows are cut into batches: their size, and whether a smaller last one is left out."""
+    """Return the batch size, and True if training drops a smaller last batch."""
     size = hyperparams["batch_size"]
     assert isinstance(size, int)
     return size, drops_last(hyperparams)

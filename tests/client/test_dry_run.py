@@ -365,7 +365,7 @@ class Normalised(Linear):
 
 
 def test_a_last_batch_of_one_row_is_foreseen(locators: Locators) -> None:
-    """Partitions of a run may end in one, whatever the rows that are tried; not with `drop_last`."""
+    """The warning does not depend on the number of rows tried. `drop_last` avoids it."""
     found = experiment(locators).try_out(Arrays(), Normalised(), CONFIGURATION)
     (warning,) = found.warnings
     assert "batch normalization cannot train on one row" in warning
@@ -389,7 +389,7 @@ class Untracked(Linear):
 
 
 def test_training_without_effect_is_foreseen(locators: Locators) -> None:
-    """The dry run trains two sub-epochs, of which the second changes nothing."""
+    """The dry run trains two sub-epochs. The second one changes nothing."""
     found = experiment(locators).try_out(Arrays(), Untracked(), CONFIGURATION)
     assert [text.partition(":")[0] for text in found.warnings] == [
         "the state of Adam (such as momenta) is not saved, and begins anew in each sub-epoch",

@@ -106,7 +106,7 @@ class TrainingTrial:
         return trainee
 
     def _count(self, trainee: Trainee) -> str:
-        """Count parameters. Those of lazy modules have a size from the first batch on."""
+        """Count parameters. Lazy modules get their size from the first batch."""
         self.parameters, num_lazy = count_parameters(trainee.modules)
         return f"parameters: {self.parameters:,}" + (f", and {num_lazy} lazy tensors" if num_lazy else "")
 

@@ -91,7 +91,7 @@ def test_another_fault_keeps_its_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rows", "size", "kept"), [(9, 4, [4, 4]), (8, 4, [4, 4]), (7, 4, [4]), (4, 4, [4])])
 def test_a_smaller_last_batch_can_be_left_out(tmp_path: Path, rows: int, size: int, kept: list[int]) -> None:
-    """Other batches stay; counts of rows and batches are those of what is handed out."""
+    """The other batches stay. Rows and batches are counted without the last batch."""
     write_partition(tmp_path, [rows])
     loader = PartitionLoader([tmp_path], batch_size=size, seed=1, drop_last=True)
     whole = PartitionLoader([tmp_path], batch_size=size, seed=1)
@@ -104,7 +104,7 @@ def test_a_smaller_last_batch_can_be_left_out(tmp_path: Path, rows: int, size: i
 
 
 def test_partitions_that_are_read_together_leave_it_out_once(tmp_path: Path) -> None:
-    """The last batch of all of them."""
+    """Only the last merged batch is smaller."""
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
@@ -115,7 +115,7 @@ def test_partitions_that_are_read_together_leave_it_out_once(tmp_path: Path) -> 
 
 
 def test_a_run_with_drop_last_counts_its_steps_and_is_replayed(tmp_path: Path) -> None:
-    """Steps of all sub-epochs are those that are taken, and the weights are equal to the bit."""
+    """`step` and `total_steps` count the batches taken, and the weights are equal to the bit."""
     volumes = volumes_in(tmp_path)
     sizes = write_split(volumes, "train", 2)
     story = fitted(sizes, hyperparams={"batch_size": 10, "drop_last": True})
