@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,6 +20,11 @@ from etl_worker.cores import Cores
 from etl_worker.partition import preprocess_partition
 
 Ids = Sequence[int] | Sequence[str]
+
+
+def own_children() -> list[multiprocessing.process.BaseProcess]:
+    """Return processes of preprocessing, without the ranks that other tests of this run keep."""
+    return [child for child in multiprocessing.active_children() if not child.name.startswith("rank-")]
 
 
 def make_job(folder: Path, ids: Ids, **changes: Any) -> EtlJob:

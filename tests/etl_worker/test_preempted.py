@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from cerebro.data.partitions import complete_shards
 from cerebro.errors import PreemptedError
 from cerebro.spec import Mode
 from cerebro.worker.preprocessing.job import EtlProgress
-from tests.etl_worker.jobs import FailOn, make_job, notes, nothing, preprocess, stored
+from tests.etl_worker.jobs import FailOn, make_job, notes, nothing, own_children, preprocess, stored
 
 pytestmark = pytest.mark.processes
 
@@ -43,7 +42,7 @@ def test_a_job_is_left_at_its_next_row_and_goes_on_later(tmp_path: Path, cores: 
     with pytest.raises(PreemptedError):
         preprocess(job, lambda: Steady([], tmp_path / "before"), leave)
     assert 0 < len(notes(tmp_path / "before")) < ROWS
-    assert multiprocessing.active_children() == []
+    assert own_children() == []
     assert list(job.output_folder.glob(".*")) == []
     assert not job.cache_folder.exists()
     kept = sum(shard.rows_in for shard in complete_shards(job.output_folder))

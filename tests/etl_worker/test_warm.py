@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from cerebro.spec import Mode
 from etl_worker.cores import Cores
 from etl_worker.errors import CoreDiedError
 from etl_worker.partition import preprocess_partition
-from tests.etl_worker.jobs import FailOn, make_job, note, notes, nothing, stored
+from tests.etl_worker.jobs import FailOn, make_job, note, notes, nothing, own_children, stored
 
 pytestmark = pytest.mark.processes
 
@@ -77,17 +76,17 @@ def test_a_job_that_fails_leaves_no_process(tmp_path: Path) -> None:
         job = make_job(tmp_path / "bad", list(range(ROWS)), cores=2, max_failed_fraction=0.0)
         with pytest.raises(RowError):
             preprocess_partition(job, cores, nothing)
-        assert multiprocessing.active_children() == []
+        assert own_children() == []
         good = make_job(tmp_path / "good", [0, 1, 2], cores=2)
         preprocess_partition(good, cores, nothing)
     assert len(notes(tmp_path / "imports")) == 4
-    assert multiprocessing.active_children() == []
+    assert own_children() == []
 
 
 def test_a_process_that_died_while_it_waited_is_replaced(tmp_path: Path, cores: Cores) -> None:
     """The kernel may take it for want of memory: the next job does not fail for it."""
     preprocess_partition(make_job(tmp_path / "one", list(range(ROWS)), cores=2), cores, nothing)
-    victim = multiprocessing.active_children()[0]
+    victim = own_children()[0]
     victim.kill()
     victim.join()
     job = make_job(tmp_path / "two", list(range(ROWS)), cores=2)
