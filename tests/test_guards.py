@@ -62,16 +62,6 @@ def test_threads_and_processes_that_are_left_are_named(guarded: pytest.Pytester)
     )
 
 
-@pytest.mark.processes
-def test_what_fixtures_start_is_selected(guarded: pytest.Pytester) -> None:
-    """The stages of `make test` select by the mark."""
-    result = guarded.runpytest_subprocess(
-        "-p", "tests.guards", "-p", "no:xdist", "-m", "processes", "--co", "-q"
-    )
-    result.stdout.fnmatch_lines_random(["*::test_marked", "*::test_marked_by_its_fixture"])
-    result.stdout.no_fnmatch_line("*::test_ended")
-
-
 class Parsing:
     """Garbage whose finalizer parses, as the report of an unraisable exception does."""
 

@@ -337,6 +337,7 @@ def test_leftovers_are_found(case: Callable[..., Case]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeCluster) -> None:
     """A service that is not what it should be fails by its name; so does a taken-over setting."""
     fake = make_cluster(Fake(name="dispatcher"), Fake(name="extra", required=False))

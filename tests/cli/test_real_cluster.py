@@ -19,7 +19,7 @@ from examples import digits
 from tests.local.fakes import FakeCluster
 from tests.waiting import HANG_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 SERVICES = ("redis", "kvs_api", "controller", "dispatcher", "worker-0", "worker-1", "tensorboard")
 BAR_BYTES = 400 * 2**20

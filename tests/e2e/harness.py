@@ -24,8 +24,9 @@ from cerebro.state.experiment import fold
 from tests.e2e import replay
 from tests.e2e.gate import Gate
 from tests.e2e.specs import TinyETL, TinyTraining
+from tests.waiting import HANG_S
 
-DEADLINE_S = 90.0
+DEADLINE_S = HANG_S
 """Longest wait for anything; far above what a loaded machine needs, so that only a real fault runs into it."""
 
 ROWS = {"train": 40, "valid": 12}

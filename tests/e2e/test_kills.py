@@ -11,7 +11,7 @@ from tests.e2e.specs import TinyETL, TinyTraining
 SERVICES = ("redis", "kvs_api", "controller", "dispatcher")
 
 
-@pytest.mark.slow  # the fast tests kill each of them, but for the child, in one run
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [*SERVICES, "worker", "child"])
 def test_a_killed_process_leaves_no_trace_in_the_weights(lab: Lab, prepared: str, victim: str) -> None:
     """While a unit is in its middle a process is killed; the run ends by itself, each unit committed once."""
@@ -30,6 +30,7 @@ def test_a_killed_process_leaves_no_trace_in_the_weights(lab: Lab, prepared: str
     assert run.state == "finished"
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_of_one_run(lab: Lab, prepared: str) -> None:
     """One process after the other is killed as the run advances, wherever it is at that moment."""
     experiment = lab.attach(prepared)

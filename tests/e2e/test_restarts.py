@@ -15,6 +15,7 @@ from cerebro.local import cleaning, cluster, processes
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import ROWS, Lab
 from tests.e2e.specs import TinyETL, TinyTraining
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ def test_a_run_outlives_its_cluster(own_lab: MakeLab) -> None:
     supervisor = lab.info().supervisor
     services = [service.process for service in lab.info().services if service.process]
     processes.send(supervisor, signal.SIGKILL)
-    assert all(processes.wait_gone(process, 30) for process in [supervisor, *services])
+    assert all(processes.wait_gone(process, HANG_S) for process in [supervisor, *services])
     restart(lab)
     lab.gate.open()
     assert lab.result(fit, experiment).failures() == {}

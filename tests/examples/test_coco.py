@@ -141,6 +141,7 @@ def test_files_that_are_no_weights_of_the_encoder_are_told(tmp_path: Path, conte
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a cluster of its own: captions are better than one that fits any image, the encoder is stored once for each
     model, and predictions are text."""

@@ -55,6 +55,7 @@ def test_a_line_that_is_none_of_criteos_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a cluster of its own; its models have learnt what may be learnt."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)

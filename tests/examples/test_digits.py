@@ -84,6 +84,7 @@ def own_place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
     place: Place, first: subprocess.CompletedProcess[str]
 ) -> None:
@@ -116,6 +117,7 @@ def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_second_run_preprocesses_nothing_again(
     place: Place, first: subprocess.CompletedProcess[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,7 @@ def test_second_run_preprocesses_nothing_again(
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_readme_python_runs_on_what_the_job_leaves(
     place: Place, first: subprocess.CompletedProcess[str], tmp_path: Path
 ) -> None:
@@ -159,6 +162,7 @@ def test_readme_python_runs_on_what_the_job_leaves(
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_ctrl_c_leaves_no_process_of_a_cluster_that_the_job_had_started(own_place: Place) -> None:
     """Interrupted while models train, the job ends the cluster it had started: no process, no record of one."""
     with subprocess.Popen(

@@ -62,6 +62,7 @@ def trained(name: str, *options: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.usefixtures("home")
 def test_the_example_runs_to_its_end() -> None:
     """Where one device is enough, each model sees the data once there, and nothing is measured."""

@@ -160,6 +160,7 @@ def test_files_that_are_no_images_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a cluster of its own, with files given: one is damaged, one is missing. Both rows are told, and all else is
     learnt from."""

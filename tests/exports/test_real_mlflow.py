@@ -16,7 +16,7 @@ from tests.exports.registry_contract import RegistryContract, aliases, versions
 from tests.exports.trackers import mlflow_server
 from tests.exports.tracking_contract import TrackingContract, check_rows
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 20
 

@@ -29,6 +29,7 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_runs_have_each_value_once_under_steps_that_only_grow(tmp_path: Path) -> None:
     """In two parts, as it follows; a second export writes the same under the same steps and ids, which W&B drops."""
     done = subprocess.run(
@@ -76,6 +77,7 @@ def to_a_stand_in(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_run_that_was_deleted_there_stays_so_and_the_others_go_on(tmp_path: Path) -> None:
     """With the real package, by what W&B's server says of such an id; it is told once, by the run's name."""
     told = to_a_stand_in(tmp_path)
@@ -89,6 +91,7 @@ def test_a_run_that_was_deleted_there_stays_so_and_the_others_go_on(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_who_is_not_signed_in_there_is_told_and_not_waited_for(tmp_path: Path) -> None:
     """A refusal is no outage, which `--follow` would wait for."""
     told = to_a_stand_in(tmp_path, "refuses")

@@ -14,6 +14,7 @@ from tests.keras.models import require_keras
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_units_are_the_same_with_tensorflow(tmp_path: Path) -> None:
     """Chains, savepoints, metrics, frozen weights."""
     require_keras("tensorflow")

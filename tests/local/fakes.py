@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome, ClusterInfo, ServiceInfo, find_running
+from tests.waiting import HANG_S
 
 STEADY = "import signal; signal.pause()"
 STUBBORN = """
@@ -103,7 +104,7 @@ class FakeCluster:
         """Wait until a service has written something."""
         self.eventually(lambda: words in self.home.log(name).read_text() or None)
 
-    def restarted(self, name: str, before: processes.ProcessId, *, within_s: float = 60.0) -> ServiceInfo:
+    def restarted(self, name: str, before: processes.ProcessId, *, within_s: float = HANG_S) -> ServiceInfo:
         """Wait until the service is ready in another process."""
 
         def look() -> ServiceInfo | None:
@@ -112,7 +113,7 @@ class FakeCluster:
 
         return self.eventually(look, within_s=within_s)
 
-    def eventually(self, look: Callable[[], Found | None], *, within_s: float = 60.0) -> Found:
+    def eventually(self, look: Callable[[], Found | None], *, within_s: float = HANG_S) -> Found:
         """The first answer that is not None; ends early if the supervisor ends."""
         deadline = time.monotonic() + within_s
         supervisor = self.info().supervisor

@@ -170,7 +170,7 @@ def test_a_process_that_is_stopped_is_killed_and_started_anew(make: Make) -> Non
     for _ in range(LOOKS + 2):
         now += EVERY_S
         child.act(now)
-    assert processes.wait_gone(process, 10.0)
+    assert processes.wait_gone(process, HANG_S)
     assert child.reap(now)
     assert child.info().state == "restarting"
     assert child.problem == f"did not answer for {EVERY_S * LOOKS:g} s and was ended by SIGKILL"
@@ -195,6 +195,6 @@ def test_one_that_is_not_ready_for_long_may_wait_but_not_hang(make: Make) -> Non
     for _ in range(LOOKS + 2):
         now += EVERY_S
         child.act(now)
-    assert processes.wait_gone(process, 10.0)
+    assert processes.wait_gone(process, HANG_S)
     assert child.reap(now)
     assert "did not answer for" in child.problem

@@ -14,6 +14,7 @@ from cerebro.local import processes
 from cerebro.local.processes import identify
 from cerebro.runtime import parent_death
 from tests.local.fakes import STEADY, python
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes
 
@@ -35,7 +36,7 @@ def test_a_tied_process_ends_when_its_parent_is_killed() -> None:
         child = identify(int(parent.stdout.readline()))
         assert child is not None
         parent.kill()
-    assert processes.wait_gone(child, 10.0)
+    assert processes.wait_gone(child, HANG_S)
 
 
 def test_a_tied_process_keeps_pid_arguments_and_status() -> None:

@@ -18,6 +18,7 @@ from cerebro.local.services import Service
 from cerebro.local.supervisor import ClusterState, Supervisor
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import BROKEN, STEADY, STUBBORN, Fake, FakeCluster
+from tests.waiting import HANG_S
 
 WITH_RUNAWAY = f"""
 import os, subprocess, sys, pathlib
@@ -73,7 +74,7 @@ def test_what_a_killed_service_had_started_ends(make_cluster: MakeCluster) -> No
     fake.start()
     first, runaway = fake.eventually(lambda: _runaway(fake))
     fake.kill("one")
-    assert processes.wait_gone(runaway, 10.0)
+    assert processes.wait_gone(runaway, HANG_S)
     second, successor = fake.eventually(lambda: _runaway(fake, but=runaway))
     assert first != second
     assert processes.is_alive(successor)
@@ -117,7 +118,7 @@ def test_a_second_signal_shortens_the_grace(
     processes.send(supervisor, signal.SIGINT)
     fake.eventually(lambda: fake.info().state == ClusterState.STOPPING or None)
     processes.send(supervisor, signal.SIGINT)
-    assert processes.wait_gone(supervisor, 30.0)
+    assert processes.wait_gone(supervisor, HANG_S)
 
 
 def test_services_end_with_a_killed_supervisor(make_cluster: MakeCluster) -> None:
@@ -126,7 +127,7 @@ def test_services_end_with_a_killed_supervisor(make_cluster: MakeCluster) -> Non
     supervisor = fake.start().supervisor
     services = [fake.process("one"), fake.process("mule")]
     processes.send(supervisor, signal.SIGKILL)
-    assert all(processes.wait_gone(process, 10.0) for process in services)
+    assert all(processes.wait_gone(process, HANG_S) for process in services)
 
 
 def test_a_start_after_a_killed_supervisor_needs_no_cleaning(make_cluster: MakeCluster) -> None:
@@ -136,7 +137,7 @@ def test_a_start_after_a_killed_supervisor_needs_no_cleaning(make_cluster: MakeC
     runaway = fake.eventually(lambda: _process_in(fake.home.path / "runaway"))
     before.socket.touch()
     processes.send(before.supervisor, signal.SIGKILL)
-    processes.wait_gone(before.supervisor, 10.0)
+    processes.wait_gone(before.supervisor, HANG_S)
     assert processes.is_alive(runaway)
     assert find_running(fake.home) is None
     fake.will_run(Fake(name="one"))

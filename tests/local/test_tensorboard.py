@@ -23,6 +23,7 @@ from cerebro.runtime import tickets
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.tickets import LASTS_S, Kind
 from controller.event_file import EventFile, Scalar
+from tests.waiting import HANG_S
 
 KEY, PAGE, NOW = tickets.key_of("the token"), "http://127.0.0.1:7080", 1_000_000.0
 
@@ -182,7 +183,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     process.kill()
     process.wait()
     for left in processes.marked(tmp_path):
-        assert processes.wait_gone(left, 10.0)
+        assert processes.wait_gone(left, HANG_S)
 
 
 def _write_events(folder: Path) -> None:

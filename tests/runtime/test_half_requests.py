@@ -52,6 +52,7 @@ def many_files() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("content", [HALF, BODY + b"x"], ids=["headers", "body"])
 def test_kvs_api_answers_beside_1100_halves(tmp_path: Path, content: bytes) -> None:
@@ -61,6 +62,7 @@ def test_kvs_api_answers_beside_1100_halves(tmp_path: Path, content: bytes) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("count", [150, 1100])
 def test_the_dispatcher_answers_beside_halves(count: int) -> None:

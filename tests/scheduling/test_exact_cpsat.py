@@ -64,6 +64,7 @@ def test_sampled_three_by_three_instances_equal_brute_force() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_all_three_by_three_instances_over_a_grid_equal_brute_force() -> None:
     """Every 3 x 3 instance over times of 1 to 4 seconds."""
     for square in squares(range(1, 5)):

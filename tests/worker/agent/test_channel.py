@@ -118,6 +118,7 @@ def test_a_line_without_end_is_dropped_and_not_kept(
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_flood_leaves_the_reader_time_for_other_things(pair: tuple[Channel, socket.socket]) -> None:
     """One look reads a bounded part of what is there."""
     channel, other = pair
