@@ -51,6 +51,7 @@ NAMES = (
         "windows",
         "savepoints",
         "techniques",
+        "rank_memory",
         "ways",
         "gangs",
         "trials",

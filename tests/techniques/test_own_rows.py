@@ -20,7 +20,6 @@ from cerebro.worker.training.checkpoint import State, load, save
 from cerebro.worker.training.gathering import whole
 from cerebro.worker.training.own_rows import save_together
 from tests.techniques.ranks import Ranks
-from tests.techniques.test_sharded import MIB, memory, memory_now
 
 SHAPES = ((640, 330), (65, 32), (7, 300), (1, 2000), (2, 3, 500), (5000,), (4, 4))
 """Rows that ranks divide, do not divide, and of which a rank has none; a tensor that is too small to be cut."""
@@ -123,20 +122,3 @@ def test_no_rank_waits_for_one_that_cannot_begin(tmp_path: Path, ranks: Ranks) -
         assert ranks.run(2, unsaved, tmp_path, kept) == ["SpecError", ""]
     assert ranks.run(2, unsaved, tmp_path / "gone", 1) == ["FileNotFoundError", ""]
     assert list(tmp_path.iterdir()) == []
-
-
-def peak_of_saving(group: Group, root: Path, count: int, num_bytes: int) -> int:
-    """Bytes that a rank's memory grows by, at most, while so many tensors of so many bytes are saved."""
-    module = nn.Sequential(*(nn.Linear(1024, num_bytes // 4096, bias=False) for _ in range(count)))
-    Fsdp().prepare([module], group, {}, Hints())
-    state: State = {"models": [module.state_dict()], "checkpoint": {}}
-    group.barrier()
-    before = memory_now()
-    save_together(root, "together.pt", state, group)
-    return memory("VmHWM") - before
-
-
-def test_no_rank_needs_room_for_the_rows_of_another(tmp_path: Path, ranks: Ranks) -> None:
-    """Neither rank 0 nor others take memory that grows with the state."""
-    for grown in ranks.run(2, peak_of_saving, tmp_path, 8, 16 * MIB):
-        assert grown < 8 * MIB

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import os
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +11,6 @@ from torch import nn
 
 from cerebro.spec import Hints
 from cerebro.techniques import Fsdp, Group
-from cerebro.techniques.ranks import RankGroup
-from cerebro.worker.training.gathering import whole
 from tests.techniques.ranks import Ranks
 
 MIB = 1 << 20
@@ -70,40 +64,3 @@ def test_what_is_cut_is_whole_again(size: int, shapes: list[list[int]], ranks: R
     other parts must not pass."""
     for found in ranks.run(size, cut_and_joined, shapes):
         assert found == [(True, True, True)] * len(shapes)
-
-
-def peak_of_gathering(group: Group, count: int, num_bytes: int) -> int:
-    """Bytes that a rank's memory grows by, at most, while so many tensors of so many bytes are put together."""
-    module = nn.Sequential(*(nn.Linear(1024, num_bytes // 4096, bias=False) for _ in range(count)))
-    Fsdp().prepare([module], group, {}, Hints())
-    state = {"models": [module.state_dict()]}
-    assert group.size == 1 or isinstance(group, RankGroup)
-    group.barrier()
-    before = memory_now()
-    saved = whole(state, group)
-    assert (saved is None) == (group.rank > 0)
-    return memory("VmHWM") - before
-
-
-def memory_now() -> int:
-    """Of this process, in bytes; ``memory("VmHWM")`` is the most that it has from now on."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what an earlier test has freed would be taken again unseen
-    Path("/proc/self/clear_refs").write_text("5")
-    return memory("VmRSS")
-
-
-def memory(name: str) -> int:
-    """Of this process, in bytes, as the kernel names it."""
-    for line in Path(f"/proc/{os.getpid()}/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    raise AssertionError(name)
-
-
-def test_putting_a_state_together_needs_room_for_it_on_rank_0(ranks: Ranks) -> None:
-    """And on others for nothing: parts are received where they stay."""
-    count, size = 8, 16 * MIB
-    first, second = ranks.run(2, peak_of_gathering, count, size)
-    assert count * size * 0.9 < first <= (count + 1) * size
-    assert second <= size
