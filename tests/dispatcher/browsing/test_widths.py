@@ -1,0 +1,96 @@
+"""At each width of a window nothing is cut: no list scrolls sideways, no value looks like another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.stories import Story
+from tests.e2e.browser import overflow, sign_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WIDTHS = (360, 721, 768, 1024, 1200, 1201, 1440)
+
+SIDE_BY_SIDE = """([one, other]) => {
+  const [a, b] = [one, other].map((name) => document.querySelector(name).getBoundingClientRect());
+  return a.right <= b.left + 1 || b.right <= a.left + 1;
+}"""
+ONE_LINE = """([one, other]) => {
+  const [a, b] = [one, other].map((name) => document.querySelector(name).getBoundingClientRect());
+  return a.top < b.bottom && b.top < a.bottom;
+}"""
+COVERED = """() => [...document.querySelectorAll(".models tbody tr:not(.note)")].flatMap((row) => {
+  const edge = row.querySelector(".rowactions").getBoundingClientRect().left - 24;
+  return [...row.querySelectorAll("td.num")].map((cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return range.getBoundingClientRect();
+  }).filter((text) => text.left < edge && text.right > edge + 24).map((text) => text.right - edge);
+})"""
+
+
+@pytest.fixture
+def signed_in(page: Page, address: str, bench: Bench) -> Page:
+    """Beside the running experiment a failed one with a long name."""
+    story = Story("a-failed-experiment-with-a-rather-long-name", author="ada-of-the-long-names")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    for model in ("m00", "m01"):
+        story.fail(f"fit-1/train/{model}/e1/p0", "worker-0", "ValueError: shapes differ")
+    story.finish(error="all 2 models failed: ValueError: shapes differ")
+    bench.store.add(story)
+    sign_in(page, address, TOKEN)
+    return page
+
+
+def test_no_page_is_wider_than_its_window(signed_in: Page, address: str) -> None:
+    """The list of experiments, and the first tabs of one."""
+    wider = {}
+    for path in ("/experiments", "/experiments/digits", "/experiments/digits/models"):
+        signed_in.goto(address + path)
+        for width in WIDTHS:
+            signed_in.set_viewport_size({"width": width, "height": 800})
+            wider[path, width] = overflow(signed_in)
+    assert not any(wider.values()), wider
+
+
+def test_the_column_of_buttons_cuts_no_number(signed_in: Page, address: str) -> None:
+    """The usual columns fit from 1024 px on; a number that a narrower window hides in part fades out."""
+    signed_in.goto(f"{address}/experiments/digits/models")
+    for width in (1024, 1200, 1440):
+        signed_in.set_viewport_size({"width": width, "height": 800})
+        assert signed_in.evaluate(COVERED) == [], width
+
+
+def test_the_sheet_of_columns_is_inside_the_window(signed_in: Page, address: str) -> None:
+    """Its buttons are below its boxes."""
+    signed_in.goto(f"{address}/experiments/digits/models")
+    signed_in.locator("#columns > summary").click()
+    for width in WIDTHS:
+        signed_in.set_viewport_size({"width": width, "height": 800})
+        sheet = signed_in.locator("#columns .sheet").bounding_box()
+        boxes = signed_in.locator("#columns .boxes").bounding_box()
+        buttons = signed_in.locator("#columns .actions").bounding_box()
+        assert sheet
+        assert boxes
+        assert buttons
+        assert sheet["x"] >= 0, width
+        assert sheet["x"] + sheet["width"] <= width, width
+        assert buttons["y"] >= boxes["y"] + boxes["height"], width
+        assert buttons["x"] + buttons["width"] <= sheet["x"] + sheet["width"], width
+
+
+def test_copy_is_beside_the_code_and_the_filter_of_checkpoints_is_one_line(
+    signed_in: Page, address: str
+) -> None:
+    signed_in.goto(f"{address}/experiments/digits/checkpoints")
+    for width in WIDTHS:
+        signed_in.set_viewport_size({"width": width, "height": 800})
+        assert signed_in.evaluate(SIDE_BY_SIDE, [".copied pre", ".copied .copy"]), width
+        assert signed_in.evaluate(ONE_LINE, ["label[for=model]", "#model"]), width
+        assert signed_in.evaluate(ONE_LINE, ["#model", "#model + button"]), width
