@@ -184,17 +184,18 @@ def request_size(
 
 
 def await_workers(kvs: KvsClient, workers: int, *, timeout_s: float, say: Say) -> None:
-    """Wait until there are so many pods with a worker that trains; `say` gets a line when their number changes.
+    """Wait for a number of pods with a worker that trains; `say` gets a line when the number or its reasons change.
 
     Raises:
         ClusterError: not in time; says what keeps them.
     """
     deadline = time.monotonic() + timeout_s
-    told = -1
+    told = -1, ""
     while (count := len(_pods(kvs))) != workers:
-        if count != told:
-            say(f"{count} of {workers} workers")
-            told = count
+        troubles = _troubles(kvs) if count < workers else ""
+        if (count, troubles) != told:
+            say(f"{count} of {workers} workers" + (f" ({troubles})" if troubles else ""))
+            told = count, troubles
         if time.monotonic() > deadline:
             raise ClusterError(_late(kvs, count, workers, timeout_s))
         time.sleep(_LOOK_AGAIN_S)
@@ -209,8 +210,13 @@ def _pods(kvs: KvsClient) -> set[str]:
     }
 
 
+def _troubles(kvs: KvsClient) -> str:
+    """Pods that do not start, with the cluster manager's reasons."""
+    return "; ".join(f"{pod}: {why}" for pod, why in sorted(kvs.troubles().pods.items()))
+
+
 def _late(kvs: KvsClient, count: int, workers: int, timeout_s: float) -> str:
-    troubles = "; ".join(f"{pod}: {why}" for pod, why in sorted(kvs.troubles().pods.items()))
+    troubles = _troubles(kvs)
     if count > workers:
         return (
             f"there are still {count} workers instead of {workers} after {timeout_s:g} s. They continue to leave: see "

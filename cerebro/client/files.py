@@ -21,6 +21,7 @@ from cerebro import errors
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.based import BasedFile, opened
 from cerebro.data.durable import BLOCK_BYTES, DurableFile, Written, checksum, fill
+from cerebro.runtime import proxies
 from cerebro.runtime.volumes import Volumes
 
 _PIECE = 128 << 10
@@ -113,8 +114,12 @@ class FetchedFiles:
     ) -> None:
         self._address, self._timeout_s = address, timeout_s
         self._folder = cache / hashlib.sha256(address.encode()).hexdigest()[:16]
-        self._http = urllib3.PoolManager(
-            headers={"Authorization": f"Bearer {token}"}, retries=False, timeout=_TIMEOUT, ca_certs=ca_file
+        self._http = proxies.pool(
+            address,
+            headers={"Authorization": f"Bearer {token}"},
+            retries=False,
+            timeout=_TIMEOUT,
+            ca_certs=ca_file,
         )
 
     def checkpoints(self, reference: CheckpointRef) -> Path:

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 import urllib3
 
 from cerebro.errors import ExportError, TrackerUnavailableError
+from cerebro.runtime import proxies
 
 MAX_METRICS, MAX_PARAMS, MAX_REQUEST_BYTES = 800, 100, 500_000
 """Of one request. MLflow takes 1,000 things in all, 100 of them parameters and 100 tags, and 1 MB."""
@@ -59,7 +60,9 @@ class MlflowServer:
             )
         self.address = address.rstrip("/")
         self._patience_s, self._sleep, self._clock = patience_s, sleep, clock
-        self._http = urllib3.PoolManager(
+        self._http = proxies.pool(
+            address,
+            environment=environment,
             headers=_sign_in(environment),
             retries=False,
             timeout=urllib3.Timeout(connect=5.0, read=_TIMEOUT_S),

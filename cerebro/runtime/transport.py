@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from cerebro import errors
 from cerebro.contract import api
+from cerebro.runtime import proxies
 from cerebro.runtime.addresses import bracketed
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -59,7 +60,8 @@ class Transport:
         self._retry_for_s = retry_for_s
         self._gone = gone
         self._write_headers = write_headers
-        self._http = urllib3.PoolManager(
+        self._http = proxies.pool(
+            self.address,
             maxsize=pool,
             headers={
                 "Authorization": f"Bearer {token}",

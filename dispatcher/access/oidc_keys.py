@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from cerebro.errors import StoreUnavailableError, UnauthorizedError
+from cerebro.runtime import proxies
 from dispatcher.settings import Oidc
 
 if TYPE_CHECKING:
@@ -78,7 +79,12 @@ class Keys:
 
     def __init__(self, settings: Oidc, monotonic: Callable[[], float]) -> None:
         self._settings, self._monotonic = settings, monotonic
-        self._http = urllib3.PoolManager(maxsize=2, retries=False, timeout=urllib3.Timeout(_ANSWER_S))
+        self._http = proxies.pool(
+            settings.jwks_url or settings.issuer,
+            maxsize=2,
+            retries=False,
+            timeout=urllib3.Timeout(_ANSWER_S),
+        )
         self._asking = threading.Lock()
         self._keys: dict[str, Mapping[str, Any]] = {}
         self._read, self._asked = float("-inf"), float("-inf")

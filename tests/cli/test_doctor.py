@@ -185,6 +185,40 @@ def test_workers_that_are_quarantined_are_named(
     assert ("worker-1 is quarantined: 2 units failed" in found.message) == is_quarantined
 
 
+def test_experiments_that_are_quarantined_are_named(
+    case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message has the reason, and the command that ends the quarantine."""
+    problem = SimpleNamespace(reason="event 7 is of a newer version")
+    known = [
+        SimpleNamespace(experiment=SimpleNamespace(name=name), unreadable=unreadable)
+        for name, unreadable in (("digits", None), ("birds", problem))
+    ]
+    store = SimpleNamespace(experiments=lambda: known)
+    monkeypatch.setattr(cluster, "remote_client", lambda environment: store)
+    found = cluster.experiments(case())
+    assert found.verdict is Verdict.WARN
+    assert found.message == "birds is quarantined: event 7 is of a newer version"
+    assert "cerebro restore" in found.mend
+    known.pop()
+    assert cluster.experiments(case()).verdict is Verdict.OK
+
+
+def test_a_full_volume_is_named(case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A volume may be on another disk than the home."""
+    made = case()
+    full = made.home.volumes / "checkpoints"
+    full.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(machine, "_disk", lambda folder: int(folder == full))
+    left = {full: 0}
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=left.get(path, 1 << 40)))
+    found = machine.space(made)
+    assert found.verdict is Verdict.FAIL
+    assert f"free at {full}: there is no space" in found.message
+    left.clear()
+    assert machine.space(made).verdict is Verdict.OK
+
+
 @pytest.mark.parametrize(("threads", "verdict"), [(1, Verdict.OK), (2, Verdict.WARN)])
 def test_more_threads_than_cores_are_doubtful(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, threads: int, verdict: Verdict

@@ -96,6 +96,20 @@ def test_a_request_that_nobody_takes_up_is_withdrawn(store: Store) -> None:
     assert store.size_request() is None
 
 
+def test_what_keeps_workers_is_told_while_they_are_awaited(store: Store) -> None:
+    """The scheduler's reason comes at once, not when the time is over."""
+    store.set_troubles(Troubles(pods={"w-1": "no node fits: 0/1 nodes are available: 1 Insufficient cpu."}))
+    join(store, 0)
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        join(store, 1)
+
+    cli_scale.await_workers(kvs(store), 2, timeout_s=60.0, say=say)
+    assert lines == ["1 of 2 workers (w-1: no node fits: 0/1 nodes are available: 1 Insufficient cpu.)"]
+
+
 def test_a_request_that_is_taken_up_at_the_last_moment_is_done(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ CHECKS: dict[str, Callable[[Case], Finding]] = {
     "cluster": cluster.running,
     "threads": cluster.threads,
     "machines": cluster.machines,
+    "experiments": cluster.experiments,
     "checkpoints": checkpoints.final_checkpoints,
     "logs": logs.logs,
 }

@@ -150,6 +150,25 @@ def machines(case: Case) -> Finding:
     return ok(f"no worker is quarantined; {checked} of {len(statuses)} were checked")
 
 
+def experiments(case: Case) -> Finding:
+    """No experiment is quarantined."""
+    try:
+        kvs = client(case.info) if case.info else remote_client(case.environment)
+        if kvs is None:
+            return ok("no cluster runs")
+        found = kvs.experiments()
+    except CerebroError as problem:
+        return fail(f"the cluster's experiments are not known: {problem}", "cerebro status")
+    told = [
+        f"{e.experiment.name} is quarantined: {e.unreadable.reason}"
+        for e in found
+        if e.unreadable is not None
+    ]
+    if told:
+        return warn("; ".join(told), "upgrade what its page names, then cerebro restore EXPERIMENT")
+    return ok(f"none of {len(found)} experiments is quarantined")
+
+
 _FEWER = {
     False: "fewer workers: cerebro scale --workers N",
     True: "give workers fewer threads or ask for more cores (worker.cores, worker.resources.worker.requests.cpu), or "

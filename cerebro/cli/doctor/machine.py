@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
@@ -148,18 +149,35 @@ def home_folder(case: Case) -> Finding:
 
 
 def space(case: Case) -> Finding:
-    """The disk has space for data and checkpoints."""
-    base = _existing(case.home.path)
-    free = shutil.disk_usage(base).free
+    """The disks of the home and of all volumes have space for data and checkpoints."""
     mend = "remove experiments or files, or move the home to a larger disk: --home DIR or CEREBRO_HOME"
-    inodes = os.statvfs(base)
-    if free < _SPACE_NONE_BYTES:
-        return fail(f"{size(free)} free at {base}: there is no space for checkpoints", mend)
-    if inodes.f_files and not inodes.f_favail:
-        return fail(f"no inodes free at {base}", mend)
-    if free < _SPACE_TIGHT_BYTES:
-        return warn(f"{size(free)} free at {base}", mend)
-    return ok(f"{size(free)} free at {base}")
+    places = {_disk(folder): folder for folder in reversed([*_disks(case)])}
+    tight = []
+    for base in places.values():
+        free, inodes = shutil.disk_usage(base).free, os.statvfs(base)
+        if free < _SPACE_NONE_BYTES:
+            return fail(f"{size(free)} free at {base}: there is no space for checkpoints", mend)
+        if inodes.f_files and not inodes.f_favail:
+            return fail(f"no inodes free at {base}", mend)
+        if free < _SPACE_TIGHT_BYTES:
+            tight.append(f"{size(free)} free at {base}")
+    if tight:
+        return warn("; ".join(tight), mend)
+    base = _existing(case.home.path)
+    return ok(f"{size(shutil.disk_usage(base).free)} free at {base}")
+
+
+def _disks(case: Case) -> Iterator[Path]:
+    """Folders that may be on disks of their own: the home, its volumes, and the volumes that are mounted here."""
+    yield _existing(case.home.path)
+    for volumes in (case.home.volumes, Path(case.environment.get("CEREBRO_VOLUMES") or case.home.volumes)):
+        if volumes.is_dir():
+            yield from (volumes, *(folder for folder in sorted(volumes.iterdir()) if folder.is_dir()))
+
+
+def _disk(folder: Path) -> int:
+    """The number by which the kernel knows the disk of a folder."""
+    return folder.stat().st_dev
 
 
 def _existing(path: Path) -> Path:

@@ -1,0 +1,60 @@
+"""Connections to other machines, through the proxy that the environment names.
+
+The variables are `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in capital or small letters. This machine,
+private networks and services of a cluster are always reached directly.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import urllib3
+
+_CLUSTER_SUFFIXES = (".svc", ".local", ".localhost", ".internal")
+
+
+def proxy_of(address: str, environment: Mapping[str, str]) -> str:
+    """The URL of the proxy for an address; empty: the connection is direct."""
+    parts = urlsplit(address)
+    host = (parts.hostname or "").lower().rstrip(".")
+    known = {name.lower(): value for name, value in sorted(environment.items()) if value}
+    proxy = known.get(f"{parts.scheme}_proxy") or known.get("all_proxy", "")
+    if not proxy or _is_near(host):
+        return ""
+    proxies = {"no": known.get("no_proxy", "")}
+    place = parts.netloc.rpartition("@")[2]
+    if urllib.request.proxy_bypass_environment(place, proxies):  # type: ignore[attr-defined]
+        return ""
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def pool(
+    address: str, *, environment: Mapping[str, str] | None = None, **options: Any
+) -> urllib3.PoolManager:
+    """A connection pool for one address, with the options of `urllib3.PoolManager`.
+
+    Args:
+        environment: by default the process's.
+    """
+    proxy = proxy_of(address, os.environ if environment is None else environment)
+    if not proxy:
+        return urllib3.PoolManager(**options)
+    parts = urlsplit(proxy)
+    headers = None
+    if parts.username:
+        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers = urllib3.make_headers(proxy_basic_auth=credentials)
+    return urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
+
+
+def _is_near(host: str) -> bool:
+    """True if a host is this machine, on a private network, or a service of the cluster."""
+    try:
+        return not ipaddress.ip_address(host.partition("%")[0]).is_global
+    except ValueError:
+        return "." not in host or host.endswith(_CLUSTER_SUFFIXES)

@@ -1,0 +1,66 @@
+"""Outside addresses go through the environment's proxy; this machine, private networks and the cluster never do."""
+
+from __future__ import annotations
+
+import pytest
+import urllib3
+
+from cerebro.exports.mlflow_server import MlflowServer
+from cerebro.runtime import proxies
+from cerebro.runtime.transport import Transport
+
+PROXY = "http://proxy.example.org:3128"
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])
+def test_outside_addresses_go_through_the_proxy(variable: str) -> None:
+    """Capital and small letters mean the same."""
+    assert proxies.proxy_of("https://mlflow.example.org", {variable: PROXY}) == PROXY
+    assert proxies.proxy_of("https://93.184.216.34:8443/x", {variable: PROXY}) == PROXY
+    assert proxies.proxy_of("https://[2606:2800:220:1::1]/", {variable: PROXY}) == PROXY
+    assert proxies.proxy_of("https://mlflow.example.org", {variable: ""}) == ""
+
+
+def test_each_scheme_has_its_own_variable() -> None:
+    """A proxy without a scheme speaks HTTP."""
+    environment = {"HTTP_PROXY": "one:1", "HTTPS_PROXY": "https://two:2"}
+    assert proxies.proxy_of("http://example.org", environment) == "http://one:1"
+    assert proxies.proxy_of("https://example.org", environment) == "https://two:2"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:7070", "[::1]:7070", "localhost:7070", "10.0.0.7:7070", "192.168.1.2",
+        "[fd00::7]:7070", "169.254.1.1", "cerebro-kvs-api:7070", "mlflow.mlflow.svc:5000",
+        "mlflow.mlflow.svc.cluster.local:5000", "ip-10-0-0-1.ec2.internal",
+    ],
+)  # fmt: skip
+def test_near_addresses_never_do(host: str) -> None:
+    """All three variables are set."""
+    environment = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), PROXY)
+    assert proxies.proxy_of(f"http://{host}", environment) == ""
+
+
+@pytest.mark.parametrize(
+    "excepted", ["example.org", ".example.org", "mlflow.example.org", "a.b,mlflow.example.org:5000", "*"]
+)
+def test_exceptions_hold(excepted: str) -> None:
+    """As other programs read `NO_PROXY`."""
+    environment = {"HTTP_PROXY": PROXY, "NO_PROXY": excepted}
+    assert proxies.proxy_of("http://mlflow.example.org:5000", environment) == ""
+    assert bool(proxies.proxy_of("http://example.com", environment)) == (excepted != "*")
+
+
+def test_exports_and_clients_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its user and password, and only for the addresses above."""
+    for variable in ("HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, "http://ann:p%40ss@proxy.example.org:3128")
+    outside = Transport("https://cerebro.example.org", "token")._http
+    assert isinstance(outside, urllib3.ProxyManager)
+    assert outside.proxy is not None
+    assert outside.proxy.host == "proxy.example.org"
+    assert outside.proxy_headers == urllib3.make_headers(proxy_basic_auth="ann:p@ss")
+    assert not isinstance(Transport("http://127.0.0.1:7070", "token")._http, urllib3.ProxyManager)
+    server = MlflowServer("https://mlflow.example.org", {"HTTPS_PROXY": PROXY})
+    assert isinstance(server._http, urllib3.ProxyManager)
