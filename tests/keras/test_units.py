@@ -29,6 +29,7 @@ from cerebro.worker.training.frozen import LEAST_BYTES
 from cerebro.worker.training.grouped import prepare
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
+from cerebro.worker.training.seeds import seed_everything, unit_seed
 from cerebro.worker.training.unit import Trainee, create, evaluate, predicting, restore, train_unit
 from tests.keras.models import BACKEND, Net, require_keras
 from tests.worker.training.resuming import BATCHES, CPU, ROWS, SIZE, Unit
@@ -306,3 +307,33 @@ def test_a_model_that_cannot_be_trained_is_named(made: str, message: str) -> Non
 
     with pytest.raises(SpecError, match=message):
         create(Wrong(), {}, seed=0, model="m00", device=CPU)
+
+
+def test_units_compute_what_a_loop_of_keras_computes(rows: MappedRows, tmp_path: Path) -> None:
+    """Two sub-epochs with a hop equal one loop of `train_on_batch` over the same batches, to the bit."""
+    spec, given = Net(), {"batch_size": SIZE}
+
+    def passes() -> list[PartitionLoader]:
+        return [PartitionLoader(rows, batch_size=SIZE, seed=number) for number in (1, 2)]
+
+    def new() -> Trainee:
+        return create(spec, given, seed=3, model="m00", device=CPU)
+
+    def batches() -> Iterator[Any]:
+        for number, one in enumerate(passes()):
+            seed_everything(unit_seed(3, "m00", 1, number))  # as each sub-epoch does
+            for inputs, labels in one:
+                yield inputs.numpy(), labels.numpy()
+
+    hopped = new()
+    for number, one in enumerate(passes()):
+        train_unit(
+            spec, hopped, InstrumentedLoader(one), given, seed=3, model="m00", epoch=1, partition=number
+        )
+        reference = checkpoints.save(tmp_path, f"{number}.pt", hopped.state())
+        hopped = new()
+        restore(hopped, checkpoints.load(tmp_path, reference, "cpu"))
+    fitted = new()
+    for inputs, labels in batches():
+        fitted.modules[0].model.train_on_batch(inputs, labels)
+    assert_equal(hopped.modules[0].state_dict(), fitted.modules[0].state_dict())
