@@ -334,6 +334,7 @@ def test_units_compute_what_a_loop_of_keras_computes(rows: MappedRows, tmp_path:
         hopped = new()
         restore(hopped, checkpoints.load(tmp_path, reference, "cpu"))
     fitted = new()
+    (network,) = users(fitted.modules)
     for inputs, labels in batches():
-        fitted.modules[0].model.train_on_batch(inputs, labels)
+        network.train_on_batch(inputs, labels)
     assert_equal(hopped.modules[0].state_dict(), fitted.modules[0].state_dict())
