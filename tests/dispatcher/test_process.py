@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from cerebro.contract.api import MAX_WAIT_S
 from cerebro.contract.records import ExperimentRecord
 from cerebro.runtime.kvs import KvsClient
 from tests.dispatcher.fakes import TOKEN
 from tests.forking import Forked, Forks
-from tests.kvs_api.bench import LOCATORS
+from tests.kvs_api.bench import LOCATORS, requested
 from tests.kvs_api.real import TOKEN as STORE_TOKEN
 from tests.kvs_api.real import Service
 from tests.waiting import HANG_S
@@ -97,7 +98,7 @@ def test_process_is_healthy_without_a_store_and_ends_when_asked() -> None:
 def test_a_blocked_read_is_answered_before_the_process_ends(
     service: Service, forks: Forks, tmp_path: Path
 ) -> None:
-    """A client outside waits for news of the store when the dispatcher is asked to end: no error, soon."""
+    """A client outside waits for news when the dispatcher is asked to end: it gets the news, and no error."""
     port = free_port()
     service.client().create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
     store = {"CEREBRO_SERVER": service.address, "CEREBRO_TOKEN": STORE_TOKEN}
@@ -105,11 +106,12 @@ def test_a_blocked_read_is_answered_before_the_process_ends(
         wait_until_healthy(port)
         client = KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN, retry_for_s=0.0)
         with ThreadPoolExecutor() as pool:
-            blocked = pool.submit(lambda: client.events("one", wait_s=3.0))
+            blocked = pool.submit(lambda: client.events("one", wait_s=MAX_WAIT_S))
             # The second answer shows that the first question has been taken in.
             assert KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN).queue() == ()
             process.send_signal(signal.SIGTERM)
-            assert blocked.result(_STARTS_S) == ()
+            service.client().append("one", requested("etl-1"))
+            assert [event.type for event in blocked.result(_STARTS_S)] == ["RunRequested"]
         assert process.wait(_STARTS_S) == 0
 
 

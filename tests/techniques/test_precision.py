@@ -33,7 +33,8 @@ FLOAT8 = [
     Way(technique="offload", params={"precision": "float8-emulated", "activations": True}),
 ]
 CHOICES = [
-    *((way, model) for way in BF16 for model in ("mlp", "cnn", "gpt")),
+    *((way, "mlp") for way in BF16),
+    *(pytest.param(way, model, marks=pytest.mark.slow) for way in BF16 for model in ("cnn", "gpt")),
     *(pytest.param(way, "wide", marks=needs_torchao) for way in FLOAT8),
 ]
 

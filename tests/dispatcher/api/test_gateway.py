@@ -13,6 +13,7 @@ import pytest
 
 from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION
+from cerebro.contract.api import MAX_WAIT_S
 from cerebro.contract.events import RunRequested
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest
 from cerebro.contract.runs import EtlRequest
@@ -80,14 +81,15 @@ def test_a_blocking_read_returns_when_there_is_news(served: Served) -> None:
 def test_blocking_reads_leave_room_for_pages(served: Served) -> None:
     """More than there are places for: those over the limit are told to try again, and a page opens at once."""
     served.client().create_experiment(RECORD)
-    path = "/api/v1/experiments/one/events?after=0&wait_s=3"
+    path = "/api/v1/experiments/one/events?after=0&wait_s="
     with ThreadPoolExecutor(12) as pool:
-        waiting = [pool.submit(lambda: served.ask("GET", path).status) for _ in range(12)]
-        first = next(future for future in itertools.cycle(waiting) if future.done())
-        assert first.result() == 503
+        waiting = [pool.submit(lambda: served.ask("GET", f"{path}{MAX_WAIT_S:g}").status) for _ in range(12)]
+        refused = itertools.islice(as_completed(waiting, HANG_S), 8)
+        assert [future.result() for future in refused] == [503] * 8
         assert served.ask("GET", "/experiments").status == 200
+        served.client().append("one", RunRequested(run="etl-1", request=REQUEST))
         assert sorted(future.result(HANG_S) for future in waiting) == [200] * 4 + [503] * 8
-    assert served.ask("GET", path.replace("wait_s=3", "wait_s=0.1")).status == 200
+    assert served.ask("GET", f"{path}0.1").status == 200
 
 
 def filled(path: str) -> str:
