@@ -286,10 +286,13 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
     struck = [*model.struck.values()]
     lines = [f"  {each.way.label}: {_words(each)}" for each in struck]
     most = max((each.peak_bytes for each in struck), default=0)
-    seen = f"; the most memory that was seen is {most / 2**30:.3g} GiB" if most else ""
+    limit = f" of a limit of {failure.limit_bytes / 2**30:.3g} GiB" if failure.limit_bytes else ""
+    seen = f"; the most memory that was seen is {most / 2**30:.3g} GiB{limit}" if most else ""
+    # Tables show the first line: what the model needs and what there is come first.
+    need = f"{failure.line.partition('. ')[0]}; " if failure.kind is FailureKind.OUT_OF_MEMORY else ""
     told = "\n".join(
         [
-            f"no way is left to train {model.id}: {len(struck)} were tried or cannot be used{seen}. Give workers more "
+            f"{need}no way is left to train {model.id}: {len(struck)} were tried or cannot be used{seen}. Give workers more "
             "devices or more memory, name the blocks of the model in SubEpochSpec.hints (Hints.blocks), or choose a "
             "smaller batch size",
             *lines,

@@ -100,7 +100,7 @@ UNSCHEDULABLE: Final[Mapping[str, str]] = {
     "Too many pods": "add nodes",
     "PersistentVolumeClaim": "no volume is found for a claim: check the classes under storage and worker.shards",
     "volume node affinity": "the worker's shards lie where no node fits: add a node in that zone",
-    "unschedulable": "a node is cordoned: kubectl uncordon NODE, or add nodes",
+    "were unschedulable": "a node is cordoned: kubectl uncordon NODE, or add nodes",
     "untolerated taint": "check worker.tolerations",
     "node affinity/selector": "check worker.nodeSelector and worker.affinity",
     "topology spread": "check worker.topologySpreadConstraints",

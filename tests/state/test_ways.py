@@ -123,7 +123,7 @@ def test_a_model_without_a_way_left_fails_and_tells_of_each() -> None:
     assert failure is not None
     first, *table = failure.message.splitlines()
     assert first.startswith(
-        "no way is left to train m00: 3 were tried or cannot be used; the most memory that was"
+        "CUDA out of memory; no way is left to train m00: 3 were tried or cannot be used; the most memory that was"
     )
     assert "3 GiB" in first
     assert "Hints.blocks" in first

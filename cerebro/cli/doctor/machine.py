@@ -168,7 +168,7 @@ def space(case: Case) -> Finding:
 
 
 def _disks(case: Case) -> Iterator[Path]:
-    """Folders that may be on disks of their own: the home, its volumes, and the volumes that are mounted here."""
+    """Folders that may be on separate disks: the home, its volumes, and volumes mounted here."""
     yield _existing(case.home.path)
     for volumes in (case.home.volumes, Path(case.environment.get("CEREBRO_VOLUMES") or case.home.volumes)):
         if volumes.is_dir():
@@ -176,7 +176,7 @@ def _disks(case: Case) -> Iterator[Path]:
 
 
 def _disk(folder: Path) -> int:
-    """The number by which the kernel knows the disk of a folder."""
+    """The kernel's number of the disk that a folder is on."""
     return folder.stat().st_dev
 
 

@@ -222,6 +222,7 @@ def test_a_start_under_way_is_no_trouble(reason: str) -> None:
             "worker.gpus",
         ),
         ("0/1 nodes are available: 1 Insufficient memory.", "requests.memory"),
+        ("0/1 nodes are available: 1 node(s) were unschedulable.", "kubectl uncordon"),
         (
             "0/2 nodes are available: 2 node(s) had untolerated taint {nvidia.com/gpu: present}.",
             "worker.tolerations",
