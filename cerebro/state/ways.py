@@ -293,8 +293,8 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
     told = "\n".join(
         [
             f"{need}no way is left to train {model.id}: {len(struck)} were tried or cannot be used{seen}. Give workers "
-            "more devices or more memory, name the blocks of the model in SubEpochSpec.hints (Hints.blocks), or choose a "
-            "smaller batch size",
+            "more devices or more memory, name the blocks of the model in SubEpochSpec.hints (Hints.blocks), or choose "
+            "a smaller batch size",
             *lines,
         ]
     )
