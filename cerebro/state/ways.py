@@ -288,7 +288,7 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
     most = max((each.peak_bytes for each in struck), default=0)
     limit = f" of a limit of {failure.limit_bytes / 2**30:.3g} GiB" if failure.limit_bytes else ""
     seen = f"; the most memory that was seen is {most / 2**30:.3g} GiB{limit}" if most else ""
-    # Tables show the first line: what the model needs and what there is come first.
+    # Tables show the first line, so need and limit come first.
     need = f"{failure.line.partition('. ')[0]}; " if failure.kind is FailureKind.OUT_OF_MEMORY else ""
     told = "\n".join(
         [
