@@ -27,6 +27,7 @@ from cerebro.contract.events import (
 from cerebro.contract.priority import parse, shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.values import carried
 from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, additions, beside, wording
 from cerebro.state.models import is_same
@@ -288,33 +289,24 @@ def _unplain(part: str, given: Mapping[str, Any]) -> list[Problem]:
         try:
             _check_log(_plain({name: value}))
         except (TypeError, ValueError, RecursionError) as cause:
-            use = "use numbers, text, booleans, or lists and dicts of them"
-            error = SearchSpaceError(f"{name}={value!r:.80} is no hyper-parameter ({cause}): {use}")
+            error = SearchSpaceError(f"{name}={value!r:.80} cannot be carried exactly: it {cause}")
             error.__cause__ = cause
             found.append(Problem(part=part, name=str(name), error=error))
     return found
 
 
 def _plain(given: Mapping[str, Any]) -> Hyperparameters:
-    """As user code will have them.
-
-    Raises:
-        TypeError, ValueError: JSON cannot say them.
-    """
-    found: Hyperparameters = json.loads(json.dumps(dict(given), allow_nan=False).encode())
-    return found
+    """The hyper-parameters that user code gets; ValueError if JSON cannot hold them exactly."""
+    return {name: carried(value) for name, value in given.items()}
 
 
 def _check_log(given: Hyperparameters) -> None:
     """Raise `ValueError` if what JSON says cannot be written into the log and read there."""
-    try:
-        text = json.dumps(given, ensure_ascii=False).encode()
-    except UnicodeEncodeError as cause:  # half of a surrogate pair
-        raise ValueError("a text of it is no Unicode") from cause
+    text = json.dumps(given, ensure_ascii=False).encode()
     try:
         _LOGGED.validate_json(b'{"":' * _AROUND + text + b"}" * _AROUND)
     except ValueError as cause:
-        raise ValueError("it is nested too deeply") from cause
+        raise ValueError("is nested too deeply") from cause
 
 
 # --- why not -------------------------------------------------------------------------------------

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.base import Contract, Name, Sha256, Split
+from cerebro.contract.values import require_finite
 
-Hyperparameters = dict[str, JsonValue]
+Hyperparameters = dict[str, Annotated[JsonValue, AfterValidator(require_finite)]]
 """One training configuration: anything JSON can say."""
 
 

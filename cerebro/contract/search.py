@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, FiniteFloat, JsonValue
+from pydantic import AfterValidator, Field, FiniteFloat, JsonValue
 
 from cerebro.contract.base import Contract, Sha256
+from cerebro.contract.values import require_finite
 
 # --- the space ----------------------------------------------------------------------------------
 
@@ -39,7 +40,7 @@ class ChoiceOf(Contract):
     """One of `values`; of one value: it is fixed."""
 
     kind: Literal["choice"] = "choice"
-    values: tuple[JsonValue, ...] = Field(min_length=1)
+    values: tuple[Annotated[JsonValue, AfterValidator(require_finite)], ...] = Field(min_length=1)
 
 
 Distribution = Annotated[Uniform | LogUniform | RandInt | ChoiceOf, Field(discriminator="kind")]

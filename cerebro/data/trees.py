@@ -271,6 +271,10 @@ _ARRAYS = (np.ndarray, np.generic)
 def _as_array(value: object) -> Array | None:
     """``value`` as an array, or None where it is not of a type that may be a leaf."""
     if isinstance(value, _ARRAYS):
+        if np.ma.is_masked(value):
+            raise ValueError(
+                "it has masked elements, which a tensor cannot say: fill them by value.filled(...)"
+            )
         return np.asarray(value)
     if isinstance(value, bool):
         return np.asarray(value)

@@ -24,6 +24,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 _TRY_AGAIN = frozenset({502, 503, 504})
 _MAX_PAUSE_S = 0.5
 _SUCCESS = 300
+_TOO_LARGE = 413
 _CONNECT_S = 5.0
 
 
@@ -134,6 +135,12 @@ class Transport:
                 status = response.status
                 if status < _SUCCESS:
                     return response.data
+                if status == _TOO_LARGE:
+                    size = f"{len(content or b'') / 2**20:,.1f} MiB"
+                    raise errors.BadRequestError(
+                        f"{self.address} refused {method} {path}: {size} are too much. "
+                        "Send fewer models at once, or put large values into a file under `misc` in the locators"
+                    )
                 if status not in _TRY_AGAIN:
                     raise _error_of(status, response.data)
                 problem = f"HTTP {status}"

@@ -253,6 +253,7 @@ def _value_test(sign: str, wanted: str) -> ValueTest:
 
 def _number(word: str) -> float | None:
     try:
-        return float(word)
+        # A float would equal other integers beyond 2**53.
+        return int(word) if word.lstrip("+-").isdecimal() else float(word)
     except ValueError:
         return None

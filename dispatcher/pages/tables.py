@@ -53,9 +53,10 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return float(value)
+        float(value)
     except OverflowError:  # a whole number that no float can hold
         return math.inf if value > 0 else -math.inf
+    return value  # exact, also beyond 2**53
 
 
 def _place(value: Any) -> tuple[int, float, str]:

@@ -103,6 +103,10 @@ def test_numbers_and_tensors_keep_torchs_types(value: object, dtype: str) -> Non
         (np.array([None]), r"row 7: field 'output\.label' is an array of dtype object"),
         (1j, r"row 7: field 'output\.label' is a builtins\.complex"),
         (2**63, r"row 7: field 'output\.label' cannot be stored"),
+        (
+            np.ma.array([1.0, 2.0], mask=[True, False]),
+            r"row 7: field 'output\.label' cannot be stored: it has masked",
+        ),
         (1e300, r"row 7: field 'output\.label' cannot be stored.*np\.float64"),
         (torch.zeros(2, dtype=torch.bfloat16), r"row 7: field 'output\.label' cannot be stored"),
     ],

@@ -211,7 +211,9 @@ def test_a_body_that_is_too_large_is_413(service: Service) -> None:
         status, content = send(service, route, body=large)
         assert status == 413
         assert problem(content).error == "BadRequestError"
-    with pytest.raises(BadRequestError):
+    with pytest.raises(
+        BadRequestError, match=r"refused PUT .*: \d+\.\d MiB are too much\. Send fewer models"
+    ):
         service.client().put_archive(SHA, large)
 
 

@@ -2,31 +2,36 @@
 
 Three forms:
 
-- a dict of lists: their grid, ``{"lr": [0.1, 0.01], "batch_size": [32]}``; a value that is no list is fixed;
+- a dict of lists or arrays: their grid, ``{"lr": [0.1, 0.01], "batch_size": [32]}``; any other value is fixed;
 - a dict with distributions (`uniform`, `loguniform`, `randint`, `choice`) and a number of `samples`: random search;
 - a list of dicts: these configurations.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
-import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, SupportsFloat
 
 from pydantic import JsonValue
 
 from cerebro.contract import search as data
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import ChoiceOf, LogUniform, RandInt, Space, Uniform
+from cerebro.contract.values import MAX_INTEGER, carried, has_masked, is_array, listed
 from cerebro.errors import SearchSpaceError
 from cerebro.search.drawing import drawn_from
 
 SearchSpace = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+MAX_CONFIGURATIONS = 100_000
+"""Limit of configurations in a list or grid, and of values of one hyper-parameter."""
+_LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,13 @@ class Distribution:
     data: data.Distribution
 
 
-def uniform(low: float, high: float) -> Distribution:
+def uniform(low: SupportsFloat, high: SupportsFloat) -> Distribution:
     """A number between `low` and `high`."""
-    low, high = _ends("uniform", low, high)
-    return Distribution(Uniform(low=low, high=high))
+    ends = _ends("uniform", low, high)
+    return Distribution(Uniform(low=ends[0], high=ends[1]))
 
 
-def loguniform(low: float, high: float) -> Distribution:
+def loguniform(low: SupportsFloat, high: SupportsFloat) -> Distribution:
     """A positive number whose logarithm is uniform."""
     ends = _ends("loguniform", low, high)
     if ends[0] <= 0:
@@ -53,19 +58,24 @@ def loguniform(low: float, high: float) -> Distribution:
     return Distribution(LogUniform(low=ends[0], high=ends[1]))
 
 
-def randint(low: int, high: int) -> Distribution:
+def randint(low: SupportsFloat, high: SupportsFloat) -> Distribution:
     """An integer from `low` to `high`, both included."""
-    _ends("randint", low, high)
-    if low % 1 or high % 1:
+    ends = _ends("randint", low, high)
+    if any(end % 1 for end in ends):
         raise SearchSpaceError(f"randint({low}, {high}): both ends must be whole numbers")
-    return Distribution(RandInt(low=int(low), high=int(high)))
+    if max(map(abs, ends)) > MAX_INTEGER:
+        raise SearchSpaceError(f"randint({low}, {high}): numbers beyond 2**53 cannot be carried exactly")
+    return Distribution(RandInt(low=int(ends[0]), high=int(ends[1])))
 
 
-def choice(values: Sequence[Any]) -> Distribution:
+def choice(values: Iterable[Any]) -> Distribution:
     """One of `values`."""
-    if not values:
+    given = _elements(
+        "of choice()", values if is_array(values) or isinstance(values, range) else list(values)
+    )
+    if not given:
         raise SearchSpaceError("choice([]) has no values: give at least one")
-    return Distribution(ChoiceOf(values=tuple(_as_json("of choice()", value) for value in values)))
+    return Distribution(ChoiceOf(values=tuple(_as_json("of choice()", value) for value in given)))
 
 
 def configurations(space: SearchSpace, *, samples: int | None = None, seed: int = 0) -> list[Hyperparameters]:
@@ -78,30 +88,35 @@ def configurations(space: SearchSpace, *, samples: int | None = None, seed: int 
     Raises:
         SearchSpaceError: names what is empty, of a wrong type, or missing.
     """
-    if isinstance(space, Mapping):
-        if is_drawn(space):
-            found = _sampled(space, samples, seed)
-        elif samples is not None:
-            raise SearchSpaceError(
-                f"samples={samples}, but no hyper-parameter of the search space is drawn at random: use uniform(), "
-                "loguniform(), randint() or choice(), or leave `samples` out for the grid"
-            )
-        else:
-            found = _grid(space)
-    elif isinstance(space, list | tuple):
-        found = [_configuration(position, item) for position, item in enumerate(space)]
-    else:
-        raise SearchSpaceError(
-            f"the search space is a {type(space).__name__}, expected a dict of lists (a grid) or a list of dicts"
-        )
-    if not found:
-        raise SearchSpaceError("the search space is empty, expected at least one training configuration")
-    return [_checked(configuration) for configuration in found]
+    return list(_configurations(space, samples, seed))
 
 
 def first_configuration(space: SearchSpace) -> Hyperparameters:
     """The first of `configurations`, whatever form the search space has."""
-    return configurations(space, samples=1 if is_drawn(space) else None)[0]
+    return next(iter(_configurations(space, 1 if is_drawn(space) else None, 0)))
+
+
+def _configurations(space: SearchSpace, samples: int | None, seed: int) -> Iterable[Hyperparameters]:
+    """Check the space and its size; the configurations are made one by one."""
+    if isinstance(space, Mapping):
+        _check_names(space)
+        if is_drawn(space):
+            _require_few(samples or 0, f"samples={samples}")
+            return map(_checked, _sampled(space, samples, seed))
+        if samples is not None:
+            raise SearchSpaceError(
+                f"samples={samples}, but no hyper-parameter of the search space is drawn at random: use uniform(), "
+                "loguniform(), randint() or choice(), or leave `samples` out for the grid"
+            )
+        return _grid(space)
+    if not isinstance(space, list | tuple):
+        raise SearchSpaceError(
+            f"the search space is a {type(space).__name__}, expected a dict of lists (a grid) or a list of dicts"
+        )
+    if not space:
+        raise SearchSpaceError("the search space is empty, expected at least one training configuration")
+    _require_few(len(space), "the list")
+    return [_checked(_configuration(position, item)) for position, item in enumerate(space)]
 
 
 def is_drawn(space: SearchSpace) -> bool:
@@ -124,8 +139,7 @@ def space_data(space: Mapping[str, Any]) -> Space:
 def _distribution(name: str, value: Any) -> data.Distribution:
     if isinstance(value, Distribution):
         return value.data
-    values = _listed(name, value) if isinstance(value, list | tuple | range) else [value]
-    return ChoiceOf(values=tuple(_as_json(repr(name), each) for each in values))
+    return ChoiceOf(values=tuple(_axis(name, value)))
 
 
 def _check_batch_size(among: data.Distribution | None) -> None:
@@ -144,37 +158,79 @@ def _check_batch_size(among: data.Distribution | None) -> None:
         _checked({"batch_size": size} if among else {})
 
 
-def _grid(space: Mapping[str, Any]) -> list[Hyperparameters]:
-    _check_names(space)
-    axes = {}
-    for name, value in space.items():
-        axes[name] = _listed(name, value) if isinstance(value, list | tuple | range) else [value]
-    return (
-        [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
+def _grid(space: Mapping[str, Any]) -> Iterable[Hyperparameters]:
+    lengths = {name: _length(value) for name, value in space.items() if _is_axis(value)}
+    count = math.prod(lengths.values())
+    if count > MAX_CONFIGURATIONS:
+        product = " x ".join(f"{name} {length:,}" for name, length in lengths.items() if length > 1)
+        _require_few(count, f"the grid ({product})")
+    axes = {name: _axis(name, value) for name, value in space.items()}
+    if not axes:
+        raise SearchSpaceError("the search space is empty, expected at least one training configuration")
+    _check_batch_size(ChoiceOf(values=tuple(axes["batch_size"])) if "batch_size" in axes else None)
+    has_parts = any(isinstance(value, list | dict) for values in axes.values() for value in values)
+    found: Iterable[Hyperparameters] = (
+        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
     )
+    return map(copy.deepcopy, found) if has_parts else found
+
+
+def _require_few(count: int, what: str) -> None:
+    if count > MAX_CONFIGURATIONS:
+        raise SearchSpaceError(
+            f"{what} has {count:,} configurations, at most {MAX_CONFIGURATIONS:,}: draw some at random, as in "
+            "run_fit(..., {'lr': choice([...])}, samples=100), or use a search such as search=ASHA()"
+        )
+
+
+def _is_axis(value: object) -> bool:
+    return isinstance(value, list | tuple | range) or (is_array(value) and getattr(value, "ndim", 0) > 0)
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, range):  # len() of a long range raises
+        return max(0, -((value.start - value.stop) // value.step))
+    return len(value)
+
+
+def _axis(name: str, value: Any) -> list[JsonValue]:
+    """The values of a hyper-parameter; a value that is no axis is its only one."""
+    values = _elements(repr(name), value) if _is_axis(value) else [value]
+    if not values:
+        raise SearchSpaceError(f"hyper-parameter {name!r} has no values: give at least one")
+    return [_as_json(repr(name), each) for each in values]
+
+
+def _elements(name: str, values: Any) -> list[Any]:
+    """The elements of a list or array of a hyper-parameter, which errors call `name`."""
+    if (count := _length(values)) > MAX_CONFIGURATIONS:
+        raise SearchSpaceError(
+            f"hyper-parameter {name} has {count:,} values, at most {MAX_CONFIGURATIONS:,}: draw it by randint(), "
+            "uniform() or loguniform()"
+        )
+    if not is_array(values):
+        return list(values)
+    try:
+        return list(listed(values))
+    except ValueError as cause:
+        raise SearchSpaceError(f"hyper-parameter {name} {cause}") from cause
 
 
 def _sampled(space: Mapping[str, Any], samples: int | None, seed: int) -> list[Hyperparameters]:
-    _check_names(space)
     if samples is None or samples < 1:
         raise SearchSpaceError(
             f"samples={samples}: a search space with distributions needs samples=N, at least 1"
         )
     generators = {name: random.Random(f"{seed}/{name}") for name in space}
+    axes = {name: _axis(name, value) for name, value in space.items() if not isinstance(value, Distribution)}
 
     def draw(name: str) -> Any:
         value = space[name]
-        if isinstance(value, list | tuple | range):
-            return generators[name].choice(_listed(name, value))
-        return drawn_from(value.data, generators[name]) if isinstance(value, Distribution) else value
+        if isinstance(value, Distribution):
+            return drawn_from(value.data, generators[name])
+        return generators[name].choice(axes[name]) if _is_axis(value) else axes[name][0]
 
     return [{name: draw(name) for name in space} for _ in range(samples)]
-
-
-def _listed(name: str, value: Sequence[Any]) -> list[Any]:
-    if not value:
-        raise SearchSpaceError(f"hyper-parameter {name!r} has no values: give at least one")
-    return list(value)
 
 
 def _configuration(position: int, item: object) -> Hyperparameters:
@@ -190,12 +246,13 @@ def _check_names(space: Mapping[Any, Any]) -> None:
     for name in space:
         if not isinstance(name, str) or not name:
             raise SearchSpaceError(f"hyper-parameter names must be text, not {name!r}")
+        _as_json("names", name)
 
 
 def _checked(configuration: Mapping[str, Any]) -> Hyperparameters:
-    """The configuration as it will reach user code: tuples have become lists, as JSON has it."""
+    """The configuration that user code gets: tuples have become lists."""
     checked: Hyperparameters = {name: _as_json(repr(name), value) for name, value in configuration.items()}
-    size = configuration.get("batch_size")
+    size = checked.get("batch_size")
     if size is None:
         raise SearchSpaceError(
             "the search space lacks 'batch_size': the data loader needs it; add 'batch_size': [32]"
@@ -213,19 +270,17 @@ def _as_json(name: str, value: Any) -> JsonValue:
             "supported; give each hyper-parameter that is drawn a name of its own at the top"
         )
     try:
-        text = json.dumps({name: value}, allow_nan=False, ensure_ascii=False)
-        found: JsonValue = json.loads(text.encode())[name]
-    except UnicodeEncodeError as cause:
+        return carried(value)
+    except ValueError as cause:
         raise SearchSpaceError(
-            f"hyper-parameter {name} has the value {value!r}: one of its texts has half a character (a lone "
-            "surrogate) and cannot be stored; remove it, for example by text.encode('utf-8', 'replace').decode()"
+            f"hyper-parameter {name} has the value {_shown(value)} ({type(value).__name__}), which cannot be carried "
+            f"exactly: it {cause}"
         ) from cause
-    except (TypeError, ValueError) as cause:
-        raise SearchSpaceError(
-            f"hyper-parameter {name} has the value {value!r} ({type(value).__name__}): use numbers, text, booleans, or "
-            "lists and dicts of them"
-        ) from cause
-    return found
+
+
+def _shown(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _has_distribution(value: Any) -> bool:
@@ -236,20 +291,20 @@ def _has_distribution(value: Any) -> bool:
     return isinstance(value, Distribution)
 
 
-def _ends(name: str, low: float, high: float) -> tuple[float, float]:
-    given: tuple[object, object] = low, high
+def _ends(name: str, low: object, high: object) -> tuple[float, float]:
     try:
         ends = _number(low), _number(high)
     except OverflowError:
         ends = math.nan, math.nan
     if not all(map(math.isfinite, ends)):
-        quoted = "; leave out the quotes" if any(isinstance(end, str) for end in given) else ""
+        quoted = "; leave out the quotes" if isinstance(low, str) or isinstance(high, str) else ""
         raise SearchSpaceError(f"{name}({low!r}, {high!r}): both ends must be finite numbers{quoted}")
-    if low > high:
+    if ends[0] > ends[1]:
         raise SearchSpaceError(f"{name}({low}, {high}): the lower end is above the upper one")
     return ends
 
 
 def _number(value: object) -> float:
     """As a float; not a number, if it is none: a text that reads like one would be compared as text."""
-    return float(value) if isinstance(value, Real) else math.nan
+    plain = listed(value) if is_array(value) and not has_masked(value) else value
+    return float(plain) if isinstance(plain, Real) else math.nan

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cerebro.contract.tasks import MAX_POINTS, Curve, CurvePoint
+from cerebro.contract.values import has_masked
 
 
 class _Sum(NamedTuple):
@@ -83,6 +84,6 @@ def _number(value: Any) -> Any:
         # A copy: it may be changed in place, as sums are.
         return value.detach().reshape(()).to(torch.float32, copy=True)
     try:
-        return float(value)
+        return None if has_masked(value) else float(value)
     except (TypeError, ValueError):
         return None

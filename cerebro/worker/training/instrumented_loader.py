@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from cerebro import spec
 from cerebro.contract.tasks import Position
+from cerebro.contract.values import has_masked
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.trees import RowId
 from cerebro.errors import SpecError
@@ -126,7 +127,9 @@ class InstrumentedLoader:
     def values(self) -> dict[str, float]:
         """The newest reported values, as numbers; fetching them from a GPU waits for it."""
         return {
-            name: float(getattr(value, "item", lambda v=value: v)()) for name, value in self._latest.items()
+            name: float(getattr(value, "item", lambda v=value: v)())
+            for name, value in self._latest.items()
+            if not has_masked(value)
         }
 
     def _tell(self, rows: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from cerebro.contract.metrics import ADVICE, MOST, Terms, mixed, total
 from cerebro.contract.texts import cleaned
+from cerebro.contract.values import has_masked, is_array
 from cerebro.errors import MetricError, NonFiniteMetricError, RanksDifferError
 from cerebro.spec import Ratio
 
@@ -52,7 +53,11 @@ def checked_name(name: object, function: str) -> str:
     Raises:
         MetricError: it cannot.
     """
-    text = str(name)
+    if not isinstance(name, str):
+        raise MetricError(
+            f"{function}() names a metric {name!r} ({type(name).__name__}), expected text as the name"
+        )
+    text = "".join(name)
     if not 0 < len(text) <= _MAX_NAME or not text.isprintable():
         raise MetricError(
             f"{function}() names a metric {cleaned(text, _MAX_NAME)!r}, expected 1 to {_MAX_NAME} characters that can "
@@ -187,11 +192,34 @@ def _checked(value: object, function: str, name: str) -> float | Ratio:
 
 
 def _number(value: object, function: str, name: str) -> float:
-    if isinstance(value, numbers.Real):
-        return float(value)
-    if hasattr(value, "item") and getattr(value, "numel", lambda: getattr(value, "size", 0))() == 1:
-        return float(cast(Any, value).item())
-    raise MetricError(
-        f"{function}() returned {described(value)} for {name!r}, expected one number or cerebro.Ratio(numerator, "
-        "denominator)"
-    )
+    plain: object = value
+    if not isinstance(value, numbers.Real) and _size(value) == 1:
+        if has_masked(value):
+            raise MetricError(
+                f"{function}() returned a masked value for {name!r}, which stands for no number: return {name!r} only "
+                "where it has a value"
+            )
+        plain = cast(Any, value).item()
+    # NumPy counts a duration as a number, and dates become one.
+    is_number = getattr(getattr(value, "dtype", None), "kind", "f") in "biuf"
+    if not is_number or not isinstance(plain, numbers.Real):
+        raise MetricError(
+            f"{function}() returned {described(value)} for {name!r}, expected one number or cerebro.Ratio(numerator, "
+            "denominator)"
+        )
+    try:
+        number = float(plain)
+    except OverflowError:
+        number = math.inf
+    if math.isfinite(number) and number != plain:
+        raise MetricError(
+            f"{function}() returned {plain!r} for {name!r}, which float64 cannot hold exactly: round it by float()"
+        )
+    return number
+
+
+def _size(value: object) -> int:
+    """Elements of an array or tensor; 0 for all else."""
+    if not is_array(value):
+        return 0
+    return int(cast(Any, value).numel() if hasattr(value, "numel") else cast(Any, value).size)

@@ -107,7 +107,7 @@ def _column(name: str, value: object) -> Column:
         if isinstance(first, (torch.Tensor, np.ndarray)):
             arrays = [_array(entry) for entry in value]
             return Ragged.of(arrays) if arrays[0].ndim else np.asarray(arrays)
-        return np.asarray(value) if isinstance(first, (bool, int, float, np.generic)) else list(value)
+        return _array(value) if isinstance(first, (bool, int, float, np.generic)) else list(value)
     except (DataError, TypeError, ValueError) as error:
         raise SpecError(f"predict() returned a column {name!r} that cannot be stored: {error}") from error
 
@@ -142,6 +142,8 @@ _ARRAYS = (torch.Tensor, np.ndarray, Ragged)
 
 def _array(value: object) -> np.ndarray[Any, Any]:
     if not isinstance(value, torch.Tensor):
+        if np.ma.is_masked(value):
+            raise ValueError("it has masked elements: fill them by value.filled(...)")
         return np.asarray(value)
     host = value.detach().cpu()
     return (host.float() if host.dtype is torch.bfloat16 else host).numpy()  # NumPy has no bfloat16

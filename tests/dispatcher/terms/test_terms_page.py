@@ -365,8 +365,8 @@ def test_a_hyperparameter_may_be_called_as_a_field_is(bench: Bench) -> None:
     ("what", "model", "name", "text", "says"),
     [
         ("change", "m01", "hp.layers", "[" * 600 + "]" * 600, "nested too deeply"),
-        ("change", "m01", "hp.layers", r'["\ud800"]', "no Unicode"),
-        ("add", "", "hp.layers", r'"\ud800"', "no Unicode"),
+        ("change", "m01", "hp.layers", r'["\ud800"]', "a lone surrogate"),
+        ("add", "", "hp.layers", r'"\ud800"', "a lone surrogate"),
         ("prioritize", "m01", "priority", "9" * 50, "No priority"),
     ],
 )

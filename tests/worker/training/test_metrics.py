@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -124,15 +125,61 @@ def test_whatever_terms_a_log_has_can_be_put_together(ratios: list[tuple[float, 
     [
         ({"x" * 5_000_000: 1.0}, "names a metric 'xxx.*expected 1 to 200 characters"),
         ({"": 1.0}, "expected 1 to 200 characters"),
+        ({1: 1.0}, r"names a metric 1 \(int\), expected text"),
+        ({None: 1.0}, r"names a metric None \(NoneType\)"),
         ({"a\nb": 1.0}, "that can be shown"),
         ({f"m{number}": 1.0 for number in range(1001)}, "1001 metrics, expected at most 1000"),
     ],
 )
-def test_names_and_numbers_of_metrics_are_bounded(metrics: dict[str, float], told: str) -> None:
+def test_names_and_numbers_of_metrics_are_bounded(metrics: dict[Any, float], told: str) -> None:
     """The log keeps them of every unit. What is said of a name is no longer than that."""
     with pytest.raises(MetricError, match=f"(?s){told}") as caught:
         checked_metrics(metrics, "train", "here")
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32(0.1), 0.10000000149011612),
+        (np.array([[2]]), 2.0),
+        (np.ma.array([1.5], mask=[False]), 1.5),
+        (torch.tensor([0.5], dtype=torch.bfloat16), 0.5),
+        (torch.tensor(True), 1.0),
+        (np.longdouble(0.5), 0.5),
+        (2**53, 2.0**53),
+    ],
+)
+def test_scalars_of_all_libraries_are_metrics(value: Any, expected: float) -> None:
+    """With the value that they have."""
+    assert checked_metrics({"m": value}, "test", "here") == {"m": expected}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.ma.masked, "a masked value for 'm'"),
+        (np.ma.array([1.0], mask=[True]).mean(), "a masked value for 'm'"),
+        (np.ma.array([1.0], mask=[True]), "a masked value for 'm'"),
+        (Ratio(np.ma.masked, 1), "a masked value for 'the numerator of m'"),
+        (2**53 + 1, "9007199254740993 for 'm', which float64 cannot hold exactly"),
+        (torch.tensor(2**53 + 1), "9007199254740993 for 'm', which float64"),
+        (Fraction(1, 3), r"Fraction\(1, 3\) for 'm', which float64"),
+        (np.longdouble(1) / 3, "for 'm', which float64"),
+        (Decimal("0.1"), "a Decimal for 'm', expected one number"),
+        (np.complex64(1), "a complex64 .*for 'm', expected one number"),
+        (torch.tensor(1j), "a Tensor .*for 'm', expected one number"),
+        (np.datetime64("2024-01-01", "ns"), "a datetime64 .*for 'm', expected one number"),
+        (np.timedelta64(1, "s"), "a timedelta64 .*for 'm', expected one number"),
+        (np.array(["1.5"]), "a ndarray .*for 'm', expected one number"),
+        ("1.5", "a str for 'm', expected one number"),
+        (None, "a NoneType for 'm', expected one number"),
+    ],
+)
+def test_values_that_are_no_exact_number_are_refused(value: Any, told: str) -> None:
+    """A masked value counted as 0.0, and such a model was the best with mode="min"."""
+    with pytest.raises(MetricError, match=told):
+        checked_metrics({"m": value}, "test", "here")
 
 
 def test_of_no_rows_numbers_are_as_without_ratios() -> None:

@@ -93,6 +93,10 @@ def test_batch_by_batch(tmp_path: Path, batches: list[Any], expected: dict[str, 
         (iter([object()]), "something else"),
         (3, "returned a int"),
         ({"x": torch.zeros(3).to_sparse()}, "column 'x' that cannot be stored"),
+        (
+            {"x": np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False])},
+            "column 'x' that cannot be stored: it has masked",
+        ),
     ],
 )
 def test_what_is_no_prediction_per_row_is_named(tmp_path: Path, returned: Any, expected: str) -> None:
