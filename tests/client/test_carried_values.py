@@ -168,7 +168,7 @@ def test_arrays_work_like_lists_in_each_part_of_a_space() -> None:
 
 
 def test_configurations_share_no_lists() -> None:
-    """User code may change what it gets."""
+    """User code may change its own copy."""
     first, second = configurations({"sizes": [[1, 2]], "lr": [1, 2], "batch_size": [1]})
     assert first["sizes"] is not second["sizes"]
 
@@ -180,7 +180,7 @@ LARGE: dict[str, Any] = {
     "a descending range": {"x": range(10**12, 0, -3)},
     "a long array": {"x": np.zeros(MAX_CONFIGURATIONS + 1)},
 }
-"""Spaces that nobody can list."""
+"""Spaces with too many configurations to list."""
 
 
 def _search(space: Any) -> object:

@@ -92,12 +92,12 @@ def configurations(space: SearchSpace, *, samples: int | None = None, seed: int 
 
 
 def first_configuration(space: SearchSpace) -> Hyperparameters:
-    """The first of `configurations`, whatever form the search space has."""
+    """Return the first of `configurations`."""
     return next(iter(_configurations(space, 1 if is_drawn(space) else None, 0)))
 
 
 def _configurations(space: SearchSpace, samples: int | None, seed: int) -> Iterable[Hyperparameters]:
-    """Check the space and its size; the configurations are made one by one."""
+    """Check the space and its size, and return a lazy list of configurations."""
     if isinstance(space, Mapping):
         _check_names(space)
         if is_drawn(space):
