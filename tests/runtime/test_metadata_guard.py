@@ -19,7 +19,7 @@ from cerebro.runtime import metadata_filter, metadata_guard
 from cerebro.runtime.metadata_guard import Supervisor
 
 _WHY = metadata_guard.why_unavailable()
-pytestmark = pytest.mark.skipif(bool(_WHY), reason=f"not here: {_WHY}")
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(bool(_WHY), reason=f"not here: {_WHY}")]
 
 OTHER_STATUS = 250
 
