@@ -52,6 +52,23 @@ def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
     assert state["checkpoint"] == {"n": 1}
 
 
+@pytest.mark.parametrize(("named", "weight"), [(None, 0.0), (1, 0.0), (2, 1.0)])
+def test_load_reads_the_best_epoch_unless_another_is_named(
+    volumes: Volumes, named: int | None, weight: float
+) -> None:
+    """The newest epoch is worse, and `epoch` says which one was read."""
+    story = Story()
+    story.fit(models=1, partitions=1, epochs=2)
+    volumes.model_checkpoints("one", "fit-1", "m00").mkdir(parents=True)
+    for number, loss in enumerate((1.0, 2.0)):
+        state = {"models": [{"w": torch.tensor(float(number))}], "checkpoint": {}}
+        reference = save(volumes.checkpoints, f"one/fit-1/m00/u{number}.pt", state)
+        story.do(unit(number + 1, 0), 0, TaskResult(rows=1, metrics={"loss": loss}, checkpoint=reference))
+    found = fit_result(story, volumes).model("m00", named)
+    assert found.epoch == (named or 1)
+    assert found.load()["models"][0]["w"].item() == weight
+
+
 class Network(SubEpochSpec):
     """One layer, as wide as a file says, which `initialize_worker` reads."""
 

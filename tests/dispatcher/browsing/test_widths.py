@@ -35,7 +35,7 @@ COVERED = """() => [...document.querySelectorAll(".models tbody tr:not(.note)")]
 
 @pytest.fixture
 def signed_in(page: Page, address: str, bench: Bench) -> Page:
-    """Beside the running experiment a failed one with a long name."""
+    """A running experiment, and a failed one with a long name."""
     story = Story("a-failed-experiment-with-a-rather-long-name", author="ada-of-the-long-names")
     story.workers_join()
     story.etl()
