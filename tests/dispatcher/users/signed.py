@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flask import Flask
 
-from cerebro.contract.identity import MadeToken, Role, TokenRequest
+from cerebro.contract.identity import ACTS_FOR, MadeToken, Role, TokenRequest
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.runtime.kvs import KvsClient
 from dispatcher.access.guard import acts_for
@@ -72,7 +72,12 @@ def with_users(address: str, **changes: object) -> Settings:
 def signed(service: Service, **changes: object) -> Iterator[Signed]:
     """Pages over a store; at the end its connections are closed."""
     own = with_users(service.address, **changes)
-    store = KvsClient(service.address, own.token, retry_for_s=1.0, acts_for=acts_for)
+    store = KvsClient(
+        service.address,
+        own.token,
+        retry_for_s=1.0,
+        write_headers=lambda: {ACTS_FOR: somebody} if (somebody := acts_for()) else {},
+    )
     clock, monotonic = Clock(), Clock()
     app = create_app(own, store, clock=clock, monotonic=monotonic)
     app.testing = False
