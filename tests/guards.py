@@ -111,6 +111,8 @@ def no_thread_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None
     """
     before = set(threading.enumerate())
     yield
+    if _left(before):
+        gc.collect()  # pools that nobody holds any more end their threads
     for thread in _left(before):
         thread.join(HANG_S)
     left = _left(before)

@@ -113,6 +113,8 @@ def forecast(
         counts: those that matter most first: what there is no time for has the fluid limit's answer.
         limit_s: time limit of all simulations together, measured by `clock`.
     """
+    if not any(outlook.left) and not any(outlook.ahead):
+        return {count: Ends(0.0, 0.0) for count in counts if count > 0}
     part = _part(outlook)
     worlds = {count: _World.of(outlook, part, count) for count in dict.fromkeys(counts) if count > 0}
     makespans: dict[int, list[float]] = {count: [] for count in worlds}

@@ -45,6 +45,8 @@ from tests.local.conftest import MakeCluster
 from tests.local.fakes import Fake
 from tests.state.stories import Story
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def case(tmp_path: Path) -> Callable[..., Case]:
@@ -59,7 +61,6 @@ def case(tmp_path: Path) -> Callable[..., Case]:
     return make
 
 
-@pytest.mark.processes
 def test_a_good_machine_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Here, where the tests run, nothing fails; nothing is made where there was no home."""
     home = tmp_path / "home"
@@ -133,7 +134,6 @@ def test_torch_must_fit_the_driver(cuda: str, gpus: int, driver: str, verdict: V
         ("echo cannot open shared library >&2; exit 127", "does not run: cannot open shared library"),
     ],
 )
-@pytest.mark.processes
 def test_the_database_is_tried(
     case: Callable[..., Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
@@ -353,7 +353,6 @@ def test_a_socket_folder_of_somebody_else_is_found(
     assert cluster.database_socket(made).verdict is Verdict.FAIL
 
 
-@pytest.mark.processes
 def test_leftovers_are_found(case: Callable[..., Case]) -> None:
     """A process that still belongs to a cluster which does not run."""
     made = case()
@@ -371,7 +370,6 @@ def test_leftovers_are_found(case: Callable[..., Case]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.processes
 def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeCluster) -> None:
     """A service that is not what it should be fails by its name; so does a taken-over setting."""
     fake = make_cluster(Fake(name="dispatcher"), Fake(name="extra", required=False))

@@ -19,6 +19,8 @@ from tests.techniques.ranks import Ranks
 from tests.trial_runner.units import Asked, Wrong, tried
 from trial_runner import trying
 
+pytestmark = pytest.mark.processes
+
 HIDDEN = 20_000
 
 

@@ -83,4 +83,8 @@ def handler_of(spec: SubEpochSpec, volumes: Volumes, *, memory_bytes: int | None
     context = Context(Channel(theirs), volumes, cores=1, memory_bytes=memory_bytes)
     context.learn({SHA: encode(spec).encoded})
     with ours, theirs:
-        yield Handler(context)
+        made = Handler(context)
+        try:
+            yield made
+        finally:
+            made._loader.shutdown()
