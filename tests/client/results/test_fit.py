@@ -55,6 +55,16 @@ def test_the_leaderboard_says_what_the_page_says(volumes: Volumes) -> None:
     assert board.loc["m03", "state"] == "stopped"
 
 
+def test_the_leaderboard_shows_warnings(volumes: Volumes) -> None:
+    """The column exists only if a model has warnings."""
+    story = fitted()
+    assert "warning" not in fit_result(story, volumes).leaderboard()
+    story.model("m01").warn(["no weight changed"])
+    board = fit_result(story, volumes).leaderboard().set_index("model")
+    assert board.loc["m00", "warning"] == ""
+    assert str(board.loc["m01", "warning"]).startswith("no weight changed (in 1 of ")
+
+
 def test_the_leaderboard_shows_hyper_parameters(volumes: Volumes) -> None:
     """A column each; lists and dicts as text."""
     story = Story()
