@@ -29,6 +29,12 @@ _ROWS_TOLD, _TRACEBACK = 1_000, 2_000
 class Handler:
     """Preprocesses partitions, one at a time; keeps the processes that do it for the next one."""
 
+    keeps_process = True
+
+    @staticmethod
+    def before_fork() -> None:
+        """Nothing to prepare."""
+
     def __init__(self, context: Context) -> None:
         self._context, self._volumes = context, context.volumes
         self._cores: dict[tuple[str, tuple[str, ...], FittedRef | None], Cores] = {}

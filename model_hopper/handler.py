@@ -43,7 +43,7 @@ from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.data.reading_ahead import ReadingAhead
-from cerebro.errors import CheckpointCorruptError, NonFiniteMetricError, SpecError
+from cerebro.errors import CerebroError, CheckpointCorruptError, NonFiniteMetricError, SpecError
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
@@ -75,6 +75,7 @@ from cerebro.worker.training.unit import (
     train_unit,
 )
 from cerebro.worker.training.unit_share import UnitShare
+from cerebro.worker.training.warm_up import warm_up, warm_up_before_fork
 from model_hopper.auditing import bits_compared, metrics_compared
 from model_hopper.reach import Reach, in_reach, reaches
 from model_hopper.savepoint_timing import SavepointTiming
@@ -97,6 +98,9 @@ _EVALUATION_BATCH = 256
 class Handler:
     """Does tasks on models, one at a time; keeps mapped partitions, and a checkpoint that was checked or read ahead."""
 
+    keeps_process = False
+    before_fork = staticmethod(warm_up_before_fork)
+
     def __init__(self, context: Context) -> None:
         self._context, self._volumes = context, context.volumes
         self._device = default_device()
@@ -108,6 +112,8 @@ class Handler:
         self._savepoint_timing = SavepointTiming(context)
         self._membership: Membership | None = None
         """Among ranks; `None` where no unit has come by a way yet."""
+        with suppress(Exception):  # user code may have replaced what it calls
+            warm_up()
 
     def preload(self, body: TaskBody) -> None:
         """Read and check the checkpoint of the next task while the present one trains.
@@ -118,6 +124,9 @@ class Handler:
         reference: CheckpointRef | None = getattr(body, "checkpoint", None)
         if isinstance(body, TrainTask) and body.savepoint is not None:
             reference = body.savepoint.checkpoint
+        if isinstance(body, TrainTask) and body.gang is None:
+            with suppress(CerebroError, OSError):  # it is told by the task itself
+                self._rows(body.dataset, "train", (body.partition,))
         if reference is not None and (self._ahead is None or self._ahead[0] != reference):
             self._ahead = reference, self._loader.submit(self._read_ahead, reference)
 

@@ -33,6 +33,12 @@ from trial_runner.trying import Trial
 class Handler:
     """Inspects and tries; see `cerebro.worker.agent.context.Handler`."""
 
+    keeps_process = False
+
+    @staticmethod
+    def before_fork() -> None:
+        """Nothing to prepare."""
+
     def __init__(self, context: Context) -> None:
         self._context, self._volumes = context, context.volumes
 

@@ -81,9 +81,16 @@ class Channel:
 
     def left(self, *messages: dict[str, Any]) -> bytes:
         """`messages`, which were read, and all that was read behind them: for the process that reads from here on.
-        Never empty."""
+        Never empty; nothing of it is left here."""
         lines = [_dumps(each).encode() for each in (*messages, *self._messages)]
-        return b"\n".join([b"", *lines, b"".join(self._parts)])
+        unread = b"\n".join([b"", *lines, b"".join(self._parts)])
+        self._messages.clear()
+        self._parts, self._num_bytes = [], 0
+        return unread
+
+    def put_back(self, unread: bytes) -> None:
+        """Take in what another process has read from this end, and `left` to this one."""
+        self._take(unread)
 
     def close(self) -> None:
         """Close this end."""

@@ -34,6 +34,7 @@ from cerebro.worker.agent.context import Context, Handler
 from cerebro.worker.agent.device_errors import Blame, blame
 from cerebro.worker.agent.memory_errors import whose_memory
 from cerebro.worker.agent.sandbox import Sandbox
+from cerebro.worker.agent.task_processes import Depth, ForkHazards, TaskProcesses, has_children
 
 _BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
 
@@ -57,6 +58,10 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
 
 _MAY_BE_OF_MEMORY = frozenset({FailureKind.USER_ERROR, FailureKind.OUT_OF_MEMORY})
 _MAY_BE_OF_DEVICE = frozenset({FailureKind.USER_ERROR, FailureKind.DEVICE, FailureKind.NOT_APPLICABLE})
+
+
+_NICE_END = 19
+"""Niceness of a process that gives up its memory."""
 
 
 def failure_of(error: BaseException, *, has_gpu: bool = False) -> Failure:
@@ -103,22 +108,63 @@ def _message(error: BaseException) -> str:
 
 
 class Child:
-    """Serves one agent until it says so or goes away, or until it is the turn of other user code."""
+    """Serves one agent: task after task of one user code, or one task alone.
 
-    def __init__(self, channel: Channel, context: Context, handler: Handler, sandbox: Sandbox) -> None:
+    Args:
+        code: hash of the user code whose tasks it does; empty: that of the first one.
+    """
+
+    def __init__(
+        self, channel: Channel, context: Context, handler: Handler, sandbox: Sandbox, code: str = ""
+    ) -> None:
         self._channel, self._context, self._handler = channel, context, handler
         self._sandbox = sandbox
         context.on_preload = lambda body: handler.preload(_BODY.validate_python(body))
-        self._code = ""
+        self._code = code
 
     def serve(self) -> bytes:
         """Run tasks as they come.
 
         Returns:
-            What was read and is left to another process, because it is about other user code, or is to be measured;
-            empty at the end.
+            What was read and is left to another process, because it is about other user code; empty at the end.
         """
         self._channel.send({"is": "ready"})
+        while (message := self._next()) is not None:
+            if not self._is_for(message):
+                return self._channel.left(message)
+            self._code = message["body"]["code"]
+            self._channel.send(self._run(message))
+        return b""
+
+    def serve_one(self, parent: Channel) -> None:
+        """Run one task, and say so to the process that forked this one, which hands the agent's channel to the next."""
+        message = self._next()
+        if message is None:
+            parent.send({"is": "end"})
+            return
+        if not self._is_for(message):
+            parent.send({"is": "other", "unread": self._channel.left(message).decode()})
+            return
+        self._context.on_preload = lambda body: parent.send({"is": "preload", "body": body})
+        answer = self._run(message)
+        # The other ranks tell of a lost peer otherwise. The agent ends them all.
+        is_urgent = answer["is"] == "failed" and self._context.ranks is not None
+        # What was measured is told when its device is free; and no task is done while its processes live on.
+        is_told_late = message["body"].get("kind") in MEASURING or has_children()
+        if is_told_late and not is_urgent:
+            unread = self._channel.left({"do": "answer", "answer": answer})
+        else:
+            self._channel.send(answer)
+            unread = self._channel.left()
+        is_first_to_end = is_told_late or self._context.has_gpu
+        if not is_first_to_end:
+            with suppress(OSError):
+                os.nice(_NICE_END)  # the next task starts meanwhile
+        over = {"is": "over", "unread": unread.decode(), "log": message["log"], "codes": message["codes"]}
+        parent.send(over | {"is_first_to_end": is_first_to_end})
+
+    def _next(self) -> dict[str, Any] | None:
+        """The next order to run a task; `None` when the agent is gone."""
         while (message := self._channel.receive()) is not None:
             if message["do"] == "preload":
                 self._context.on_preload(message["body"])
@@ -127,25 +173,18 @@ class Child:
             elif message["do"] == "answer":
                 self._channel.send(message["answer"])
             elif message["do"] == "run":
-                # What one user's code changed in its process is not met by another's.
-                if self._code not in ("", message["body"]["code"]):
-                    return self._channel.left(message)
-                if not self._sandbox.admits(message["body"]):
-                    # The agent takes its code for known here.
-                    return self._channel.left(message | {"codes": self._context.codes | message["codes"]})
-                self._code = message["body"]["code"]
-                answer = self._run(message)
-                if message["body"].get("kind") not in MEASURING:
-                    self._channel.send(answer)
-                    continue
-                # Nothing is measured with what another measurement left behind; nor does a unit that comes next find a
-                # device's memory taken: this process has ended when the next one answers for it.
-                if answer["is"] != "failed" or self._context.ranks is None:
-                    return self._channel.left({"do": "answer", "answer": answer})
-                # Before the other ranks tell of a lost peer. The agent ends them all.
-                self._channel.send(answer)
-                return self._channel.left()
-        return b""
+                return message
+        return None
+
+    def _is_for(self, message: dict[str, Any]) -> bool:
+        """True if the task may run here: what one user's code changed in its process is not met by another's."""
+        if self._code not in ("", message["body"]["code"]):
+            return False
+        if self._sandbox.admits(message["body"]):
+            return True
+        # The agent takes its code for known here.
+        message["codes"] = self._context.codes | message["codes"]
+        return False
 
     def _run(self, message: dict[str, Any]) -> dict[str, Any]:
         answer = self._answer(message)
@@ -167,7 +206,7 @@ class Child:
         try:
             # First: the agent takes it for known from now on, whatever comes.
             self._context.learn(message["codes"])
-            _redirect(Path(message["log"]))
+            redirect(Path(message["log"]))
             self._sandbox.enter(message["body"])
             body = _BODY.validate_python(message["body"])
             is_counted = memory.reset_peak() and not (isinstance(body, EtlTask) and self._context.cores > 1)
@@ -189,7 +228,7 @@ class Child:
             _flush()
 
 
-def _redirect(path: Path) -> None:
+def redirect(path: Path) -> None:
     """Send what user code prints, from whatever library, to the log of this attempt.
 
     Raises:
@@ -246,11 +285,11 @@ def main() -> None:
     if archive:
         sys.path.append(archive)
     module = importlib.import_module(arguments.handler)
+    module.Handler.before_fork()
 
     supervisor = Supervisor() if arguments.sandbox else None
 
     def work(unread: bytes) -> bytes:
-        stacks.offer()
         channel = Channel(end, unread)
         volumes = Volumes.from_environment(os.environ)
         memory_bytes = arguments.memory_bytes
@@ -258,7 +297,33 @@ def main() -> None:
         context.has_gpu = arguments.has_gpu
         door = supervisor.door if supervisor is not None else None
         sandbox = Sandbox(volumes, is_on=arguments.sandbox, further=arguments.writable, door=door)
-        return Child(channel, context, module.Handler(context), sandbox).serve()
+        if module.Handler.keeps_process:
+            stacks.offer()
+            return Child(channel, context, module.Handler(context), sandbox).serve()
+
+        def run_one(parent: Channel, code: str) -> None:
+            context.forked = time.monotonic()
+            handler = module.Handler(context)
+            while (message := parent.receive()) is not None and message["do"] == "preload":
+                handler.preload(_BODY.validate_python(message["body"]))
+            if message is None:
+                return
+            stacks.offer()
+            context.learn(message["codes"])
+            channel.put_back(message["unread"].encode())
+            Child(channel, context, handler, sandbox, code).serve_one(parent)
+
+        def prepare(message: dict[str, Any], depth: Depth) -> str:
+            context.learn(message["codes"])
+            redirect(Path(message["log"]))
+            sandbox.enter(message["body"])
+            before = ForkHazards.now()
+            with stacks.offered():
+                body = _BODY.validate_python(message["body"])
+                context.prepare(body, initialises=depth is Depth.INITIALISED)
+            return before.added()
+
+        return TaskProcesses(channel, context, prepare, run_one).serve()
 
     if supervisor is None:
         forking.serve(work)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from cerebro.contract.tasks import FittedRef, Savepoint, TaskBody, TaskResult
 from cerebro.data.misc import fetch_misc
@@ -47,6 +47,7 @@ class Context:
         volumes: mounted volumes.
         cores: processor cores the worker may use.
         savepoint_s: seconds between two savepoints of a unit, 0 for none; `None`: as it is best.
+        forked: when the process of the next task was forked, by the monotonic clock; 0: it is no process of its own.
         has_raised: whether the task was left in its middle: whatever user code made of that, there is no result.
         is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
         device_memory: what the task may take of its device, where that is counted; `listen` looks at it.
@@ -74,6 +75,7 @@ class Context:
         self._wanted_end, self._deadline = "", 0.0
         self._asked = self._start_s = 0.0
         self.is_cold = True
+        self.forked = 0.0
         self.has_raised = False
         self.ranks: Ranks | None = None
         self.settle: Callable[[], None] = lambda: None
@@ -155,6 +157,17 @@ class Context:
             self._specs[sha256, misc, fitted] = spec
         return self._specs[sha256, misc, fitted]
 
+    def prepare(self, body: Any, *, initialises: bool) -> None:
+        """Decode the user's code for tasks like this one, so that a fork of this process finds its imports done.
+
+        Args:
+            initialises: make the spec, too, as `spec` does.
+        """
+        if initialises:
+            self.spec(body.code, body.misc, body.fitted)
+        else:
+            self.decoded(body.code)
+
     def progress(
         self,
         *,
@@ -203,6 +216,7 @@ class Context:
         self.turn_s = self._waited_s = 0.0
         self._told = time.monotonic()
         self._asked, self._start_s = asked, 0.0
+        self.is_cold = self.is_cold or self.forked > asked
         self._wanted_end, self.has_raised = "", False
         self._join(ranks)
 
@@ -377,7 +391,17 @@ class Handler(Protocol):
     """What a handler module offers as its class `Handler`, made with a `Context` once in each process for user code.
 
     Importing the module starts no thread and asks for no device: processes are forked from one that has imported it.
+
+    Attributes:
+        keeps_process: True if one process does all tasks of the same user code; else each task has one of its own.
     """
+
+    keeps_process: ClassVar[bool]
+
+    @staticmethod
+    def before_fork() -> None:
+        """Called once in the process that has imported the module; starts no thread either."""
+        ...
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do one task; what it raises becomes a `Failure`."""

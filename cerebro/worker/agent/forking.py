@@ -56,7 +56,7 @@ def serve(work: Work, attend: Callable[[int], int] = lambda process: os.waitpid(
         status = attend(process)
         _end_others()
         if status:
-            _end_like(status)
+            end_like(status)
         unread = _content(left)
         os.close(left)
         if not unread:
@@ -75,7 +75,7 @@ def _work(work: Work, unread: bytes, left: int, parent: int) -> NoReturn:
     end_after(serve_one)
 
 
-def _end_like(status: int) -> NoReturn:
+def end_like(status: int) -> NoReturn:
     """End with the exit status, or by the signal, of another process."""
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has left its own core

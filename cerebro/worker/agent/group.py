@@ -47,7 +47,7 @@ class ChildGroup:
         address: of this worker, as others reach it; for a gang.
 
     Attributes:
-        is_gang: whether some ranks are on other workers: then they part after each attempt.
+        is_gang: whether some ranks are on other workers.
         end: never readable: the end of a rank is told by the channel.
         is_ready: whether all have imported what they need and listen.
     """
@@ -62,11 +62,7 @@ class ChildGroup:
         self.channel = GroupChannel(self.children, self._conclusion)
         self.end = select.epoll()
         self._folder: Path | None = None
-        self._scope: tuple[str, str] | None = None
-        """Experiment and data set for which they met, where each has a process of its own."""
         self._page: RankPage | None = None
-        self._tasks: tuple[int, ...] = ()
-        """How many tasks each child had been given when the ranks last parted in peace."""
 
     @property
     def code(self) -> str:
@@ -91,8 +87,7 @@ class ChildGroup:
         """
         self.channel.begin()
         self.is_ready = all(child.is_ready for child in self.children)
-        scope = (body["experiment"], body["dataset"]) if self._first.is_sandboxed else None
-        folder = self._meeting_place(body["code"], scope)
+        folder = self._meeting_place()
         for rank, child in enumerate(self.children):
             own_log = log if rank == 0 else log.with_suffix(f".rank{rank}.log")
             place = {"rank": rank, "size": len(self.children), "folder": str(folder)}
@@ -182,25 +177,15 @@ class ChildGroup:
 
     # --- meeting ---------------------------------------------------------------------------------
 
-    def _meeting_place(self, code: str, scope: tuple[str, str] | None) -> Path:
-        """The folder in which the ranks meet: the one where they did, if they have not parted since."""
-        tasks = tuple(child.tasks for child in self.children)
-        has_parted = any(child.is_resting for child in self.children) or (tasks, code, scope) != (
-            self._tasks,
-            self.code,
-            self._scope,
-        )
-        self._scope = scope
-        if self._folder is None or self._page is None or has_parted:
-            self._part()
-            # Where the next process of this worker finds it, should this one be killed.
-            with storage_full_named(self._meeting_places):
-                self._meeting_places.mkdir(parents=True, exist_ok=True)
-                self._folder = Path(tempfile.mkdtemp(dir=self._meeting_places))
-                RankPage.make(self._folder / PAGE, len(self.children))
-            self._page = RankPage(self._folder / PAGE, len(self.children))
-        self._page.clear()
-        self._tasks = ()
+    def _meeting_place(self) -> Path:
+        """The folder in which the ranks of one attempt meet: their processes are new ones."""
+        self._part()
+        # Where the next process of this worker finds it, should this one be killed.
+        with storage_full_named(self._meeting_places):
+            self._meeting_places.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(dir=self._meeting_places))
+            RankPage.make(self._folder / PAGE, len(self.children))
+        self._page = RankPage(self._folder / PAGE, len(self.children))
         return self._folder
 
     def _part(self) -> None:
@@ -215,7 +200,6 @@ class ChildGroup:
     def _conclusion(self) -> Message:
         answers, ends = self.channel.answers, self.channel.ends
         if not ends:
-            self._tasks = tuple(child.tasks for child in self.children)
             results = [answer for answer in answers.values() if answer is not None]
             if len(results) < len(self.children):
                 return self._left()

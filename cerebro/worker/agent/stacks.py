@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,16 @@ def offer() -> None:
     """Have this process, and those that it forks, write their stacks at a signal: to descriptor 2, whatever that is by
     then."""
     faulthandler.register(_SIGNAL, file=2, all_threads=True, chain=False)
+
+
+@contextmanager
+def offered() -> Iterator[None]:
+    """`offer`, for as long as this lasts."""
+    offer()
+    try:
+        yield
+    finally:
+        faulthandler.unregister(_SIGNAL)
 
 
 class Asked(NamedTuple):

@@ -20,6 +20,12 @@ _NICE = 15
 class Handler:
     """Answers questions; see `cerebro.worker.agent.context.Handler`."""
 
+    keeps_process = True
+
+    @staticmethod
+    def before_fork() -> None:
+        """Nothing to prepare."""
+
     def __init__(self, context: Context) -> None:
         self._context = context
         with suppress(OSError):

@@ -127,6 +127,12 @@ _BATCHES = ("batches", "careful", "greedy", "confused")
 class Handler:
     """See `cerebro.worker.agent.context.Handler`."""
 
+    keeps_process = False
+
+    @staticmethod
+    def before_fork() -> None:
+        """Nothing to prepare."""
+
     def __init__(self, context: Context) -> None:
         self._context, self._rank = context, 0
 
@@ -175,7 +181,7 @@ class Handler:
         if do == "exit":
             sys.exit(3)
         if do == "pid":
-            print(f"process {os.getpid()}")  # noqa: T201 - user code prints
+            print(f"process {os.getppid()}")  # noqa: T201 - it forks one for each task
         if do == "ecc":
             raise RuntimeError(ECC)
         if do == "illegal":
@@ -301,7 +307,7 @@ class Handler:
 def _spy() -> None:
     """User code that looks for the token where the kernel shows it: in itself, and in all above it up to the agent."""
     seen, process = "CEREBRO_TOKEN" in os.environ, os.getppid()
-    for _ in range(2):
+    for _ in range(3):
         with suppress(PermissionError):
             seen |= b"CEREBRO_TOKEN" in Path(f"/proc/{process}/environ").read_bytes()
         process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

@@ -41,42 +41,39 @@ def rank_line(agents: Agents, partition: int) -> str:
     return next(line for line in agents.log(partition).splitlines() if line.startswith("rank "))
 
 
-def test_each_device_has_a_rank_and_the_processes_stay_for_what_comes(agents: Agents) -> None:
+def test_each_device_has_a_rank_and_its_child_stays_for_what_comes(agents: Agents) -> None:
     """Those that did units alone, one on each device, are ranks of the next one, and do units alone after it."""
     agents.start(devices=2)
     alone = [agents.give(number, "wait", devices=(number,)) for number in BOTH]
-    pids = [agents.begun(number) for number in BOTH]
+    children = [os.getpgid(agents.begun(number)) for number in BOTH]
     for number in BOTH:
         done(agents, alone[number], number)
     together = give(agents, 2, "wait")
-    assert [agents.begun(2, rank) for rank in BOTH] == pids
+    assert [os.getpgid(agents.begun(2, rank)) for rank in BOTH] == children
     assert "threads 2 2" in agents.log(2)
     done(agents, together, 2)
     after = [agents.give(3 + number, "wait", devices=(number,)) for number in BOTH]
-    assert [agents.begun(3 + number) for number in BOTH] == pids
+    assert [os.getpgid(agents.begun(3 + number)) for number in BOTH] == children
     for number in BOTH:
         done(agents, after[number], 3 + number)
 
 
-def test_ranks_that_stay_together_meet_once(agents: Agents) -> None:
-    """A unit that one of them did alone, or a failure, has them meet anew."""
+def test_ranks_meet_anew_in_each_task(agents: Agents) -> None:
+    """Their processes are new ones."""
     agents.start(devices=2)
     for partition in (0, 1):
         done(agents, give(agents, partition, "work"))
-    assert rank_line(agents, 0) == rank_line(agents, 1)
-    done(agents, agents.give(2, "work", devices=(1,)))
-    done(agents, give(agents, 3, "work"))
-    assert rank_line(agents, 3) != rank_line(agents, 1)
+    assert rank_line(agents, 0) != rank_line(agents, 1)
 
 
 def test_the_next_unit_of_a_group_begins_while_the_store_is_asked(agents: Agents) -> None:
-    """In the same processes."""
+    """By the same children."""
     agents.start(devices=2)
     first = give(agents, 0, "wait")
-    pids = [agents.begun(0, rank) for rank in BOTH]
+    children = [os.getpgid(agents.begun(0, rank)) for rank in BOTH]
     second = agents.give(1, "wait", devices=BOTH, way=WAY, checkpoint=CHECKPOINT)
     done(agents, first, 0)
-    assert [agents.begun(1, rank) for rank in BOTH] == pids
+    assert [os.getpgid(agents.begun(1, rank)) for rank in BOTH] == children
     done(agents, second, 1)
 
 
@@ -173,12 +170,13 @@ def test_ranks_leave_at_one_batch_and_stay(agents: Agents) -> None:
     """Where an attempt is asked for, or a worker ends: no rank waits for one that has left."""
     process = agents.start(devices=2)
     key = give(agents, 0, "batches")
-    pids = [agents.begun(0, rank) for rank in BOTH]
+    children = [os.getpgid(agents.begun(0, rank)) for rank in BOTH]
     assert agents.bench.ask(task=key) == "done"
     kind, message = agents.failure(key)
     assert (kind, "left between two batches" in message) == (FailureKind.PREEMPTED, True)
     key = give(agents, 1, "batches")
-    assert [agents.begun(1, rank) for rank in BOTH] == pids
+    pids = [agents.begun(1, rank) for rank in BOTH]
+    assert list(map(os.getpgid, pids)) == children
     process.send_signal(signal.SIGTERM)
     assert agents.failure(key)[0] is FailureKind.PREEMPTED
     assert process.wait(LIMIT_S) == 0

@@ -17,9 +17,10 @@ from cerebro.errors import ClusterError
 from cerebro.runtime import landlock, metadata_guard, sandbox_settings
 from cerebro.runtime.numeric_settings import check as check_settings
 from cerebro.runtime.volumes import Volumes
+from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent import sandbox
 from cerebro.worker.agent.sandbox import Rights, Sandbox, Scope, common_folders, outside, rights_of
-from tests.worker.agent.agents import SHA, Agents
+from tests.worker.agent.agents import Agents
 
 needs_landlock = pytest.mark.skipif(
     bool(landlock.why_unavailable()), reason=f"not enforced here: {landlock.why_unavailable()}"
@@ -233,13 +234,14 @@ def test_user_code_does_not_read_the_token_of_a_local_cluster(agents: Agents, tm
 
 @needs_landlock
 def test_no_process_serves_two_data_sets_or_a_folder_made_anew(started: Agents, tmp_path: Path) -> None:
-    """The same code for another data set, or for an experiment whose folder was removed and made again, finds a process
-    of its own, and the code that the agent takes for known is there. Where nothing changed it is the same one."""
+    """The same code for another data set, or for an experiment whose folder was removed and made again, is decoded in
+    another process, and the code that the agent takes for known is there. Where nothing changed it is the same one."""
+    code = started.learn(SubEpochSpec())
 
     def process(partition: int, dataset: str) -> str:
         body = TrainTask(
             key=f"fit-1/train/m00/e1/p{partition}", experiment="one", run="fit-1", model="m00",
-            hyperparams={"do": "pid", "file": ""}, code=SHA, dataset=dataset, seed=0, hang_timeout_s=60.0, epoch=1,
+            hyperparams={"do": "pid", "file": ""}, code=code, dataset=dataset, seed=0, hang_timeout_s=60.0, epoch=1,
             partition=partition, unit=0, checkpoint=None, keep=(),
         )  # fmt: skip
         started.assign(body, attempt=1, devices=(0,))

@@ -48,10 +48,10 @@ def test_a_worker_that_ends_tells_where_its_unit_goes_on(agents: Agents) -> None
 
 @pytest.mark.parametrize("do", ["saves", "batches"])
 def test_an_attempt_that_is_asked_for_is_given_back_alone(agents: Agents, do: str) -> None:
-    """At its next batch, saved where it can be. The worker stays, and its process does what comes next."""
+    """At its next batch, saved where it can be. The worker stays, and its child does what comes next."""
     agents.start()
     key = agents.give(0, do)
-    pid = agents.begun(0)
+    child = os.getpgid(agents.begun(0))
     assert agents.bench.ask(task=key) == "done"
     kind, message = agents.failure(key)
     assert kind is FailureKind.PREEMPTED
@@ -59,7 +59,7 @@ def test_an_attempt_that_is_asked_for_is_given_back_alone(agents: Agents, do: st
     assert bool(batches(agents)) == (do == "saves")
     assert agents.bench.store.workers()[0].leaving == ""
     other = agents.give(1, "wait")
-    assert agents.begun(1) == pid
+    assert os.getpgid(agents.begun(1)) == child
     agents.gate(1).touch()
     assert isinstance(agents.end_of(other), TaskCommitted)
 

@@ -75,16 +75,15 @@ def test_the_first_unit_finds_the_imports_done(agents: Agents, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", ["leave", "daemon"])
-def test_what_user_code_left_running_ends_with_its_process(agents: Agents, tmp_path: Path, how: str) -> None:
-    """When other code has its turn, also if it has made a session of its own; until then it may be of use."""
+def test_what_a_task_left_running_ends_with_it(agents: Agents, how: str) -> None:
+    """Also if it has made a session of its own: when the task is told as done it is gone, and the log says so once."""
     agents.start()
-    other = agents.learn(Counted(tmp_path, "other"))
     result(agents, agents.give(0, how))
-    left = int(agents.gate(0).read_text())
+    assert not is_running(left := int(agents.gate(0).read_text()))
+    (note,) = [line for line in agents.log(0).splitlines() if "outlived" in line]
+    assert f"({left})" in note
     result(agents, agents.give(1, "work"))
-    assert is_running(left)
-    result(agents, agents.give(2, "spec", code=other))
-    assert not is_running(left)
+    assert "outlived" not in agents.log(1)
 
 
 def test_a_daemon_ends_with_a_process_that_is_ended(agents: Agents) -> None:

@@ -11,6 +11,12 @@ from cerebro.worker.agent.context import Context
 class Handler:
     """See `cerebro.worker.agent.context.Handler`."""
 
+    keeps_process = False
+
+    @staticmethod
+    def before_fork() -> None:
+        """Nothing to prepare."""
+
     def __init__(self, context: Context) -> None:
         self._notes = context.volumes.logs.parent
 
