@@ -317,6 +317,8 @@ def main() -> None:
             context.learn(message["codes"])
             redirect(Path(message["log"]))
             sandbox.enter(message["body"])
+            if depth is Depth.NOTHING:
+                return ""
             before = ForkHazards.now()
             with stacks.offered():
                 body = _BODY.validate_python(message["body"])

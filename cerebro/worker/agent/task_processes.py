@@ -128,7 +128,7 @@ class TaskProcesses:
         if message is None:
             return b""
         depth = Depth(message.pop("depth", Depth.INITIALISED))
-        if depth and (lower := self._prepared(message, depth)) < depth:
+        if (lower := self._prepared(message, depth)) < depth:
             return self._channel.left(message | {"depth": int(lower)})
         self._code = message["body"]["code"]
         be_subreaper()

@@ -63,7 +63,7 @@ def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
     imports = {int(pid) for (pid,) in lines(tmp_path / "handler")} - {process.pid}
     assert len(imports) == 1
     assert not imports & {int(pid) for _, pid, *_ in decoded}
-    assert [r.timings.start_s > 0 for r in results] == [True, False, True, False, True]
+    assert all(results[first].timings.start_s > 0 for first in (0, 2, 4))
 
 
 def test_the_first_unit_finds_the_imports_done(agents: Agents, tmp_path: Path) -> None:
