@@ -82,7 +82,7 @@ from model_hopper.savepoint_timing import SavepointTiming
 
 if TYPE_CHECKING:
     from cerebro.worker.training.reading_together import Unchecked
-    from model_hopper.together import Membership, Placed
+    from model_hopper.together import Placed
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +110,6 @@ class Handler:
         self._ahead: tuple[CheckpointRef, _Ahead] | None = None
         context.settle = _settle
         self._savepoint_timing = SavepointTiming(context)
-        self._membership: Membership | None = None
-        """Among ranks; `None` where no unit has come by a way yet."""
         with suppress(Exception):  # user code may have replaced what it calls
             warm_up()
 
@@ -138,10 +136,8 @@ class Handler:
         return checked, lambda: state
 
     def rest(self) -> None:
-        """Let go of a checkpoint that was read ahead, of mapped partitions, of other ranks, and of the memory that
+        """Let go of a checkpoint that was read ahead, of mapped partitions, and of the memory that
         torch on a GPU, and the C library, keep for the next model: other processes may want it."""
-        if self._membership is not None:
-            self._membership.leave()
         self._ahead = None
         self._mapped.clear()
         gc.collect()
@@ -175,12 +171,13 @@ class Handler:
         torch.set_num_threads(self._context.cores)
         self._make_folder(body)
         spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
-        membership = self._member_of(body)
         timings = Timings(start_s=self._context.work_begins())
         began = time.monotonic()
         placed = None
-        if membership is not None and isinstance(body, TrainTask) and body.way is not None:
-            placed = membership.placed(body.way, body.hang_timeout_s)
+        if isinstance(body, TrainTask) and body.way is not None:
+            from model_hopper.together import placed_by
+
+            placed = placed_by(self._context, body.way, body.hang_timeout_s)
         if isinstance(body, AuditTask):
             return self._audit(spec, body, timings)
         if not isinstance(body, TrainTask):
@@ -190,23 +187,6 @@ class Handler:
         self._context.device_memory.count_peak_anew()  # what reading takes is the host's
         timings = timings.model_copy(update={"load_s": time.monotonic() - began})
         return self._train(spec, body, attempt, trainee, resumed=resumed, timings=timings)
-
-    def _member_of(self, body: ModelTask) -> Membership | None:
-        """Where this process's place among ranks is kept; `None` for a task without a way, which has none."""
-        if not isinstance(body, TrainTask) or body.way is None:
-            if self._membership is not None:
-                self._membership.leave()
-                gc.collect()  # a model of a way, whose parts refer to each other: its memory is wanted now
-            return None
-        if self._membership is None:
-            from model_hopper.together import Membership
-
-            # What was imported for ways stays: to look through it for a model between two units took longer than all
-            # else. What is garbage now goes first, or it would stay, too.
-            gc.collect()
-            gc.freeze()
-            self._membership = Membership(self._context)
-        return self._membership
 
     def _make_folder(self, body: ModelTask) -> None:
         # Now, and not when the result is written: an attempt that was taken back may go on for a while, and must not

@@ -5,8 +5,8 @@ Imports what only ways need, so it is imported when the first of them comes.
 
 from __future__ import annotations
 
-import gc
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -66,69 +66,45 @@ class Placed:
         return load_together(find, self.group, self.device, is_optional=is_optional)
 
 
-class Membership:
-    """The group that this process is in: kept from unit to unit while the agent says so."""
+def placed_by(context: Context, way: Way, hang_timeout_s: float) -> Placed:
+    """This process's place in a unit. Waits for the other ranks.
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._group: RankGroup | Alone | None = None
-        self._left = threading.Event()
+    Raises:
+        NotApplicableError: there is no such technique, or not with these parameters.
+    """
+    try:
+        technique = resolve(way, context.opened)
+    except SpecError as error:
+        raise NotApplicableError(str(error)) from error
+    return Placed(way, technique, _joined(context, way, hang_timeout_s))
 
-    def placed(self, way: Way, hang_timeout_s: float) -> Placed:
-        """This process's place in a unit. Waits for the other ranks.
 
-        Raises:
-            NotApplicableError: there is no such technique, or not with these parameters.
-        """
-        try:
-            technique = resolve(way, self._context.opened)
-        except SpecError as error:
-            raise NotApplicableError(str(error)) from error
-        gc.collect()  # the model before, whose parts refer to each other: nobody else lets go of its memory
-        return Placed(way, technique, self._joined(way, hang_timeout_s))
+def _joined(context: Context, way: Way, hang_timeout_s: float) -> Group:
+    ranks = context.ranks
+    if ranks is None:
+        gpus = torch.cuda.device_count()
+        return Alone(tuple(f"cuda:{number}" for number in range(gpus)) if gpus else ("cpu",) * way.size)
+    group = _met(context, ranks, "cuda:0" if torch.cuda.is_available() else "cpu", hang_timeout_s)
+    threading.Thread(target=_note, args=(context, group), name="operations", daemon=True).start()
+    return group
 
-    def leave(self) -> None:
-        """Let go of the other ranks. Nothing where there are none."""
-        if self._group is not None:
-            self._left.set()
-            self._group.leave()
-            self._group = None
 
-    def _joined(self, way: Way, hang_timeout_s: float) -> Group:
-        ranks, group = self._context.ranks, self._group
-        if ranks is None:
-            gpus = torch.cuda.device_count()
-            devices = tuple(f"cuda:{number}" for number in range(gpus)) if gpus else ("cpu",) * way.size
-            if not isinstance(group, Alone) or group.devices != devices:
-                self.leave()
-                self._group = group = Alone(devices)
-            return group
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
-        if not isinstance(group, RankGroup) or not group.is_for(
-            ranks.folder, rank=ranks.rank, size=ranks.size, device=device
-        ):
-            self.leave()
-            self._group = group = self._met(ranks, device, hang_timeout_s)
-            self._left = threading.Event()
-            note = (group, self._left)
-            threading.Thread(target=self._note, args=note, name="operations", daemon=True).start()
-        return group
+def _met(context: Context, ranks: Ranks, device: str, hang_timeout_s: float) -> RankGroup:
+    """A new group, all of whose ranks are there."""
+    timeout_s = min(max(_SHORTEST_S, 2 * hang_timeout_s), _LONGEST_S)
+    place: Any = {"rank": ranks.rank, "size": ranks.size, "device": device, "timeout_s": timeout_s}
+    if not ranks.address:
+        return RankGroup.join(ranks.folder, **place)
+    group = RankGroup.join_several_workers(
+        ranks.address, **place, say_where=context.say_where, hear_where=context.hear_where
+    )
+    context.vote = group.largest
+    return group
 
-    def _met(self, ranks: Ranks, device: str, hang_timeout_s: float) -> RankGroup:
-        """A new group, all of whose ranks are there."""
-        timeout_s = min(max(_SHORTEST_S, 2 * hang_timeout_s), _LONGEST_S)
-        place: Any = {"rank": ranks.rank, "size": ranks.size, "device": device, "timeout_s": timeout_s}
-        if not ranks.address:
-            return RankGroup.join(ranks.folder, **place)
-        context = self._context
-        group = RankGroup.join_several_workers(
-            ranks.address, **place, say_where=context.say_where, hear_where=context.hear_where
-        )
-        context.vote = group.largest
-        return group
 
-    def _note(self, group: RankGroup, left: threading.Event) -> None:
-        """Tell again and again how far this rank is within its batch. Should it hang, it has told less than the others,
-        also where it lets no thread of its process go on."""
-        while not left.wait(_NOTE_S):
-            self._context.note_operations(group.operations())
+def _note(context: Context, group: RankGroup) -> None:
+    """Tell again and again how far this rank is within its batch. Should it hang, it has told less than the others,
+    also where it lets no thread of its process go on."""
+    while True:
+        context.note_operations(group.operations())
+        time.sleep(_NOTE_S)

@@ -146,10 +146,6 @@ class RankGroup(Group):
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
         return int(most)
 
-    def is_for(self, folder: Path | None, *, rank: int, size: int, device: str) -> bool:
-        """Whether it is the group that `join` would make of this, and can be kept."""
-        return (self.folder, self.rank, self.size, self.device) == (folder, rank, size, device)
-
     @property
     def mesh(self) -> DeviceMesh:
         """One dimension over all ranks."""

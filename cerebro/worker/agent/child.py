@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -206,7 +207,7 @@ class Child:
         try:
             # First: the agent takes it for known from now on, whatever comes.
             self._context.learn(message["codes"])
-            redirect(Path(message["log"]))
+            _redirect(Path(message["log"]))
             self._sandbox.enter(message["body"])
             body = _BODY.validate_python(message["body"])
             is_counted = memory.reset_peak() and not (isinstance(body, EtlTask) and self._context.cores > 1)
@@ -228,7 +229,37 @@ class Child:
             _flush()
 
 
-def redirect(path: Path) -> None:
+def _task_processes(
+    channel: Channel, context: Context, make_handler: Callable[[Context], Handler], sandbox: Sandbox
+) -> TaskProcesses:
+    def run_one(parent: Channel, code: str) -> None:
+        context.forked = time.monotonic()
+        handler = make_handler(context)
+        while (message := parent.receive()) is not None and message["do"] == "preload":
+            handler.preload(_BODY.validate_python(message["body"]))
+        if message is None:
+            return
+        stacks.offer()
+        context.learn(message["codes"])
+        channel.put_back(message["unread"].encode())
+        Child(channel, context, handler, sandbox, code).serve_one(parent)
+
+    def prepare(message: dict[str, Any], depth: Depth) -> str:
+        context.learn(message["codes"])
+        _redirect(Path(message["log"]))
+        sandbox.enter(message["body"])
+        if depth is Depth.NOTHING:
+            return ""
+        before = ForkHazards.now()
+        with stacks.offered():
+            body = _BODY.validate_python(message["body"])
+            context.prepare(body, initialises=depth is Depth.INITIALISED)
+        return before.added()
+
+    return TaskProcesses(channel, context, prepare, run_one)
+
+
+def _redirect(path: Path) -> None:
     """Send what user code prints, from whatever library, to the log of this attempt.
 
     Raises:
@@ -301,31 +332,7 @@ def main() -> None:
             stacks.offer()
             return Child(channel, context, module.Handler(context), sandbox).serve()
 
-        def run_one(parent: Channel, code: str) -> None:
-            context.forked = time.monotonic()
-            handler = module.Handler(context)
-            while (message := parent.receive()) is not None and message["do"] == "preload":
-                handler.preload(_BODY.validate_python(message["body"]))
-            if message is None:
-                return
-            stacks.offer()
-            context.learn(message["codes"])
-            channel.put_back(message["unread"].encode())
-            Child(channel, context, handler, sandbox, code).serve_one(parent)
-
-        def prepare(message: dict[str, Any], depth: Depth) -> str:
-            context.learn(message["codes"])
-            redirect(Path(message["log"]))
-            sandbox.enter(message["body"])
-            if depth is Depth.NOTHING:
-                return ""
-            before = ForkHazards.now()
-            with stacks.offered():
-                body = _BODY.validate_python(message["body"])
-                context.prepare(body, initialises=depth is Depth.INITIALISED)
-            return before.added()
-
-        return TaskProcesses(channel, context, prepare, run_one).serve()
+        return _task_processes(channel, context, module.Handler, sandbox).serve()
 
     if supervisor is None:
         forking.serve(work)
