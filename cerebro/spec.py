@@ -320,7 +320,7 @@ class SubEpochSpec:
     fitted: Any = None
 
     def initialize_worker(self) -> None:
-        """Called once in each process that trains, before the first model."""
+        """Load what all models need, before the first one; called again for each task if it opens files or threads."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         """The modules of one training configuration, randomly initialised; seeds are set before the call.

@@ -132,6 +132,8 @@ class ChildProcess:
         share = setting.share
         if share.visible_gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = share.visible_gpus
+            # torch.cuda.is_available() at import would start CUDA, which works in no fork.
+            environment.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         if share.threads < settings.cores:
             environment["OMP_NUM_THREADS"] = str(
                 _fewer(environment.get("OMP_NUM_THREADS", ""), share.threads)

@@ -212,27 +212,6 @@ def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Starte
         ranks.close()
 
 
-def test_ranks_that_rested_meet_anew(started: Started) -> None:
-    """One that rests lets go of the others; the agent has them meet in another folder then, and in no other case."""
-    other = started.made(1)
-    ranks = ChildGroup([started.child, other], started.files / "ranks")
-    places = []
-    try:
-        for attempt in (1, 2, 3):
-            if attempt == 3:
-                other.rest()
-            ranks.run(train_task("work"), attempt, {}, started.files / "log", asked=0.0)
-            places.append(ranks._folder)
-            said = None
-            while said is None or said["is"] != "done":
-                said = ranks.channel.pending()
-    finally:
-        ranks.kill()
-        ranks.close()
-    assert places[0] == places[1] != places[2]
-    assert not any(place and place.exists() for place in places)
-
-
 class Counted:
     """A group whose kills a test counts."""
 

@@ -275,27 +275,3 @@ class Blocks(Hungry):
     ) -> dict[str, float]:
         alive = sum(isinstance(each, nn.Linear) for each in gc.get_objects())
         return {"alive": float(alive), **super().test(models, checkpoint, dataloader, hyperparams)}
-
-
-def test_what_a_way_has_trained_is_gone_before_it_is_evaluated(tmp_path: Path) -> None:
-    """Its parts refer to each other, so that its memory is not free by itself."""
-    volumes = volumes_in(tmp_path)
-    write_split(volumes, "train", 1)
-    write_split(volumes, "valid", 1)
-    way = Way(technique="checkpointing", processes="one")
-    task = TrainTask(
-        key="fit-1/train/m00/e1/p0", **common(), epoch=1, partition=0, unit=0, checkpoint=None, way=way
-    )
-    gc.collect()
-    gc.freeze()  # as a handler does before its first way: what other tests have left is not counted
-    gc.disable()
-    try:
-        before = sum(isinstance(each, nn.Linear) for each in gc.get_objects())
-        with handler_of(Blocks(), volumes) as handler:
-            checkpoint = handler.handle(task, 1).checkpoint
-            assert checkpoint is not None
-            metrics = handler.handle(validation(checkpoint), 1).metrics
-    finally:
-        gc.enable()
-        gc.unfreeze()
-    assert metrics["alive"] == before + 3
