@@ -256,22 +256,3 @@ def test_an_evaluation_on_a_share_of_cores_is_charged_for_what_it_has_and_not_fo
     with handler_of(Large(), volumes, memory_bytes=limit_mib << 20) as handler:
         assert handler.handle(validation(checkpoint), 1).metrics == expected
     assert len(caplog.records) == (0 if places == ["device"] else len(reaches(CPU, 40, is_limited=True)) - 1)
-
-
-class Blocks(Hungry):
-    """A network of repeated blocks."""
-
-    most = ROWS
-
-    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        return [nn.Sequential(nn.Sequential(*(nn.Linear(3, 3) for _ in range(2))), nn.Linear(3, 1))]
-
-    def test(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
-    ) -> dict[str, float]:
-        alive = sum(isinstance(each, nn.Linear) for each in gc.get_objects())
-        return {"alive": float(alive), **super().test(models, checkpoint, dataloader, hyperparams)}
