@@ -110,7 +110,7 @@ class Handler:
         self._ahead: tuple[CheckpointRef, _Ahead] | None = None
         context.settle = _settle
         self._savepoint_timing = SavepointTiming(context)
-        with suppress(Exception):  # user code may have replaced what it calls
+        with suppress(Exception):  # user code may have patched torch
             warm_up()
 
     def preload(self, body: TaskBody) -> None:
@@ -123,7 +123,7 @@ class Handler:
         if isinstance(body, TrainTask) and body.savepoint is not None:
             reference = body.savepoint.checkpoint
         if isinstance(body, TrainTask) and body.gang is None:
-            with suppress(CerebroError, OSError):  # it is told by the task itself
+            with suppress(CerebroError, OSError):  # the task itself will report it
                 self._rows(body.dataset, "train", (body.partition,))
         if reference is not None and (self._ahead is None or self._ahead[0] != reference):
             self._ahead = reference, self._loader.submit(self._read_ahead, reference)

@@ -67,10 +67,10 @@ class Placed:
 
 
 def placed_by(context: Context, way: Way, hang_timeout_s: float) -> Placed:
-    """This process's place in a unit. Waits for the other ranks.
+    """Join the ranks of a sub-epoch; wait for all of them.
 
     Raises:
-        NotApplicableError: there is no such technique, or not with these parameters.
+        NotApplicableError: the technique is unknown or refuses its parameters.
     """
     try:
         technique = resolve(way, context.opened)
@@ -90,7 +90,7 @@ def _joined(context: Context, way: Way, hang_timeout_s: float) -> Group:
 
 
 def _met(context: Context, ranks: Ranks, device: str, hang_timeout_s: float) -> RankGroup:
-    """A new group, all of whose ranks are there."""
+    """Join a new group; wait for all ranks."""
     timeout_s = min(max(_SHORTEST_S, 2 * hang_timeout_s), _LONGEST_S)
     place: Any = {"rank": ranks.rank, "size": ranks.size, "device": device, "timeout_s": timeout_s}
     if not ranks.address:
@@ -103,8 +103,7 @@ def _met(context: Context, ranks: Ranks, device: str, hang_timeout_s: float) -> 
 
 
 def _note(context: Context, group: RankGroup) -> None:
-    """Tell again and again how far this rank is within its batch. Should it hang, it has told less than the others,
-    also where it lets no thread of its process go on."""
+    """Publish this rank's operation count regularly, so that the agent can name a rank that hangs."""
     while True:
         context.note_operations(group.operations())
         time.sleep(_NOTE_S)

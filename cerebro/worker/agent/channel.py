@@ -81,7 +81,7 @@ class Channel:
 
     def left(self, *messages: dict[str, Any]) -> bytes:
         """`messages`, which were read, and all that was read behind them: for the process that reads from here on.
-        Never empty; nothing of it is left here."""
+        Never empty. This end forgets them."""
         lines = [_dumps(each).encode() for each in (*messages, *self._messages)]
         unread = b"\n".join([b"", *lines, b"".join(self._parts)])
         self._messages.clear()

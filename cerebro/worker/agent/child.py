@@ -112,7 +112,7 @@ class Child:
     """Serves one agent: task after task of one user code, or one task alone.
 
     Args:
-        code: hash of the user code whose tasks it does; empty: that of the first one.
+        code: hash of its user code; empty: the code of its first task.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Child:
         """Run tasks as they come.
 
         Returns:
-            What was read and is left to another process, because it is about other user code; empty at the end.
+            Unread bytes for the next process, which runs other user code; empty when the agent has gone.
         """
         self._channel.send({"is": "ready"})
         while (message := self._next()) is not None:
@@ -148,9 +148,9 @@ class Child:
             return
         self._context.on_preload = lambda body: parent.send({"is": "preload", "body": body})
         answer = self._run(message)
-        # The other ranks tell of a lost peer otherwise. The agent ends them all.
+        # The agent must hear of this failure before the other ranks report a lost peer.
         is_urgent = answer["is"] == "failed" and self._context.ranks is not None
-        # What was measured is told when its device is free; and no task is done while its processes live on.
+        # Report a measurement once its device is free, and a task once its processes have ended.
         is_told_late = message["body"].get("kind") in MEASURING or has_children()
         if is_told_late and not is_urgent:
             unread = self._channel.left({"do": "answer", "answer": answer})
@@ -160,7 +160,7 @@ class Child:
         is_first_to_end = is_told_late or self._context.has_gpu
         if not is_first_to_end:
             with suppress(OSError):
-                os.nice(_NICE_END)  # the next task starts meanwhile
+                os.nice(_NICE_END)  # the next task goes first
         over = {"is": "over", "unread": unread.decode(), "log": message["log"], "codes": message["codes"]}
         parent.send(over | {"is_first_to_end": is_first_to_end})
 
@@ -178,7 +178,7 @@ class Child:
         return None
 
     def _is_for(self, message: dict[str, Any]) -> bool:
-        """True if the task may run here: what one user's code changed in its process is not met by another's."""
+        """True if the task may run in this process: same user code, same sandbox."""
         if self._code not in ("", message["body"]["code"]):
             return False
         if self._sandbox.admits(message["body"]):

@@ -47,7 +47,7 @@ class Context:
         volumes: mounted volumes.
         cores: processor cores the worker may use.
         savepoint_s: seconds between two savepoints of a unit, 0 for none; `None`: as it is best.
-        forked: when the process of the next task was forked, by the monotonic clock; 0: it is no process of its own.
+        forked: monotonic time of the fork of this task process; 0 in other processes.
         has_raised: whether the task was left in its middle: whatever user code made of that, there is no result.
         is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
         device_memory: what the task may take of its device, where that is counted; `listen` looks at it.
@@ -393,7 +393,7 @@ class Handler(Protocol):
     Importing the module starts no thread and asks for no device: processes are forked from one that has imported it.
 
     Attributes:
-        keeps_process: True if one process does all tasks of the same user code; else each task has one of its own.
+        keeps_process: True if one process runs all tasks of a user code; False if each task gets a new process.
     """
 
     keeps_process: ClassVar[bool]

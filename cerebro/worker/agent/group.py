@@ -178,7 +178,7 @@ class ChildGroup:
     # --- meeting ---------------------------------------------------------------------------------
 
     def _meeting_place(self) -> Path:
-        """The folder in which the ranks of one attempt meet: their processes are new ones."""
+        """Make the folder where the ranks of an attempt meet. Each attempt needs a new one."""
         self._part()
         # Where the next process of this worker finds it, should this one be killed.
         with storage_full_named(self._meeting_places):

@@ -1,11 +1,11 @@
-"""One process per task: each is forked from a process that has decoded the user's code and runs no task itself.
+"""Task processes: one per task, forked from a parent that has decoded the user's code and runs no task.
 
-Whatever a task changes in its process (defaults of a library, patched classes, module globals, the environment, limits,
-threads) ends with that process, so no other task meets it. The process for the next task is forked while the present
-one runs, and loads its checkpoint meanwhile.
+All changes that a task makes to its process (library defaults, patched classes, globals, environment, limits, threads)
+end with that process. The parent forks the next process during the present task, and the new process preloads its
+checkpoint.
 
-Forking copies one thread and all descriptors. So user code is decoded here only as far as that leaves nothing behind
-which a fork would break or share: see `Depth` and `ForkHazards`.
+A fork copies only one thread and shares open files. `ForkHazards` detects user code that can't be forked; the parent
+then runs less of it (`Depth`).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from cerebro.worker.agent.forking import end_like
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS, _PAUSE_S = 200, 0.01
 _TRACKER = "multiprocessing.resource_tracker"
-"""Part of the command line of Python's own helper: it ends by itself, after it has removed what its process leaked."""
+"""In the command line of a helper of Python, which cleans up after its process and then exits."""
 _TRACKER_ROUNDS = 50
 _MOST_NAMED = 5
 _HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
-"""Threads of libraries that start them anew in a fork."""
+"""Library threads that survive a fork: the library restarts them."""
 _HARMLESS_FILES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/nvidia")
 _GPU_FILES = ("/dev/nvidia-uvm", "/dev/kfd")
-"""Open in a process whose GPU driver has been initialised, which works in no fork of it."""
+"""Open once the GPU driver is initialised; forks can't use the driver then."""
 
 
 class Depth(IntEnum):
-    """How much of the user's code the parent of the task processes runs; each of them does the rest."""
+    """Share of the user's code that the parent runs; task processes run the rest."""
 
     NOTHING = 0
     IMPORTED = 1
@@ -52,11 +52,11 @@ class Depth(IntEnum):
 
 
 class ForkHazards(NamedTuple):
-    """What a fork of this process would share with others.
+    """Resources that forks of this process would share.
 
     Attributes:
-        files: open descriptors, with what they lead to.
-        shared: writable mappings that forks have in common.
+        files: open descriptors and their targets.
+        shared: address ranges of shared writable mappings.
     """
 
     files: frozenset[tuple[str, str]]
@@ -68,8 +68,8 @@ class ForkHazards(NamedTuple):
         return cls(frozenset(_open_files()), frozenset(_shared_mappings()))
 
     def added(self) -> str:
-        """What has come since that a fork would break or share, for people; empty if nothing has."""
-        _fork_once()  # libraries that end their threads before a fork have done so by now
+        """Describe a hazard added since this snapshot, or return an empty text."""
+        _fork_once()  # makes libraries such as OpenBLAS end their threads
         threads = [name for name in _thread_names() if name not in _HARMLESS_THREADS]
         now = ForkHazards.now()
         files = sorted(target for _, target in now.files - self.files)
@@ -94,16 +94,16 @@ def has_children() -> bool:
 
 
 Prepare = Callable[[dict[str, Any], Depth], str]
-"""Runs user code so far for the task of a message; returns what keeps this process from being forked, or nothing."""
+"""Run user code to a depth for the task of a message; return the reason not to fork, or an empty text."""
 RunOne = Callable[[Channel, str], None]
-"""In a forked process: do one task of the user code with this hash; the channel leads to the process that forked it."""
+"""Run one task in a forked process. Takes the channel to the parent and the hash of the user code."""
 
 
 class TaskProcesses:
-    """Serves an agent with a process per task, as long as they are of one user code.
+    """Serves an agent: runs each task of one user code in a new process.
 
     Args:
-        channel: of the agent. The process that has the turn reads it.
+        channel: to the agent. Only the running task process reads it.
     """
 
     def __init__(self, channel: Channel, context: Context, prepare: Prepare, run_one: RunOne) -> None:
@@ -111,20 +111,19 @@ class TaskProcesses:
         self._prepare, self._run_one = prepare, run_one
         self._code = ""
         self._waiting: _TaskProcess | None = None
-        """Forked ahead for the task that comes next."""
+        """Process for the next task, forked in advance."""
         self._ending: list[_TaskProcess] = []
-        """Those whose task is over: to give up its memory takes a process some milliseconds."""
+        """Exiting after their task: freeing memory takes some milliseconds."""
 
     def serve(self) -> bytes:
-        """Have tasks done as they come.
+        """Run tasks until the agent leaves or sends another user code.
 
         Returns:
-            What was read and is left to another process, because it is about other user code, or because user code is
-            to be prepared less far; empty at the end.
+            Unread bytes for the next process, which has other user code or a lower `Depth`; empty when the agent left.
         """
         self._channel.send({"is": "ready"})
         while (message := self._channel.receive()) is not None and message["do"] != "run":
-            pass  # nothing is loaded yet that could be let go of
+            pass  # nothing to preload or release yet
         if message is None:
             return b""
         depth = Depth(message.pop("depth", Depth.INITIALISED))
@@ -133,18 +132,18 @@ class TaskProcesses:
         self._code = message["body"]["code"]
         be_subreaper()
         gc.collect()
-        gc.freeze()  # or each process would copy the pages of all objects when it first looks for garbage
+        gc.freeze()  # garbage collection in a fork would copy all pages
         unread = self._channel.left(message).decode()
         running = self._fork()
-        self._context.is_cold = False  # from now on a task waits for nothing that is done here
+        self._context.is_cold = False  # later tasks don't wait for imports
         running.tell({"do": "go", "unread": unread, "codes": {}})
         return self._follow(running)
 
     def _prepared(self, message: dict[str, Any], depth: Depth) -> Depth:
-        """How far user code may be run here: `depth`, or less."""
+        """Prepare user code; return the depth that this code allows."""
         try:
             reason = self._prepare(message, depth)
-        except BaseException as error:  # noqa: BLE001 - user code may raise anything: its task will, and tells of it
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything; the task process reports it
             del error
             return Depth.NOTHING
         return Depth(depth - 1) if reason else depth
@@ -178,7 +177,7 @@ class TaskProcesses:
         return following
 
     def _ended(self, process: _TaskProcess, running: _TaskProcess) -> None:
-        """End what a task's process has left behind, once it has ended itself."""
+        """Reap a finished process, and end the processes that it left running."""
         process.reap()
         self._ending.remove(process)
         here = (running, *self._ending, *([self._waiting] if self._waiting else []))
@@ -199,7 +198,7 @@ class TaskProcesses:
         self._ending, self._waiting = [], None
 
     def _end_like(self, running: _TaskProcess) -> None:
-        """The task's process ended by itself: the agent sees this one end in the same way."""
+        """Die as the task process died, so that the agent sees its exit status or signal."""
         self._end_others()
         status = running.reap()
         _end_left(but=set())
@@ -230,12 +229,15 @@ class _TaskProcess:
         """Of its task, which is over."""
 
     def tell(self, message: dict[str, Any]) -> None:
-        with suppress(OSError):  # it has ended: that is found when it has its turn
+        with suppress(OSError):  # it died; `said` notices
             self.channel.send(message)
 
     def said(self, ending: Sequence[_TaskProcess]) -> dict[str, Any] | _TaskProcess | None:
-        """What it says next, or which of the others has ended; `None`: it has ended without a word, or closed its end,
-        which user code may have done."""
+        """Wait for its next message, or for the exit of another process.
+
+        Returns:
+            The message, or that other process; `None` if this process died, or user code closed its channel.
+        """
         poll = select.poll()
         for source in (self.channel.fileno(), self.end, *(other.end for other in ending)):
             poll.register(source, select.POLLIN)
@@ -243,13 +245,13 @@ class _TaskProcess:
             message = self.channel.pending()
             if message is None:
                 ready = {number for number, _ in poll.poll()}
-                # What it said before it ended counts.
+                # it may have sent a message before it died
                 message = self.channel.pending()
                 if message is None and (self.end in ready or self.channel.is_closed):
                     return None
                 if message is None and (ended := [other for other in ending if other.end in ready]):
                     return ended[0]
-            # User code may have written to a descriptor that it did not open.
+            # User code may write to this socket by accident.
             if message is not None and _is_understood(message):
                 return message
 
@@ -280,16 +282,16 @@ def _is_understood(message: dict[str, Any]) -> bool:
 
 
 def be_subreaper() -> None:
-    """Have orphans among the descendants of this process become its children: whatever they made of their session."""
+    """Adopt orphaned descendants, including daemons (PR_SET_CHILD_SUBREAPER)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _end_left(*, but: Collection[int]) -> list[str]:
-    """End all children of this process except these, and the orphans that come from them.
+    """Kill all children of this process except `but`, and their orphans.
 
     Returns:
-        What they were, for people; without those that had ended, or end by themselves.
+        Descriptions of the killed processes.
     """
     told: dict[int, str] = {}
     for number in range(_ROUNDS):
@@ -348,7 +350,7 @@ def _command(pid: int) -> str:
 def _open_files() -> list[tuple[str, str]]:
     found = []
     for entry in os.scandir("/proc/self/fd"):
-        with suppress(OSError):  # the one that lists them
+        with suppress(OSError):  # the directory listing's descriptor
             found.append((entry.name, str(Path(entry.path).readlink())))
     return found
 

@@ -1,6 +1,6 @@
-"""The first computation of a process, which takes longer than later ones: libraries bind and load what they need then.
+"""Warm-up computations: the first calls in a process are slow, because libraries resolve symbols and load code.
 
-Done once before task processes are forked, and once more in each while it waits for its task.
+Runs before task processes are forked, and in each of them before its task arrives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cerebro.worker.training.seeds import seed_everything
 
 
 def warm_up_before_fork() -> None:
-    """Make, train, save and load a model of a few numbers. Starts no thread: with one, torch computes in the caller."""
+    """Make, train, save and load a tiny model, on one thread: a thread pool would not survive the fork."""
     torch.set_num_threads(1)
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
     optimizer = torch.optim.Adam(module.parameters())
@@ -29,7 +29,7 @@ def warm_up_before_fork() -> None:
 
 
 def warm_up() -> None:
-    """Draw and multiply a few numbers; with nothing that user code, which is here already, may have replaced."""
+    """Seed and multiply a few numbers; avoids functions that user code may have patched."""
     seed_everything(0)
     numbers = torch.zeros(2, 2, requires_grad=True)
     (numbers @ numbers).relu().sum().backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What a model computes doesn't depend on which models ran before it on the same worker."""
+"""The results of a model don't depend on the models that ran before it on a worker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CACHE: dict[str, int] = {}
 
 
 def state_of(spec: Watchful) -> str:
-    """All that a task may find changed in its process, as text."""
+    """State of this process that a task may change, as text."""
     found = (
         os.getcwd(),  # noqa: PTH109
         sorted(os.environ.items()),
@@ -155,7 +155,7 @@ MISDEEDS: Mapping[str, Callable[[], Any]] = {
 
 
 class Watchful(SubEpochSpec):
-    """A small network with dropout, which tells what it finds in its process; some models misbehave."""
+    """A small network with dropout, which reports the state of its process. Some models misbehave."""
 
     scale = 1.0
 
@@ -248,7 +248,7 @@ class Worker:
         return event.result
 
     def computed(self, key: str) -> tuple[Mapping[str, float], list[bytes]]:
-        """What a unit came to: metrics and weights, to the bit."""
+        """Metrics and weights of a sub-epoch, to the bit."""
         result = self.result(key)
         assert result.checkpoint is not None
         state = checkpoints.load(self.volumes.checkpoints, result.checkpoint, "cpu")
@@ -269,7 +269,7 @@ def worker(agents: Agents, tmp_path: Path) -> Worker:
 
 @pytest.mark.slow
 def test_no_model_meets_what_another_one_did_to_its_process(worker: Worker) -> None:
-    """A unit queued behind one that misbehaves computes what it does in a new process."""
+    """A sub-epoch queued behind a misbehaving model has the same results as in a new process."""
     wanted, met = worker.computed(worker.train()), []
     for misdeed in MISDEEDS:
         worker.train(misdeed)

@@ -207,8 +207,8 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
 
 
 def test_a_chain_of_units_by_all_kinds_of_ways(training: Training) -> None:
-    """Each goes on from what the one before has written; the result is told once, for all rows. Each task, and
-    each of its ranks, has a process of its own."""
+    """Each sub-epoch continues from the previous checkpoint and has one result, for all rows. Each rank of each
+    sub-epoch runs in a new process."""
     checkpoint, processes = None, set[int]()
     ways = (
         DDP,

@@ -48,7 +48,7 @@ def test_a_worker_that_ends_tells_where_its_unit_goes_on(agents: Agents) -> None
 
 @pytest.mark.parametrize("do", ["saves", "batches"])
 def test_an_attempt_that_is_asked_for_is_given_back_alone(agents: Agents, do: str) -> None:
-    """At its next batch, saved where it can be. The worker stays, and its child does what comes next."""
+    """It stops at the next batch, with a savepoint if possible. The same child runs the next task."""
     agents.start()
     key = agents.give(0, do)
     child = os.getpgid(agents.begun(0))

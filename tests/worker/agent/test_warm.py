@@ -76,7 +76,7 @@ def test_the_first_unit_finds_the_imports_done(agents: Agents, tmp_path: Path) -
 
 @pytest.mark.parametrize("how", ["leave", "daemon"])
 def test_what_a_task_left_running_ends_with_it(agents: Agents, how: str) -> None:
-    """Also if it has made a session of its own: when the task is told as done it is gone, and the log says so once."""
+    """Daemons end as well, before the task is reported as done. The log says so once."""
     agents.start()
     result(agents, agents.give(0, how))
     assert not is_running(left := int(agents.gate(0).read_text()))
