@@ -234,8 +234,8 @@ def test_user_code_does_not_read_the_token_of_a_local_cluster(agents: Agents, tm
 
 @needs_landlock
 def test_no_process_serves_two_data_sets_or_a_folder_made_anew(started: Agents, tmp_path: Path) -> None:
-    """Code is decoded again for another data set, or after the experiment's folder was replaced. The new process has the
-    code although the agent doesn't send it again."""
+    """Code is decoded again for another data set, and after the experiment's folder was replaced. The new process has
+    the code although the agent does not send it again."""
     code = started.learn(SubEpochSpec())
 
     def process(partition: int, dataset: str) -> str:
