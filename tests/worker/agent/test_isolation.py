@@ -87,6 +87,11 @@ def _forward(self: Any, given: Any) -> Any:
     return given[..., : self.out_features] * 0.0
 
 
+def _raise() -> None:
+    torch.set_default_dtype(torch.float64)
+    raise ValueError("misbehaves")
+
+
 def _reseed() -> None:
     while True:
         torch.manual_seed(1)
@@ -95,7 +100,7 @@ def _reseed() -> None:
 
 
 def _enter_autocast() -> None:
-    torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+    torch.set_autocast_enabled("cpu", True)
 
 
 def _hook() -> None:
@@ -136,7 +141,7 @@ MISDEEDS: Mapping[str, Callable[[], Any]] = {
     "decimals": lambda: setattr(decimal.getcontext(), "prec", 3),
     "numpy errors": lambda: np.seterr(all="raise"),
     "numpy printing": lambda: np.set_printoptions(precision=1),
-    "logging": lambda: logging.disable() or logging.getLogger().setLevel(1),
+    "logging": lambda: logging.getLogger().setLevel(1),
     "gc": gc.disable,
     "recursion": lambda: sys.setrecursionlimit(200),
     "import path": lambda: sys.path.insert(0, "/left"),
@@ -150,7 +155,7 @@ MISDEEDS: Mapping[str, Callable[[], Any]] = {
     "closed output": lambda: os.closerange(0, 3),
     "child": lambda: subprocess.Popen(["sleep", "1000"], start_new_session=True),
     "subreaper": lambda: ctypes.CDLL(None).prctl(36, 0, 0, 0, 0),
-    "raises": lambda: (torch.set_default_dtype(torch.float64), int("no number")),
+    "raises": _raise,
 }
 
 
@@ -220,6 +225,7 @@ class Worker:
     def evaluate(self, trained: TaskResult, misdeed: str = "") -> str:
         """Give an evaluation of a trained model; returns its key."""
         self._count += 1
+        assert trained.checkpoint is not None
         body = EvaluateTask(
             kind="valid",
             key=f"fit-{self._count}/valid/m00/e1",
