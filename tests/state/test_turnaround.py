@@ -9,7 +9,7 @@ from cerebro.contract.runs import ForecastEnd
 from cerebro.state import RunState
 from cerebro.state.goals import forecast_lines
 from cerebro.state.throughput import FORECAST, ThroughputMeter, forecast_left
-from cerebro.state.turnaround import turnaround_s
+from cerebro.state.turnaround import capped_mean, turnaround_s
 from tests.state.runs import TimedStory
 from tests.state.stories import unit
 
@@ -33,6 +33,13 @@ def hopping(pause: float, *, took: float = 0.1, epochs: int = 6) -> TimedStory:
 @pytest.mark.parametrize("pause", [0.0, 0.9])
 def test_the_pause_between_sub_epochs_is_measured(pause: float) -> None:
     assert turnaround_s(hopping(pause).run) == pytest.approx(pause, abs=1e-9)
+
+
+def test_a_few_pauses_count_and_an_interruption_does_not() -> None:
+    """Where tasks wait in an inbox most pauses are 0; a model that stood still for an hour is one pause of many."""
+    assert capped_mean([0.0, 0.0, 0.0, 1.0] * 10) == pytest.approx(0.25)
+    assert capped_mean([0.5] * 39 + [3600.0]) == pytest.approx(0.5)
+    assert capped_mean([]) == 0.0
 
 
 def test_a_device_without_work_does_not_pause() -> None:
