@@ -22,6 +22,7 @@ from torch import nn
 from benchmarks.figure import Figure
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.worker.training import checkpoint
+from cerebro.worker.training.storable import state_bytes
 from cerebro.worker.training.tracking import Checkpoint
 from cerebro.worker.training.unit import Trainee, restore
 
@@ -53,7 +54,7 @@ def measure() -> dict[str, float]:
                 theirs.append(_raw(root / "raw", buffer))
     ours, theirs = ours[1:], theirs[1:]  # the first round maps the memory in
     return {
-        "state_mb": checkpoint.state_bytes(trainee.state()) / 1e6,
+        "state_mb": state_bytes(trainee.state()) / 1e6,
         "hop_s": statistics.median(map(sum, ours)),
         "save_s": statistics.median(save for save, _ in ours),
         "load_s": statistics.median(load for _, load in ours),

@@ -236,7 +236,7 @@ def test_what_does_not_go_together_is_named(arguments: dict[str, Any], match: st
         (lambda: Above(20, "loss"), "give the name of a metric"),  # type: ignore[arg-type]
         (lambda: Below("accuracy", float("nan")), "expected a finite number as the limit"),
         (lambda: uniform(0, float("inf")), "finite"),
-        (lambda: randint(0, 2.5), "whole numbers"),  # type: ignore[arg-type]
+        (lambda: randint(0, 2.5), "whole numbers"),
         (lambda: choice([print]), r"use numbers, text, booleans"),
     ],
 )
