@@ -21,7 +21,7 @@ from cerebro.errors import StorageFullError
 from cerebro.worker.training.base_tensors import BaseTensors
 from cerebro.worker.training.checked import CheckedFile, CheckedReader
 from cerebro.worker.training.placeholders import PlaceholderWriter
-from cerebro.worker.training.storable import state_bytes, storable_state
+from cerebro.worker.training.storable import allow_empty_bytes, state_bytes, storable_state
 
 State = dict[str, Any]
 """``{"models": [state_dict, ...], "checkpoint": {...}, "hyperparams": {...}, "made": {...}}``
@@ -171,6 +171,7 @@ def read(checked: CheckedFile, device: torch.device | str) -> State:
     Raises:
         CheckpointCorruptError: the file is not what was checked any more.
     """
+    allow_empty_bytes()
     with CheckedReader(checked) as file:
         try:
             state = _load(cast(Any, file), map_location=device, weights_only=True)

@@ -24,6 +24,7 @@ from cerebro.errors import CheckpointCorruptError
 from cerebro.techniques.base import Group
 from cerebro.worker.training.checked import CheckedFile, CheckedReader, require_saved, unreadable_named
 from cerebro.worker.training.checkpoint import State, read, with_layout
+from cerebro.worker.training.storable import allow_empty_bytes
 
 _T = TypeVar("_T")
 
@@ -105,6 +106,7 @@ def read_together(source: CheckedFile | Unchecked, group: Group, device: torch.d
         else:
             layout = _filled_unchecked(memory, source, group)
         path = f"/proc/self/fd/{memory}"
+        allow_empty_bytes()
         return with_layout(_load(path, map_location=device, weights_only=True, mmap=True), layout)
 
 

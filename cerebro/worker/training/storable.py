@@ -33,6 +33,11 @@ _WORTH_COPYING = 0.9
 """A storage is cut down where its views show less than this share of it."""
 
 
+def allow_empty_bytes() -> None:
+    """Let the reader make ``b""``, which a pickle writes as the call ``bytes()``. Call it before each load."""
+    torch.serialization.add_safe_globals([bytes])
+
+
 def storable(value: object, where: str) -> Any:
     """Return a value in types that a checkpoint can hold; NumPy's scalars become Python's.
 
@@ -143,6 +148,7 @@ def _require_readable(value: object, where: str) -> None:
     try:
         Pickler(file, protocol=2).dump(value)
         file.seek(0)
+        allow_empty_bytes()
         reader: Any = weights_only.Unpickler(file, encoding="utf-8")
         reader.persistent_load = storages.__getitem__
         reader.load()

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import SpecError
@@ -136,6 +136,7 @@ def _types(value: Any) -> Any:
 
 
 @settings(deadline=None, max_examples=60)
+@example(b"")
 @given(value=_values)
 def test_values_come_back_with_their_types(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nested in any way; what is kept in memory for a sub-epoch at the same place is equal, too."""
