@@ -208,7 +208,7 @@ def test_a_priority_that_is_changed_changes_the_shares() -> None:
 
 
 @settings(deadline=None, max_examples=15)
-@example([(EXPERIMENT, 0, 0, 0.0), (EXPERIMENT, 4, 1, 621.0), (EXPERIMENT, 0, 1, 582.0)])  # 35 and 40
+@example(changes=[(EXPERIMENT, 0, 0, 0.0), (EXPERIMENT, 4, 1, 621.0), (EXPERIMENT, 0, 1, 582.0)])  # 35 and 40
 @given(
     changes=st.lists(
         st.tuples(

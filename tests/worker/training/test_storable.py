@@ -136,7 +136,7 @@ def _types(value: Any) -> Any:
 
 
 @settings(deadline=None, max_examples=60)
-@example(b"")
+@example(value=b"")
 @given(value=_values)
 def test_values_come_back_with_their_types(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nested in any way; what is kept in memory for a sub-epoch at the same place is equal, too."""
