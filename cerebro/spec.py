@@ -68,8 +68,8 @@ class DataLoader(Protocol):
         rank, ranks: where several processes train the model together, number of this one, from 0, and how many there
             are. Each is handed its share of every batch: there, `num_rows` and `ids` are of its own rows, all else is
             of the whole batches. 0 and 1 otherwise. For side effects, such as what is printed once.
-        epoch, epochs: of the model, from 0; of so many. In `test` and `predict` it is the last one that was trained.
-            Tables and figures count epochs from 1.
+        epoch, epochs: number of the model's current epoch, from 0, and of all its epochs. In `test` and `predict`,
+            `epoch` is the last trained epoch. Tables and figures count epochs from 1.
         unit, units: number of this unit in the model's training, from 0; of so many in all epochs.
         step, total_steps: number of the batch at hand in the model's training, from 0; of so many in all units. Before
             the first batch of a unit, it is that batch's; after the last one, the next unit's first. A loop that is
@@ -161,9 +161,9 @@ class DataLoader(Protocol):
             trainer_of_a_library.fit(model, dataloader.as_torch(lambda inputs, labels: {**inputs, "labels": labels}))
 
         A pass over it is a pass over the unit. ``len(loader)`` counts batches, ``len(loader.dataset)`` rows. Items of
-        its `dataset` are whole batches, on the models' device. A library that seeds all generators before its loop does
-        not change what the unit draws. Nobody sees what the library keeps from batch to batch, so such a unit has no
-        savepoints, unless `savepoint` says that it can.
+        its `dataset` are whole batches, on the models' device. The unit's random numbers stay the same if a library
+        seeds all generators before its loop. A savepoint would not have the library's own state, so such a unit has
+        none, unless `savepoint` says that it can.
 
         Args:
             arrange: makes of a batch's inputs and outputs what the library takes; left out: the pair of them.
@@ -174,9 +174,9 @@ class DataLoader(Protocol):
 class Checkpoint(MutableMapping[str, Any]):
     """What lives across the units of a model, saved with its modules; empty in its first unit.
 
-    A mapping for tensors, numbers, strings, and dicts, lists, tuples and sets of them; `OrderedDict` and `Counter` stay
-    what they are. NumPy's scalars become Python's numbers. Anything else, such as an array, an enum or a dataclass, is
-    refused by name when the sub-epoch ends. Objects with a state of their own are tracked.
+    Values are tensors, numbers, strings, and dicts, lists, tuples and sets with such items. `OrderedDict` and `Counter`
+    keep their types, NumPy's scalars become Python's numbers. A sub-epoch that keeps another type, such as an array, an
+    enum or a dataclass, fails when it ends, and the error names the value. `track` objects with a `state_dict()`.
     """
 
     @abstractmethod

@@ -113,7 +113,7 @@ class Owned(Protocol):
 
     @property
     def author(self) -> str:
-        """What its owner was called when it was made."""
+        """The owner's name at the time of creation."""
 
     @property
     def owner(self) -> str:
@@ -126,8 +126,8 @@ class Principal(Contract):
     Attributes:
         name: as it is written into logs. role: what it may. kind: a person that has signed in, a token of it, or a
             service. projects: those that it is in. scopes: of a token that may do less than its role. token: its id.
-        id: of the operator, and of people of an identity provider, whose names may change and be those of others;
-            empty: an admin gave the name, so nobody else has it.
+        id: set for the operator and for people of an identity provider, because a provider may rename people and reuse
+            names. Empty if an admin gave the name, which is then unique.
     """
 
     name: PersonName
@@ -142,7 +142,7 @@ class Principal(Contract):
 
     @property
     def identity(self) -> str:
-        """Who it is, whatever it is called: what belongs to it says so."""
+        """Name its records by this: the id, or the name if an admin gave it."""
         return self.id or self.name
 
     def may(self, scope: Scope) -> bool:
@@ -251,11 +251,11 @@ class MadeToken(Contract):
 
 
 SHORTEST_TOKEN = 20
-"""Characters by chance of a token that nobody guesses over the network: 80 bits, if they are hexadecimal digits."""
+"""Least characters of a cluster's token: 20 random hexadecimal digits have 80 bits, too many to guess by requests."""
 
 
 def warning_of(token: str) -> str:
-    """What is wrong with a cluster's token, for the log; empty if nothing is."""
+    """Return a warning for the log if a cluster's token is short, else an empty text."""
     if len(token) >= SHORTEST_TOKEN:
         return ""
     return (
@@ -308,7 +308,7 @@ def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
         name=name, role=role, kind="program", projects=projects, scopes=scopes, id=maker.id if is_own else ""
     )
     if is_own and maker.projects and not projects and made.may(Scope.CREATE):
-        # What it made would be in no project, and would count against none.
+        # Its experiments would be in no project, so no project's quota would count them.
         return (
             f"a token of {name} that is in no project could not create experiments: name at least one of "
             f"{', '.join(maker.projects)}, leave projects out for all of them, or leave the scope 'create' out"

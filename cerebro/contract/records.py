@@ -370,8 +370,8 @@ class Troubles(Contract):
     emptied_at: float | None = Field(None, exclude_if=lambda time: time is None)
     """The same: when a person chose that there are none, seconds since the epoch. Absent unless that holds."""
     size: int | None = Field(None, ge=0, exclude_if=lambda number: number is None)
-    """Workers that the cluster manager wanted when a controller looked last: a controller that takes over sees by it
-    whether somebody has changed the number meanwhile. Absent until a controller has looked."""
+    """The cluster manager's requested number of workers when a controller last read it. After a change of leader, the
+    new controller compares it with the present number to detect a manual change. Absent until the first reading."""
     chosen_at: float | None = Field(None, exclude_if=lambda time: time is None)
     """When a person chose that size, seconds since the epoch. Absent if no person did."""
     installed: str = Field("", exclude_if=lambda text: not text)

@@ -1,10 +1,10 @@
 """Names that no person may have, because logs and rules mean the platform by them; however they are spelled. Pure.
 
 `reason` compares skeletons: case, accents, width, punctuation, and letters of other scripts that look like Latin ones
-make no difference (after Unicode Technical Standard 39, as far as the letters of these names need it).
+make no difference. The look-alikes follow Unicode Technical Standard 39, for the letters of these names only.
 """
 
-# ruff: noqa: RUF001 - letters that look like Latin ones are what this is about
+# ruff: noqa: RUF001 - the table below needs letters that look like Latin ones
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESERVED = (
     "search",
     "worker",
 )
-"""The operator, the services, and what else the platform writes into logs as the one who acts."""
+"""Actors that the platform writes into logs: the operator, the services, and their commands."""
 
 _OUTSIDE = "oidc:"
 """How ids of people of an identity provider begin."""
@@ -38,7 +38,7 @@ _LOOK_ALIKES = {
 
 
 def _skeleton(name: str) -> str:
-    """What a name looks like."""
+    """Map names that look alike to the same text."""
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name).casefold())
     letters = (_LOOK_ALIKES.get(letter, letter) for letter in plain)
     return "".join(letter for letter in letters if letter.isalnum()).replace("rn", "m").replace("vv", "w")
@@ -48,7 +48,7 @@ _SKELETONS = {_skeleton(name): name for name in RESERVED}
 
 
 def reason(name: str) -> str:
-    """Why no person may be called so, for people; empty if one may."""
+    """Return a message for people if a name is reserved, else an empty text."""
     if name.casefold().startswith(_OUTSIDE):
         return f"the name {name!r} begins as ids of an identity provider do: choose another one"
     known = _SKELETONS.get(_skeleton(name))

@@ -1,7 +1,7 @@
 """Refuse CSV with unclosed quotes or NUL bytes.
 
-CSV readers take the text up to the next quote, or up to the end of the file, as one value. So rows after an unclosed
-quote disappear without an error.
+After an unclosed quote, CSV readers take all text up to the next quote as one value, or the rest of the file if no
+quote follows. The rows in it disappear without an error.
 """
 
 from __future__ import annotations

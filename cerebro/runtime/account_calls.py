@@ -12,7 +12,10 @@ from cerebro.runtime.transport import Transport
 
 
 class AccountCalls(Transport):
-    """Who the caller is, its tokens. All but those about sessions raise `NotFoundError` where there are no users."""
+    """Calls about the caller, its tokens, quotas and sessions.
+
+    Outside users mode, all calls except those about sessions raise `NotFoundError`.
+    """
 
     def whoami(self, *, acts_for: str = "", token: str = "") -> Principal:
         """Who the caller is.
@@ -68,11 +71,11 @@ class AccountCalls(Transport):
         return told.known if told.is_counted else None
 
     def end_session(self, session: str) -> None:
-        """The dispatcher's: somebody has signed out of a session, by its id."""
+        """End a sign-in session, by its id. Only the dispatcher may."""
         self.send("DELETE", f"/v1/sessions/{quote(session, safe='')}", None, 0.0)
 
     def has_session_ended(self, session: str) -> bool:
-        """The dispatcher's: whether somebody has."""
+        """True if `end_session` was called for this id. Only the dispatcher may ask."""
         return self.call("GET", f"/v1/sessions/{quote(session, safe='')}", api.SessionAnswer).has_ended
 
     def note_audit(self, what: str) -> None:

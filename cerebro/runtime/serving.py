@@ -10,10 +10,10 @@ A request that waits for news holds a connection, and no thread (`cerebro.runtim
 no time (`cerebro.runtime.event_loop`). So thousands of either disturb nobody. A quarter of the connections is kept for
 others than those that wait.
 
-The only importer of waitress. It extends five classes of it, `TcpWSGIServer`, `HTTPChannel`, `HTTPRequestParser`,
-`WSGITask` and `ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at
-all happens, stops accepting when its limit is reached, asks each connection in each turn of its loop, and answers
-requests whose end a proxy may see elsewhere. Nothing here knows what is served.
+The only importer of waitress. It extends `TcpWSGIServer`, `HTTPChannel`, `HTTPRequestParser`, `WSGITask` and
+`ThreadedTaskDispatcher`, because waitress has a timeout for silent connections only, stops accepting at its limit,
+polls every connection in each turn of its loop, and answers requests that a proxy may delimit differently. This module
+knows no application.
 """
 
 from __future__ import annotations

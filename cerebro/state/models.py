@@ -333,7 +333,7 @@ class Model:
 
     @property
     def warning(self) -> str:
-        """Warnings of its sub-epochs as one text; empty if there are none."""
+        """Warnings of its sub-epochs, joined to one text."""
         units = self.own_units
         found = [f"{text} (in {number} of {units} sub-epochs)" for text, number in self.warnings.items()]
         return "; ".join(found)

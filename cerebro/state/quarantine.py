@@ -291,7 +291,7 @@ def found(worker: str, statuses: Sequence[WorkerStatus]) -> WorkerStatus:
 
 
 def _by(request: QuarantineWorkerRequest | ReleaseRequest | CheckRequest) -> str:
-    """Who acts. The controller proves itself by its term: a person may be called so where there are no users."""
+    """Return who acts. Only a request with a term is the controller's: outside users mode, any client can send its name."""
     if request.term is not None:
         return CONTROLLER
     return "somebody" if request.by == CONTROLLER else request.by

@@ -89,7 +89,7 @@ class BaseTensors:
         return None if weight is None else weight.make_placeholder()
 
     def with_placeholders(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return a state with placeholders for tensors that are in the base, and for views of them."""
+        """Replace the base's tensors in a state, and views of the base's tensors, by placeholders."""
         found: dict[str, Any] = with_tensors(state, self._placeholder_for)
         return found
 
@@ -109,7 +109,7 @@ class BaseTensors:
 
 
 def with_tensors(value: Any, replaced: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a tree of dicts, lists and tuples with other tensors. What else is in it stays as it is."""
+    """Return a tree of dicts, lists and tuples with each tensor replaced. Other values stay the same."""
     if isinstance(value, torch.Tensor):
         return replaced(value)
     if type(value) in (dict, OrderedDict):
@@ -130,7 +130,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its storage holds its elements as they are."""
+    """True if it is a plain strided tensor whose storage holds the values themselves, without a conj or neg bit."""
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
         return False
     return not tensor.is_conj() and not tensor.is_neg()

@@ -56,7 +56,7 @@ def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None
         if in_base is None:
             put(state, file)
             return commit(file, name)
-        state = in_base.with_placeholders(state)  # before the writer, which is to know all of them
+        state = in_base.with_placeholders(state)  # first: the writer has to know all placeholders
         writer = PlaceholderWriter(file, in_base=in_base)
         put(state, writer)
         return writer.commit(name)

@@ -56,7 +56,7 @@ class Savepoints:
         trainee: the model, as the unit starts; `None`: nothing is saved or restored, calls are only checked.
         write: of a savepoint; `None`: none is ever taken.
         resumed: ``state["savepoint"]`` of the file that `trainee` was restored from.
-        validation: metrics for `train`. A resumed unit takes those of its savepoint instead.
+        validation: metrics for `train`. A resumed unit takes its savepoint's metrics instead.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ _OF_TORCH = (torch.Size, torch.dtype, torch.device)
 _LARGEST_INT_BITS = 2000
 """The reader knows integers of up to 255 bytes."""
 _WORTH_COPYING = 0.9
-"""A storage is cut down where its views show less than this share of it."""
+"""Views are copied if they use less than this share of their storage's bytes."""
 
 
 def allow_empty_bytes() -> None:
@@ -42,10 +42,10 @@ def storable(value: object, where: str) -> Any:
     """Return a value in types that a checkpoint can hold; NumPy's scalars become Python's.
 
     Args:
-        where: what it is, for people.
+        where: name of the value in error messages, such as ``checkpoint['x']``.
 
     Raises:
-        SpecError: something in it cannot be carried exactly; the message says what, where, and what to keep instead.
+        SpecError: a checkpoint cannot hold the value; the message has the type, the place, and an alternative.
     """
     try:
         return _storable(value, where)
@@ -118,7 +118,7 @@ def storable_state(state: dict[str, Any]) -> dict[str, Any]:
     """Return a model's state as a file can hold it. Tensors are shared with the state given.
 
     Raises:
-        SpecError: as `storable`, of what user code keeps, or of the extra state of a module.
+        SpecError: a checkpoint cannot hold a value in `checkpoint`, or the extra state of a module.
     """
     for number, saved in enumerate(state["models"]):
         for key, value in saved.items() if isinstance(saved, Mapping) else ():
@@ -154,7 +154,7 @@ def _require_readable(value: object, where: str) -> None:
         reader.load()
     except Exception as error:
         if not isinstance(value, torch.Tensor):
-            storable(value, where)  # says it better, where it can
+            storable(value, where)  # has the better message, if it refuses the value too
         raise SpecError(
             f"{where} holds a {type(value).__module__}.{type(value).__qualname__} that a checkpoint cannot hold: "
             "return tensors, numbers, strings and dicts, lists or tuples of them from get_extra_state(). "
@@ -166,9 +166,9 @@ def _require_readable(value: object, where: str) -> None:
 
 
 def _without_unseen(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state without bytes that no tensor of it shows: torch writes the whole storage of a view.
+    """Copy small views of large storages, because torch writes the whole storage of a view.
 
-    Tensors that overlap go on sharing their memory.
+    Tensors that overlap still share memory afterwards.
     """
     by_storage: dict[int, dict[tuple[Any, ...], torch.Tensor]] = {}
     for tensor in _tensors(state):
@@ -210,7 +210,7 @@ class _Cluster:
         return bool(others) or self.stop - self.start <= first.nbytes
 
     def copied(self) -> dict[tuple[Any, ...], torch.Tensor]:
-        """Return the views in memory of their own, by what they replace."""
+        """Copy the views to new memory; keys are the originals' keys."""
         if not self._keeps_layout:
             return {
                 key: view.detach().clone().requires_grad_(view.requires_grad)
@@ -230,7 +230,7 @@ class _Cluster:
 
 
 def _clusters(views: Mapping[tuple[Any, ...], torch.Tensor]) -> Iterator[_Cluster]:
-    """Yield views of one storage, those that overlap together."""
+    """Group the views of one storage by overlap."""
     found: _Cluster | None = None
     spans = sorted(((*_span(view), key) for key, view in views.items()), key=lambda each: each[:2])
     for start, stop, key in spans:

@@ -20,7 +20,7 @@ from cerebro.worker.training.seeds import generators, set_generators
 
 
 class Batches(Protocol):
-    """What is viewed: batches of (inputs, outputs), how many there are, and of how many rows."""
+    """The source of a view: (inputs, outputs) batches. `len()` counts batches, `num_rows` rows."""
 
     num_rows: int
 
@@ -73,9 +73,9 @@ class TorchView(DataLoader[Any]):
 def as_torch(
     batches: Batches, arrange: Callable[[Any, Any], Any] | None, on_begin: Callable[[], None]
 ) -> TorchView:
-    """Make the view. Batches are handed on as they are: neither collated, nor copied, nor read by other processes."""
+    """Make the view. It yields the same batch objects: no collation, no copies, no loader processes."""
     found = TorchBatches(batches, arrange or _pair, on_begin)
-    # A generator of its own: torch's loader draws a number for processes that it does not start.
+    # A separate generator: torch's loader draws a seed for loader processes even if it starts none.
     return TorchView(found, batch_size=None, collate_fn=_as_it_is, generator=torch.Generator())
 
 

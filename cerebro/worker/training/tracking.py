@@ -220,7 +220,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         log.info("%s: it continues at step %d of the new curve", what, steps)
 
     def _rated(self, schedule: Any) -> set[str]:
-        """Return the tracked optimizers whose first rates are those of a new schedule."""
+        """Return the tracked optimizers whose first rates equal the first rates of a new schedule."""
         rates = [float(rate) for rate in schedule.get_last_lr()]
         return {
             name

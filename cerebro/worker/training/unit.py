@@ -87,7 +87,7 @@ class Trainee:
 
     @property
     def has_own_parameters(self) -> bool:
-        """True if its modules have the parameters that user code made, and not those of a technique."""
+        """True if its modules have the parameters that user code made, not the technique's shards."""
         return not only_single(self.modules)
 
     @property
