@@ -1,4 +1,4 @@
-"""Rank memory: how much each of two ranks grows while they save or gather a sharded state.
+"""Rank memory: growth of each of two ranks while they save or gather a sharded state.
 
 8 tensors of 16 MiB under FSDP. `save_together` writes one file from the parts: neither rank may need room for the rows
 of the other. `whole` gathers the state on rank 0: only rank 0 may grow with it.

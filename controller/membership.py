@@ -173,8 +173,11 @@ class Membership:
         return self._health
 
     def _see_size(self, fleet: Fleet | None) -> None:
-        """Whoever changes the number of pods without the brain is a person. A controller that takes over compares with
-        what the previous one stored; without that nobody is known to have chosen the present number."""
+        """Record manual changes of the number of pods: all changes that the brain did not request.
+
+        After a change of leader, the new controller compares the number with the previous controller's record. Without
+        a record, it does not take the number for a manual choice.
+        """
         if fleet is None or fleet.size == self._size:
             return
         self._emptied_at = -math.inf
@@ -364,7 +367,7 @@ class Membership:
                 self._emptying_since = None
                 self._kvs.request_size(request.model_copy(update={"problem": problem}))
             else:
-                # Before the request goes, which tells of it: somebody else may lead next.
+                # Store the choice before the request is withdrawn: the next leader needs one of the two.
                 self._tell(
                     (self._told or self._kvs.troubles()).model_copy(update=self._choice(request.workers))
                 )

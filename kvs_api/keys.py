@@ -58,7 +58,7 @@
 | cluster:health           | hash   | worker -> WorkerHealth, JSON: checks, quarantine  | client, controller, worker | controller, client, dispatcher | with the worker |
 | cluster:health:seq       | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
 | cluster:health:incidents | list   | Incidents, JSON, oldest first                     | steps.lua          | client, dispatcher | last 200 |
-| leader                   | hash   | holder, process, term, until (store's clock): the controller's lease; open_runs: how many it works on at once; attended: which, Attended as JSON | controller         | steps.lua          | never  |
+| leader                   | hash   | holder, process, term, until (store's clock): the controller's lease; open_runs: number of runs that it works on at once; attended: which, Attended as JSON | controller         | steps.lua          | never  |
 | trial:SHA                | string | TrialRecord, JSON                                 | controller         | controller         | 90 days |
 | registry                 | set    | names of registered models                        | client             | all                | never  |
 | registering              | set    | `NAME/N`: versions whose files are to be copied   | client, controller | controller         | once done |

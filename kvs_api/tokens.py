@@ -152,7 +152,7 @@ class TokenStore(AuditStore):
     # --- sessions of the page --------------------------------------------------------------------
 
     def end_session(self, session: str) -> None:
-        """Keep that a sign-in session has ended, for longer than any cookie of it is believed."""
+        """Record that a sign-in session has ended, for longer than its cookies are valid."""
         with translated():
             self._redis.set(keys.session(session), "", ex=_SESSION_S)
 
@@ -176,7 +176,7 @@ def _stored(fields: Any) -> StoredToken | None:
 
 
 def _other_spelling(name: str, known: Iterable[str]) -> str:
-    """One of the known names that is the same, but for case and Unicode form; empty if there is none."""
+    """Find a known name that differs from `name` in case or Unicode form only; else return an empty text."""
     return next((each for each in known if each != name and same_name(each) == same_name(name)), "")
 
 

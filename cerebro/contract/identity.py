@@ -127,7 +127,7 @@ class Principal(Contract):
         name: as it is written into logs. role: what it may. kind: a person that has signed in, a token of it, or a
             service. projects: those that it is in. scopes: of a token that may do less than its role. token: its id.
         id: set for the operator and for people of an identity provider, because a provider may rename people and reuse
-            names. Empty if an admin gave the name, which is then unique.
+            names. An admin's names are unique, so people whom an admin named have no id.
     """
 
     name: PersonName

@@ -67,7 +67,7 @@ class TableStream(Protocol):
 
     @property
     def fixed(self) -> Collection[str]:
-        """Columns whose types the file or the locator states, so none are inferred."""
+        """Columns whose types are stated by the file or the locator, not inferred from cells."""
 
     def retype(self, name: str, kind: pa.DataType) -> str | None:
         """Change the type of a column, or return why a cell of the sample rules it out."""

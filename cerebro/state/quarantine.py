@@ -291,7 +291,7 @@ def found(worker: str, statuses: Sequence[WorkerStatus]) -> WorkerStatus:
 
 
 def _by(request: QuarantineWorkerRequest | ReleaseRequest | CheckRequest) -> str:
-    """Return who acts. Only a request with a term is the controller's: outside users mode, any client can send its name."""
+    """Return who acts. A request needs a term to be the controller's: without users mode, clients can send any name."""
     if request.term is not None:
         return CONTROLLER
     return "somebody" if request.by == CONTROLLER else request.by

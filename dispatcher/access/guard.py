@@ -3,7 +3,7 @@
 Closed by default: a route is open only if it is named in `_OPEN`. A request is somebody's by one of three proofs, kept
 in `g.identity`: a session, the bearer token, or the word of an authenticating proxy. The token is never stored in a
 browser: a session is a cookie signed with a key derived from the token, so it outlives restarts and ends when the token
-changes, or when somebody signs out (`dispatcher.access.sessions`).
+changes, or when its user signs out (`dispatcher.access.sessions`).
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class Guard:
             self._note(f"signed in by ID token from {request.remote_addr}")
 
     def _resume(self) -> None:
-        """The request is a session's; unless it has ended, or the token with which it was begun."""
+        """Identify the request by its session cookie. Clear the cookie if the session or its token has ended."""
         if self._has_ended():
             session.clear()
             return
@@ -241,7 +241,7 @@ class Guard:
             session.clear()
 
     def _has_ended(self) -> bool:
-        """Whether somebody has signed out of this session. What is open to all is shown also while nobody knows."""
+        """True if the session was signed out. While the store is away, unknown sessions see public pages only."""
         identity = session.get("id")
         if not isinstance(identity, str):
             return True
@@ -253,8 +253,12 @@ class Guard:
             raise
 
     def begin_session(self, name: str, acts_for: str = "") -> None:
-        """Sign the browser in, under a new form token; `name` is what the person wants to be called, `acts_for` who it
-        is where there are users."""
+        """Sign the browser in, under a new form token.
+
+        Args:
+            name: display name that the person typed.
+            acts_for: the person's identity, in users mode.
+        """
         session.clear()
         if acts_for:
             session["acts_for"] = acts_for
@@ -264,7 +268,7 @@ class Guard:
         csrf_token()
 
     def end_session(self) -> None:
-        """Sign the browser out, and whoever has a copy of its cookie.
+        """Sign the browser out, and all copies of its cookie.
 
         Raises:
             StoreUnavailableError: the copies were not ended, because the store is away.
@@ -337,7 +341,7 @@ def acts_for() -> str:
 
 
 def person(name: str) -> str:
-    """A person's name as it goes into logs and pages: one line, not too long, and not that of a service."""
+    """Clean a person's name for logs and pages: one short line, and never a service's name."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in name).split())[:LONGEST_NAME]
     return f"{plain} (a person)" if reserved_names.reason(plain) else plain
 

@@ -1,7 +1,7 @@
 """Who a browser is, by the ID token that an authenticating proxy hands on (OpenID Connect Core 1.0, section 3.1.3.7).
 
-The token itself is believed, not the proxy: signature, issuer, audience, kind and times are checked here, so that a
-header that somebody else sets is worth nothing. Groups of the identity provider become a role and projects, by the
+The token itself is believed, not the proxy. This module checks signature, issuer, audience, kind and times, so a
+forged header is refused. Groups of the identity provider become a role and projects, by the
 settings. Keys are `dispatcher.access.oidc_keys`'s.
 """
 
@@ -122,7 +122,7 @@ class IdTokens:
         return claims, key
 
     def _check_party(self, claims: Mapping[str, Any]) -> None:
-        """For whom it was made: where it names several, or the one, that has to be us."""
+        """Refuse a token whose `azp` is another client, or that has several audiences and no `azp`."""
         audience, wanted = claims["aud"], self._settings.audience
         has_several = isinstance(audience, list) and len(audience) > 1
         if "azp" in claims and claims["azp"] != wanted:
@@ -132,7 +132,7 @@ class IdTokens:
 
 
 def _check_header(header: Mapping[str, Any]) -> None:
-    """Refuse what is no ID token, or has conditions that we do not know."""
+    """Refuse other algorithms and token types, and headers that ID tokens do not have."""
     if header.get("alg") not in ALGORITHMS:
         raise refused(f"alg is {header.get('alg')!r}, expected a signature: {', '.join(ALGORITHMS)}")
     kind = header.get("typ", "JWT")
@@ -221,5 +221,5 @@ def principal_of(claims: Mapping[str, Any], settings: Oidc) -> Principal:
 
 
 def _identity(issuer: str, subject: str) -> str:
-    """Who somebody is, whatever they are called: no other claim is unique and stays (OpenID Connect Core, 5.7)."""
+    """Hash `iss` and `sub`: only this pair is unique and never reassigned (OpenID Connect Core, 5.7)."""
     return f"oidc:{hashlib.sha256(json.dumps([issuer, subject]).encode()).hexdigest()[:32]}"

@@ -1,7 +1,7 @@
-"""The keys of an identity provider (JSON Web Key Set, RFC 7517), and which of them has signed a token.
+"""The keys of an identity provider (JSON Web Key Set, RFC 7517), and the check of a token's signature.
 
 A key is believed for signatures alone, with an algorithm of its kind, and if it is long enough. Keys are read again
-every few minutes: what the provider withdraws signs nothing from then on. While it is away, its last keys are kept.
+every few minutes, so a withdrawn key is refused soon. While the provider is away, its last keys stay valid.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ALGORITHMS = tuple(_KINDS)
 LEAST_RSA_BITS = 2048
 """RFC 7518, section 3.3."""
 FRESH_S = 300.0
-"""So long a key that was withdrawn is still believed."""
+"""Seconds until the keys are read again: a withdrawn key is believed until then."""
 _ASK_AGAIN_S = 30.0
-"""Keys are asked for at most this often, however many tokens name one that is not known."""
+"""Least seconds between two requests for the keys, however often tokens name unknown keys."""
 _ANSWER_S = 5.0
 _MOST_BYTES = 1 << 20
 _MOST_KEYS = 100
@@ -46,7 +46,7 @@ _EDWARDS = ("Ed25519", "Ed448")
 
 
 class IdTokenError(UnauthorizedError):
-    """An ID token that is not believed: the message says why, for whoever set the proxy up."""
+    """An ID token was refused. The message has the reason, for the admin of the proxy."""
 
 
 class OidcUnavailableError(StoreUnavailableError):
@@ -63,7 +63,7 @@ class VerifiedKey:
     """A key that has signed a token.
 
     Attributes:
-        name: all of it, as JSON, by which it is found again in a later set.
+        name: the whole key as JSON, to find the key in a later set.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Keys:
             identity: the ``kid`` of its header, if it has one. algorithm: its ``alg``, one of `ALGORITHMS`.
 
         Raises:
-            IdTokenError: none of the provider's has.
+            IdTokenError: no key of the provider has signed the token.
             OidcUnavailableError: the provider is away, and the key is not known.
         """
         import jwt
@@ -134,12 +134,12 @@ class Keys:
         raise refused("its signature is wrong: no key of the provider has signed it")
 
     def _of(self, identity: object) -> dict[str, Mapping[str, Any]]:
-        """Keys by that id, or, where a token names none, all."""
+        """Return the keys with that id, or all keys if a token names no id."""
         keys = self._keys
         return {name: each for name, each in keys.items() if identity is None or each.get("kid") == identity}
 
     def _refresh(self, *, is_missing: bool) -> None:
-        """Read the keys again, if they are old or one is missing. Whose key is known waits for nobody."""
+        """Read the keys again if they are old or one is missing. Only for a missing key, wait for another thread's request."""
         now = self._monotonic()
         if not (is_missing or now > self._read + FRESH_S) or now <= self._asked + _ASK_AGAIN_S:
             if is_missing and self._asking.locked():
@@ -196,7 +196,7 @@ class Keys:
 
 
 def why_unfit(key: Mapping[str, Any], algorithm: str) -> str:
-    """Why a key cannot have signed an ID token by an algorithm, as the end of a sentence; empty if it can. Pure."""
+    """Return why a key cannot sign ID tokens by an algorithm, as the end of a sentence, else an empty text. Pure."""
     if key.get("use", "sig") != "sig":
         return f"its use is {key['use']!r}, expected 'sig'"
     operations = key.get("key_ops", ["verify"])

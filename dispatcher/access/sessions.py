@@ -16,7 +16,7 @@ from cerebro.errors import StoreUnavailableError
 
 FRESH_S = 1.0
 _AWAY_S = 5.0
-"""A store that is away is asked again after so long: each question may take seconds then."""
+"""Seconds until a store that is away is asked again: each request may take seconds then."""
 _MAX_KNOWN = 10_000
 
 
@@ -58,10 +58,10 @@ class Sessions:
         self._store.end_session(session)
 
     def has_ended(self, session: str) -> bool:
-        """Whether somebody has signed out of it.
+        """True if the session was signed out, here or at another process.
 
         Raises:
-            StoreUnavailableError: the store is away, and nothing is known of the session.
+            StoreUnavailableError: the store is away, and this process has never seen the session.
         """
         with self._lock:
             until, has_ended = self._known.get(session, (None, False))
@@ -73,7 +73,7 @@ class Sessions:
             if until is None:
                 raise
             self._remember(session, has_ended=False, for_s=_AWAY_S)
-            return False  # nobody else's sign-out is known either while the store is away
+            return False  # while the store is away, no process learns of sign-outs elsewhere
         self._remember(session, has_ended=has_ended)
         return has_ended
 

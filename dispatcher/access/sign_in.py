@@ -46,7 +46,7 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
     """Add the routes.
 
     Args:
-        forget_polls: have no session go on being answered without a look at whether it has ended.
+        forget_polls: clears the cache of admitted polls, so that the next poll of each session is checked.
     """
 
     @app.route("/sign-in", methods=["GET", "POST"])

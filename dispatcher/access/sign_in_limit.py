@@ -1,8 +1,8 @@
-"""Asks whoever sends wrong tokens to wait: counts failures per address and over all addresses, in memory.
+"""Delays for senders of wrong tokens. Counts failures per address and in total, in memory.
 
-It is asked after a token was found wrong, never before: a right token is let in whatever others have sent, because
-behind a proxy all callers have one address. So it bounds noise. What bounds guessing is the length of a token: services
-warn of a short one when they start (`cerebro.contract.identity.warning_of`). A restart forgets the counts.
+Only wrong tokens are counted and delayed. A right token is always let in, because behind a proxy all callers share one
+address. So the limit bounds noise, and the length of the token bounds guessing: services warn of a short token at their
+start (`cerebro.contract.identity.warning_of`). A restart forgets the counts.
 """
 
 from __future__ import annotations

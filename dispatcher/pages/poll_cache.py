@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Headers = list[tuple[str, str]]
 
 TRUSTED_S = 5.0
-"""A session that ends at another process is shown what it was shown before for so long, at most."""
+"""Seconds without a new check of an admitted poll. After a sign-out at another process, its answers stop then."""
 _MAX_POLLS = 1_000
 _LONGEST = 4_000
 """Characters of what is compared; who sends more is not remembered."""
@@ -108,7 +108,7 @@ class PollCache:
         return () if body is None else (body.content,)
 
     def forget(self) -> None:
-        """Look anew at who may see what: somebody has signed out."""
+        """Forget all admitted polls, after a sign-out: the next poll of each page is checked."""
         with self._lock:
             self._known.clear()
 

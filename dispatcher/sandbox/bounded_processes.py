@@ -2,7 +2,7 @@
 and without keys of object stores unless it is there to look into them.
 
 A question goes in on standard input, JSON comes out on standard output. The process is killed when its time is over or
-it says too much; what it has said by then counts. The last lines of standard error tell people why a process died.
+its answer is too long; the answer until then counts. The last lines of standard error tell people why a process died.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_BYTES = 16 << 20
 _ERROR_BYTES = 8 << 10
 """Kept of standard error, from its end."""
 _LONGEST_ERROR = 300
-"""Characters of it that a page shows."""
+"""Characters of standard error that a page shows."""
 _SHORTEST_SECRET = 8
 """Characters; shorter values are words that any text has."""
 
@@ -124,7 +124,7 @@ class BoundedProcesses:
 
 
 def _keep_end(stream: IO[bytes], kept: bytearray) -> None:
-    """Read a stream to its end; leave the last `_ERROR_BYTES` in `kept`."""
+    """Read a whole stream; leave the last `_ERROR_BYTES` in `kept`."""
     while piece := os.read(stream.fileno(), _ERROR_BYTES):
         kept += piece
         del kept[:-_ERROR_BYTES]
