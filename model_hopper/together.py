@@ -67,7 +67,7 @@ class Placed:
 
 
 def placed_by(context: Context, way: Way, hang_timeout_s: float) -> Placed:
-    """Join the ranks of a sub-epoch; wait for all of them.
+    """Join a sub-epoch's ranks, and wait until all have joined.
 
     Raises:
         NotApplicableError: the technique is unknown or refuses its parameters.

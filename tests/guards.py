@@ -86,7 +86,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Count processes from here: fixtures of this test start some, those of the last test are done."""
+    """Reset the count: processes of the last test have ended, and this test's fixtures may start new ones."""
     _started.clear()
 
 
@@ -112,7 +112,7 @@ def no_thread_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None
     before = set(threading.enumerate())
     yield
     if _left(before):
-        gc.collect()  # pools that nobody holds any more end their threads
+        gc.collect()  # unreferenced pools end their threads
     for thread in _left(before):
         thread.join(HANG_S)
     left = _left(before)

@@ -139,7 +139,7 @@ class Keys:
         return {name: each for name, each in keys.items() if identity is None or each.get("kid") == identity}
 
     def _refresh(self, *, is_missing: bool) -> None:
-        """Read the keys again if they are old or one is missing; wait for another thread's request only if one is missing."""
+        """Read the keys again if they are old or one is missing. Only a missing key waits for another thread's read."""
         now = self._monotonic()
         if not (is_missing or now > self._read + FRESH_S) or now <= self._asked + _ASK_AGAIN_S:
             if is_missing and self._asking.locked():

@@ -427,7 +427,7 @@ def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_controller_that_takes_over_takes_no_size_for_a_choice() -> None:
-    """A new release, and each controller after it: nobody is known to have chosen the number, so idle time counts."""
+    """Without a record of a manual choice, as after an upgrade, idle time counts at once."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     for begin in (0.0, 1000.0):
         watcher = watched(store, manager, least=1)
@@ -479,7 +479,7 @@ def test_a_size_that_changed_while_nobody_led_is_a_choice() -> None:
 def test_a_size_that_the_brain_asked_for_is_no_choice_to_the_next_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also if the one that asked died once the cluster manager was told."""
+    """The first controller dies between the cluster manager's call and the removal of the request."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     first = watched(store, manager, least=1)
     turn(first, 0.0, is_used=False)

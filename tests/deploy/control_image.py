@@ -1,4 +1,4 @@
-"""The control image's packages on a development machine: what the image lacks cannot be imported.
+"""The control image's packages on a development machine: imports of all others fail.
 
 `hide_packages` writes a ``sitecustomize`` module. Processes started with its folder on ``PYTHONPATH`` load it, as do
 their children.
@@ -74,7 +74,7 @@ def hide_packages(
 
     Args:
         installed: distributions of the image, indirect ones included.
-        trimmed: patterns of what is removed from its ``site-packages``.
+        trimmed: patterns of files that the build removes from ``site-packages``.
         own: the project's packages.
     """
     has = {canonicalize_name(each) for each in installed}

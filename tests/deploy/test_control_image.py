@@ -20,7 +20,7 @@ SERVICES = ("controller", "dispatcher", "kvs_api")
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables of a process that can import what the control image has, and nothing else."""
+    """Environment variables of a process that can import only the control image's packages."""
     folder = tmp_path_factory.mktemp("image")
     hidden = hide_packages(
         folder,
@@ -41,7 +41,7 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
 
 
 def test_every_module_of_a_service_can_be_imported(environment: dict[str, str]) -> None:
-    """Also those that a service starts as processes of their own."""
+    """Modules that a service starts as child processes are included."""
     program = (
         "import importlib, pkgutil\n"
         f"for name in {SERVICES!r}:\n"
@@ -54,7 +54,7 @@ def test_every_module_of_a_service_can_be_imported(environment: dict[str, str]) 
 
 
 def test_every_route_of_the_page_answers(environment: dict[str, str], tmp_path: Path) -> None:
-    """An experiment file is read and started, its locators are looked at, logs are searched, a report is made."""
+    """Call each route once, with an experiment file, its locators, a log search and a report."""
     done = run(environment, "-m", "tests.deploy.control_image_routes", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "ModuleNotFoundError" not in done.stderr

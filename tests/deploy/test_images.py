@@ -49,7 +49,7 @@ def stage(name: str) -> list[str]:
 
 
 def requirements(command: str) -> list[Requirement]:
-    """What a ``python3 packages.py ARGUMENTS > FILE`` of the Dockerfile writes."""
+    """Return the requirements that ``python3 packages.py ARGUMENTS > FILE`` of the Dockerfile writes."""
     found = re.search(rf"packages\.py ([a-z0-9 -]+) > {command}\.txt", DOCKERFILE)
     assert found is not None
     packages = load("packages")

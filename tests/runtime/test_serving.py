@@ -371,7 +371,7 @@ def _post(*headers: bytes, version: bytes = b"1.1") -> bytes:
     ],
 )  # fmt: skip
 def test_a_request_whose_end_is_not_clear_ends_its_connection(serve: Serve, content: bytes) -> None:
-    """A proxy may see the end elsewhere: it is refused, and what follows on the connection is no request."""
+    """A proxy may see another end, so the request is refused and the following bytes are not read as a request."""
     served = serve()
     with served.connect(content + SECOND) as connection:
         answer = b""
@@ -391,7 +391,7 @@ def test_a_request_whose_end_is_not_clear_ends_its_connection(serve: Serve, cont
     ],
 )
 def test_requests_follow_each_other_on_a_connection(serve: Serve, content: bytes) -> None:
-    """Where each says by itself where it ends."""
+    """Each request states its length, or ends with an empty chunk."""
     served = serve()
     with served.connect(content) as connection:
         assert answered(connection)

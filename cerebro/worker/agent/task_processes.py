@@ -5,7 +5,7 @@ end with that process. The parent forks the next process during the present task
 checkpoint.
 
 A fork copies only one thread and shares open files. `ForkHazards` detects user code that can't be forked; the parent
-then runs less of it (`Depth`).
+then leaves more of the code to the task processes (`Depth`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Warm-up computations: the first calls in a process are slow, because libraries resolve symbols and load code.
 
-Runs before task processes are forked, and in each of them before its task arrives.
+Runs in the parent before it forks task processes, and in each task process before its task arrives.
 """
 
 from __future__ import annotations

@@ -101,6 +101,6 @@ def test_proxy_does_not_speak_for_programs() -> None:
 
 @pytest.mark.parametrize("name", ["controller", "Admin", "brain", "c0ntroller"])
 def test_a_person_is_never_called_as_the_platform_is(name: str) -> None:
-    """Neither by a proxy's header nor by what was typed at the sign-in: logs would mean a service by it."""
+    """A service's name from a proxy's header or the sign-in form gets a suffix, so logs stay clear."""
     assert person(name) == f"{name} (a person)"
     assert person("ada") == "ada"

@@ -71,7 +71,7 @@ def test_sign_in_leads_to_local_paths() -> None:
 
 
 def copied(bench: Bench, browser: Browser) -> Browser:
-    """A browser with a copy of another one's cookie, at a page of its own process."""
+    """Copy a browser's cookie to a new browser that uses the page of `bench`."""
     cookie = browser.client.get_cookie("cerebro-7080", "127.0.0.1")
     assert cookie
     other = Browser(bench.app)
@@ -86,7 +86,7 @@ def beside(bench: Bench) -> Bench:
 
 @pytest.mark.parametrize("path", ["/experiments", "/fragments/experiments", "/api/views/experiments"])
 def test_signing_out_ends_copies_of_the_cookie(bench: Bench, path: str) -> None:
-    """At this process at once, whatever it has remembered; at one that comes later, too."""
+    """This process refuses copies at once, from its cache too; a process that starts later also does."""
     browser = bench.signed_in()
     copy, later = copied(bench, browser), copied(beside(bench), browser)
     assert copy.get(path).status_code == 200
@@ -96,7 +96,7 @@ def test_signing_out_ends_copies_of_the_cookie(bench: Bench, path: str) -> None:
 
 
 def test_signing_out_ends_copies_at_other_processes(bench: Bench) -> None:
-    """Once they have forgotten what they knew of the session: within 5 s, also for polls."""
+    """Their caches expire within 5 s, for pages and for polls."""
     browser, other = bench.signed_in(), beside(bench)
     copy = copied(other, browser)
     polled = copied(other, browser)
@@ -110,7 +110,7 @@ def test_signing_out_ends_copies_at_other_processes(bench: Bench) -> None:
 
 
 def test_signing_out_ends_this_session_alone(bench: Bench) -> None:
-    """Others of the same token go on; a new sign-in is another session."""
+    """Other sessions of the same token stay valid; a new sign-in starts a new session."""
     one, two = bench.signed_in(), bench.signed_in()
     one.post("/sign-out", {}, form="/experiments")
     assert two.get("/experiments").status_code == 200
@@ -119,7 +119,7 @@ def test_signing_out_ends_this_session_alone(bench: Bench) -> None:
 
 
 def test_a_cookie_of_a_version_that_could_not_end_sessions_opens_nothing(bench: Bench) -> None:
-    """Nobody could sign out of it: its owner signs in once more."""
+    """A cookie without an id cannot be signed out, so it is refused and its owner signs in again."""
     browser = bench.signed_in()
     with browser.client.session_transaction(base_url="http://127.0.0.1:7080") as session:
         del session["id"]
@@ -127,7 +127,7 @@ def test_a_cookie_of_a_version_that_could_not_end_sessions_opens_nothing(bench: 
 
 
 def test_sessions_while_the_store_is_away(bench: Bench) -> None:
-    """Those that are known go on, of others nothing is said, and who signs out is told what was not ended."""
+    """Known sessions stay valid, unknown ones get 503, and a sign-out warns that other browsers stay signed in."""
     browser = bench.signed_in()
     copy = copied(bench, browser)
     form = browser.get("/experiments").text

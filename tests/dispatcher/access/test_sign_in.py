@@ -56,7 +56,7 @@ def test_store_that_is_away_is_not_called_a_wrong_token(bench: Bench) -> None:
 
 
 def test_guessing_is_slowed_down(bench: Bench) -> None:
-    """After five wrong tokens whoever sends another wrong one is told to wait a minute."""
+    """The sixth wrong token within a minute gets 429 and a wait of 60 s."""
     browser = bench.browser()
     for _ in range(5):
         assert browser.post("/sign-in", {"token": "no"}).status_code == 401
@@ -81,7 +81,7 @@ def test_wrong_tokens_of_others_lock_nobody_out(bench: Bench, path: str) -> None
 
 
 def test_wrong_tokens_are_counted_by_address_and_over_all() -> None:
-    """Whoever is told to wait is not counted meanwhile, so a minute is enough whatever is sent in it."""
+    """Wrong tokens during a wait are not counted, so the wait never exceeds a minute."""
     now = 0.0
     limiter = SignInLimiter(lambda: now)
     assert [limiter.failed("here") for _ in range(PER_ADDRESS + 20)] == [0.0] * PER_ADDRESS + [WINDOW_S] * 20

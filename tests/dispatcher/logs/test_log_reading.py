@@ -14,7 +14,7 @@ from tests.dispatcher.logs.printed import M05, source, write
 
 
 def test_end_of_a_large_log(volumes: Volumes) -> None:
-    """The reader reads a terabyte's last lines only, and reports how many bytes it skipped."""
+    """The reader reads only the last lines of a terabyte, and reports their offsets."""
     path = write(volumes, M05, b"")
     with path.open("wb") as file:
         file.truncate(1 << 40)

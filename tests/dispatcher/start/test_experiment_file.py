@@ -136,7 +136,7 @@ def test_code_that_the_file_names_has_to_come_with_it(files: dict[str, bytes] | 
 def test_reader_that_dies_is_told_in_its_own_words(
     program: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Lack of memory is told where it was lack of memory."""
+    """Only a `MemoryError` is reported as lack of memory."""
     (tmp_path / "dying.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     reader = FileReader()

@@ -41,7 +41,7 @@ class Issuer:
     address: str
     keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=lambda: {"first": _key()})
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Key -> what its entry in the set has otherwise; `None` leaves a field out."""
+    """Fields to change in the published entry of a key; `None` removes a field."""
     is_away: bool = False
     asked: list[str] = field(default_factory=list)
 

@@ -81,7 +81,7 @@ def test_a_right_token_says_who_it_is(issuer: Issuer) -> None:
     ],
 )
 def test_a_token_of_any_provider_is_believed(issuer: Issuer, claims: dict[str, Any]) -> None:
-    """Claims that not all have do not harm where they are right."""
+    """Optional claims with right values are accepted."""
     tokens, _, _ = checker(issuer)
     assert tokens.of(issuer.token(**claims))[0].principal.name == "ada@example.org"
 
@@ -262,7 +262,7 @@ def test_a_key_that_was_withdrawn_signs_nothing_from_then_on(issuer: Issuer) -> 
 
 
 def test_a_key_of_another_content_under_the_same_id_is_another_key(issuer: Issuer) -> None:
-    """A provider that makes its key anew has withdrawn the old one."""
+    """A new key under an old id replaces the old key."""
     tokens, _, monotonic = checker(issuer)
     issuer.add("second")
     old = issuer.token(key="second")
@@ -306,7 +306,7 @@ def test_a_key_for_something_else_signs_no_id_tokens(
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 def test_a_short_key_signs_nothing(issuer: Issuer) -> None:
-    """Somebody may have computed its other half."""
+    """Its private half may have been computed."""
     issuer.add("short", 1024)
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError, match="has 1024 bits, expected 2048 or more"):

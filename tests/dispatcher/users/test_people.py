@@ -135,7 +135,7 @@ def test_a_session_ends_with_its_token(place: Signed, monkeypatch: pytest.Monkey
 
 
 def test_signing_out_ends_a_copied_cookie_at_every_process(users_service: Service, place: Signed) -> None:
-    """The token goes on, and other sessions of it."""
+    """The token and its other sessions stay valid."""
     token = place.person("ada")
     mine, elsewhere = place.browser(token), place.browser(token)
     cookie = mine.client.get_cookie("cerebro-7080", "127.0.0.1")

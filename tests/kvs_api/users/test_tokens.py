@@ -276,7 +276,7 @@ def test_a_service_makes_no_tokens(asked: TokenRequest, role: Role) -> None:
 def test_a_token_in_no_project_does_not_escape_the_quota_of_ones_project(
     place: Place, asked: dict[str, Any]
 ) -> None:
-    """It would make experiments that count against nothing. One that creates nothing may be in none."""
+    """No quota would count its experiments. Tokens without the scope `create` may be in no project."""
     ada = place.person("ada", Role.MEMBER, "vision")
     answer = place.ask(ada, "POST /v1/tokens", asked)
     assert (answer.status_code, "name at least one of vision" in answer.text) == (403, True)
@@ -287,7 +287,7 @@ def test_a_token_in_no_project_does_not_escape_the_quota_of_ones_project(
 
 
 def test_a_token_in_no_project_of_before_creates_nothing(service: Service, place: Place) -> None:
-    """Earlier versions made such tokens; what else they may stays."""
+    """Tokens from earlier versions lose the scope `create` only."""
     ada = place.made(name="ada", role=Role.MEMBER, projects=("vision",))
     made = place.made(ada.token, scopes=None)
     with redis.Redis.from_url(service.database.url) as client:
@@ -330,7 +330,7 @@ LOOK_ALIKES = [
 
 @pytest.mark.parametrize("name", [*RESERVED, *LOOK_ALIKES, "oidc:" + "0" * 32])
 def test_nobody_is_called_as_the_platform_is(place: Place, name: str) -> None:
-    """In no spelling, whatever the role: logs and rules mean the operator and the services by these names."""
+    """The names and look-alike spellings are refused for each role: logs mean operator and services by them."""
     for role in RANK:
         answer = place.ask(OPERATOR, "POST /v1/tokens", {"name": name, "role": role})
         assert (answer.status_code, "choose another" in answer.text) == (403, True)
@@ -345,7 +345,7 @@ def test_nobody_is_called_as_the_platform_is(place: Place, name: str) -> None:
     "name", ["ada", "admin@example.org", "Brian", "Boris", "\u674e Zo\u00eb", "Controllerova"]
 )
 def test_other_names_are_free(place: Place, name: str) -> None:
-    """Also those that have a reserved one in them."""
+    """A name may contain a reserved one, such as Controllerova."""
     assert place.made(name=name).record.principal.name == name
 
 

@@ -1,4 +1,4 @@
-"""What a worker that has no data leaves out of its memory."""
+"""Modules that a worker without data does not load."""
 
 from __future__ import annotations
 

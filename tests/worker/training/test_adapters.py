@@ -1,5 +1,6 @@
-"""What docs/coming-from.md shows computes, sub-epoch by sub-epoch, what the library's own loop computes on the same
-batches: to the bit, dropout included.
+"""Compare the examples in docs/coming-from.md with the libraries' own loops, on the same batches.
+
+Trained over several sub-epochs, both give the same bits, dropout included.
 
 The libraries are no dependencies. Stand-ins take the steps of their loops, in their order, and seed as they do.
 """
@@ -140,7 +141,7 @@ def test_a_script_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
 
 
 class LitClassifier(torch.nn.Module):
-    """What a LightningModule has to have for the Trainer's automatic optimization."""
+    """The methods that Lightning's automatic optimization calls."""
 
     def __init__(self, width: int, lr: float) -> None:
         super().__init__()
@@ -178,7 +179,7 @@ def test_a_lightning_module_computes_the_same(rows: MappedRows, tmp_path: Path) 
 
 
 class AutoModel(torch.nn.Module):
-    """Takes a dict of inputs, and returns the loss where it is given labels."""
+    """A model that returns an object with the loss, as models of Hugging Face do for labels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,14 +194,14 @@ class AutoModel(torch.nn.Module):
 
 
 class TrainingArguments(SimpleNamespace):
-    """Those of the page, and what the Trainer takes by default."""
+    """The arguments of the example, and the Trainer's defaults."""
 
     def __init__(self, output_dir: str, **given: Any) -> None:
         super().__init__(**{"seed": 42, "max_grad_norm": 1.0, **given})
 
 
 class Trainer:
-    """Seeds when it is made, and then clips, steps, and moves the schedule on, for each batch."""
+    """Seeds in the constructor; clips gradients and steps optimizer and schedule for each batch."""
 
     def __init__(self, model: Any, args: Any, optimizers: Any) -> None:
         seed_everything(args.seed)
@@ -234,7 +235,7 @@ def arranged(batch: Any) -> Mapping[str, Any]:
 
 
 def test_the_loop_instead_of_the_trainer_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
-    """With the model of Hugging Face, without what its Trainer does beside."""
+    """With the model of Hugging Face, without gradient clipping and schedule."""
     spec = made(example("The Trainer of Hugging Face", 1), **HUGGING_FACE)["Classifier"]()
     train = spec.train
     spec.train = lambda models, checkpoint, loader, given: train(models, checkpoint, Dicts(loader), given)
@@ -262,7 +263,7 @@ class Dicts:
 
 
 def test_the_trainer_of_hugging_face_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
-    """One Trainer for each sub-epoch, each of which seeds with 42, and one for all batches."""
+    """Compare one Trainer per sub-epoch, which seeds with 42 each time, with one Trainer for all batches."""
     module = made(example("The Trainer of Hugging Face", 2), **HUGGING_FACE)
     code = example("The Trainer of Hugging Face", 2)
     assert "{**inputs" in code

@@ -173,7 +173,7 @@ def test_a_loader_of_torch_hands_on_the_same_batches(
 def test_a_library_that_seeds_before_its_loop_changes_no_number(
     feed: InstrumentedLoader, is_seeded: bool
 ) -> None:
-    """A loop over the view draws what a loop over the loader draws; numbers go on from there in a second pass."""
+    """Loops over the view and over the loader draw the same numbers, in a second pass too."""
 
     def drawn(batches: Iterable[Any]) -> list[float]:
         return [

@@ -1,5 +1,4 @@
-"""What user code keeps comes back exactly after a hop, or is refused by name when it is saved, and takes no more room
-than it shows."""
+"""Values in a checkpoint survive a hop exactly, or are refused by name; views do not store the rest of a tensor."""
 
 from __future__ import annotations
 
@@ -139,7 +138,7 @@ def _types(value: Any) -> Any:
 @example(value=b"")
 @given(value=_values)
 def test_values_come_back_with_their_types(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Nested in any way; what is kept in memory for a sub-epoch at the same place is equal, too."""
+    """Nested values too; a worker that keeps the model in memory has equal values."""
     found = kept(value, tmp_path_factory.mktemp("values"))
     assert found == value
     assert _types(found) == _types(value)
@@ -161,7 +160,7 @@ def test_sets_are_compared_whatever_their_order() -> None:
     "number", [np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True), np.str_("a")]
 )
 def test_numpy_scalars_become_pythons(number: Any, tmp_path: Path) -> None:
-    """With the same value, also where the model stays in memory: a replay computes what the run has."""
+    """The value is the same, and a model that stays in memory gets the same type, so a replay equals the run."""
     found = kept(number, tmp_path)
     assert found == number
     assert type(found) is type(number.item())
@@ -215,7 +214,7 @@ _cycle.append(_cycle)
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_what_cannot_be_carried_exactly_is_refused_by_name(value: Any, message: str, tmp_path: Path) -> None:
-    """When it is saved, and when the sub-epoch ends; with the place and what to keep instead. Nothing is written."""
+    """The error comes when a sub-epoch ends or a file is saved, and nothing is written."""
     for place in ({"a": [1, {"b": value}]}, {"a": [1, {"b": (value,)}]}):
         with pytest.raises(SpecError, match=message):
             save(tmp_path, "u0.pt", {"models": [], "checkpoint": place})
@@ -239,7 +238,7 @@ def test_an_optimizer_is_told_to_be_tracked(tmp_path: Path) -> None:
 
 
 class Extra(torch.nn.Linear):
-    """A module with a state of its own."""
+    """A module with extra state."""
 
     def __init__(self, extra: Any) -> None:
         super().__init__(1, 1)
@@ -288,7 +287,7 @@ def test_a_parameter_of_an_own_class_is_found_when_it_is_saved(tmp_path: Path) -
 
 @pytest.mark.parametrize("extra", [{"a": [torch.ones(2), 1, "x"]}, Counter("ab"), None])
 def test_extra_state_of_plain_types_comes_back(extra: Any, tmp_path: Path) -> None:
-    """Whatever torch itself can read."""
+    """Types that torch reads with ``weights_only=True``."""
     trainee = Trainee(modules=[Extra(extra)])
     assert_equal(hopped(trainee.state(), tmp_path)["models"][0]["_extra_state"], extra)
 
@@ -326,7 +325,7 @@ def test_views_come_back_to_the_bit(dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 def test_tensors_that_share_memory_go_on_sharing_it(tmp_path: Path) -> None:
-    """Tied weights, and views that overlap; what was no more than a neighbour is not."""
+    """Tied weights and overlapping views stay shared; a distant view of the storage does not."""
     storage = torch.randn(100_000)
     one, other, apart = storage[10:20], storage[15:30].view(3, 5), storage[50_000:50_010]
     state: State = {"models": [OrderedDict(w=one, tied=one)], "checkpoint": {"other": other, "apart": apart}}
@@ -359,7 +358,7 @@ def test_a_storage_that_is_shown_as_a_whole_is_written_as_it_is(tmp_path: Path) 
 def test_whatever_is_cut_comes_back_with_the_same_sharing(
     cuts: list[tuple[int, int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Two views that share an element do so after a hop, and all values are those of before."""
+    """Views that share an element still share it after a hop, and all values are the same."""
     tensor = torch.arange(200.0)
     views = [tensor[start:stop:step] for start, stop, step in cuts]
     found = cast("list[torch.Tensor]", kept(views, tmp_path_factory.mktemp("cuts")))

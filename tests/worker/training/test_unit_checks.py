@@ -328,7 +328,7 @@ def test_a_seed_of_ones_own_is_told(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_behind(tmp_path: Path) -> None:
-    """No hook of torch is left, also after an error in `train`."""
+    """All optimizer hooks are removed, after an error in `train` too."""
 
     def failing(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
         raise RuntimeError("boom")
