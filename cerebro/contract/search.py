@@ -9,6 +9,9 @@ from pydantic import AfterValidator, Field, FiniteFloat, JsonValue
 from cerebro.contract.base import Contract, Sha256
 from cerebro.contract.values import require_finite
 
+MAX_CONFIGURATIONS = 100_000
+"""Limit of a list or grid, of the values of one hyperparameter, and of the models that a search trains at once."""
+
 # --- the space ----------------------------------------------------------------------------------
 
 
@@ -115,7 +118,7 @@ class RandomProcedure(_Procedure):
     """
 
     kind: Literal["random"] = "random"
-    active: int | None = Field(default=None, ge=1)
+    active: int | None = Field(default=None, ge=1, le=MAX_CONFIGURATIONS)
 
 
 class HyperbandProcedure(_Procedure):
@@ -149,7 +152,7 @@ class AshaProcedure(_Procedure):
     eta: int = Field(default=3, ge=2)
     rule: Literal["stopping", "promotion"] = "stopping"
     brackets: int = Field(default=1, ge=1)
-    active: int | None = Field(default=None, ge=1)
+    active: int | None = Field(default=None, ge=1, le=MAX_CONFIGURATIONS)
 
 
 class PbtProcedure(_Procedure):
@@ -164,7 +167,7 @@ class PbtProcedure(_Procedure):
     """
 
     kind: Literal["pbt"] = "pbt"
-    population: int = Field(default=16, ge=2)
+    population: int = Field(default=16, ge=2, le=MAX_CONFIGURATIONS)
     every: int = Field(default=1, ge=1)
     quantile: float = Field(default=0.25, gt=0, le=0.5)
     perturb: dict[str, tuple[float, ...]] = Field(default_factory=dict)

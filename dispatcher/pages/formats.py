@@ -64,10 +64,10 @@ def rate(value: float) -> str:
 
 
 def plain(value: object) -> str:
-    """Any value of a user's: numbers as `number`, texts as they are, the rest as JSON."""
+    """Format any value of a user: integers in full, floats as `number`, text unchanged, the rest as JSON."""
     if value is None:
         return MISSING
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, float):
         return number(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

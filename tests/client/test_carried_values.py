@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cerebro.client.search import choice, configurations, first_configuration, randint, uniform
-from cerebro.client.search.choices import ASHA
+from cerebro.client.search.choices import ASHA, PBT, Hyperband, Random
 from cerebro.client.search.requests import search_request
-from cerebro.client.search.space import MAX_CONFIGURATIONS
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.search import ChoiceOf
+from cerebro.contract.search import MAX_CONFIGURATIONS, ChoiceOf
 from cerebro.contract.values import MAX_VALUE_BYTES, carried
-from cerebro.errors import SearchSpaceError
+from cerebro.errors import SearchError, SearchSpaceError
 from tests.state.stories import SHA
+
+DRAWN: dict[str, Any] = {"lr": uniform(0, 1), "batch_size": [1]}
 
 
 class Kind(enum.IntEnum):
@@ -212,6 +213,22 @@ def test_samples_and_lists_have_the_same_limit() -> None:
         configurations({"x": uniform(0, 1), "batch_size": [1]}, samples=10**9)
     with pytest.raises(SearchSpaceError, match="the list has 100,001 configurations"):
         configurations([{"batch_size": 1}] * (MAX_CONFIGURATIONS + 1))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: PBT(population=10**9),
+        lambda: ASHA(active=10**9),
+        lambda: Random(active=10**9),
+        lambda: search_request(DRAWN, search=Hyperband(eta=2), epochs=10**9),
+        lambda: search_request(DRAWN, search=Hyperband(), samples=10**9, epochs=27),
+    ],
+)
+def test_searches_that_hold_too_many_models_are_refused(ask: Callable[[], object]) -> None:
+    """A controller would draw all of them at once."""
+    with pytest.raises(SearchError, match="at most 100,000"):
+        ask()
 
 
 def test_random_integers_stay_where_the_page_is_exact() -> None:

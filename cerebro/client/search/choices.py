@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from cerebro.contract.search import (
+    MAX_CONFIGURATIONS,
     AboveRule,
     BelowRule,
     CmaSampler,
@@ -97,7 +98,7 @@ class Random:
         if self.sampler is not None:
             _sampler("Random", self.sampler)
         if self.active is not None:
-            _whole("Random", "active", self.active)
+            _whole("Random", "active", self.active, most=MAX_CONFIGURATIONS)
 
     def data(self) -> SamplerChoice:
         """As it travels, as a sampler."""
@@ -156,7 +157,7 @@ class ASHA:
             raise SearchError(f"ASHA(kind={self.kind!r}): use 'stopping' or 'promotion'")
         _whole("ASHA", "brackets", self.brackets)
         if self.active is not None:
-            _whole("ASHA", "active", self.active)
+            _whole("ASHA", "active", self.active, most=MAX_CONFIGURATIONS)
         _sampler("ASHA", self.sampler)
 
 
@@ -180,7 +181,7 @@ class PBT:
     perturb: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _whole("PBT", "population", self.population, least=2)
+        _whole("PBT", "population", self.population, least=2, most=MAX_CONFIGURATIONS)
         _whole("PBT", "every", self.every)
         _number("PBT", "quantile", self.quantile, above=0, most=0.5)
         if not isinstance(self.perturb, Mapping):
@@ -274,9 +275,11 @@ Rule = Plateau | Median | Above | Below
 # --- checks -------------------------------------------------------------------------------------
 
 
-def _whole(owner: str, name: str, value: object, *, least: int = 1) -> None:
+def _whole(owner: str, name: str, value: object, *, least: int = 1, most: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SearchError(f"{owner}({name}={value!r}): expected a whole number of at least {least}")
+    if most is not None and value > most:
+        raise SearchError(f"{owner}({name}={value!r}): expected a whole number of at most {most:,}")
 
 
 def _is_number(value: object) -> bool:

@@ -21,6 +21,7 @@ from cerebro.client.search.choices import (
 from cerebro.client.search.space import SearchSpace, is_drawn, space_data
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import (
+    MAX_CONFIGURATIONS,
     AshaProcedure,
     ChoiceOf,
     CmaSampler,
@@ -202,7 +203,14 @@ def _check_rungs(search: Hyperband | ASHA, epochs: int) -> None:
 
 def _check_bracket(search: Hyperband, samples: int | None, epochs: int) -> None:
     _check_rungs(search, epochs)
-    size = bracket_sizes(len(rung_epochs(search.first, search.eta, epochs)), search.eta)[0]
+    sizes = bracket_sizes(len(rung_epochs(search.first, search.eta, epochs)), search.eta)
+    size = sizes[0]
+    models = samples or sum(sizes if search.brackets == "all" else sizes[: search.brackets])
+    if models > MAX_CONFIGURATIONS:
+        raise SearchError(
+            f"Hyperband(first={search.first}, eta={search.eta}) with epochs={epochs} draws {models:,} models, at most "
+            f"{MAX_CONFIGURATIONS:,}: lower `samples`, raise `first` or `eta`, or use ASHA()"
+        )
     if samples is not None and samples < size:
         raise SearchError(
             f"samples={samples} is less than the {size} models of Hyperband's first bracket with first={search.first}, "

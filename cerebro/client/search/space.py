@@ -22,15 +22,13 @@ from pydantic import JsonValue
 
 from cerebro.contract import search as data
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import ChoiceOf, LogUniform, RandInt, Space, Uniform
+from cerebro.contract.search import MAX_CONFIGURATIONS, ChoiceOf, LogUniform, RandInt, Space, Uniform
 from cerebro.contract.values import MAX_INTEGER, carried, has_masked, is_array, listed
 from cerebro.errors import SearchSpaceError
 from cerebro.search.drawing import drawn_from
 
 SearchSpace = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
-MAX_CONFIGURATIONS = 100_000
-"""Limit of configurations in a list or grid, and of values of one hyper-parameter."""
 _LONGEST = 200
 
 

@@ -123,6 +123,12 @@ def test_large_integers_are_compared_exactly(seed: int) -> None:
         assert [each.id for each in matching(rows, ModelQuery(filter=f"seed {words}"), columns)] == ids
 
 
+@pytest.mark.parametrize("value", [20240101, 2**53 + 1, -(10**30)])
+def test_integers_are_shown_in_full(value: int) -> None:
+    """A seed of eight digits is no 2.0241e+07."""
+    assert formats.plain(value) == str(value)
+
+
 def test_deep_nesting_is_refused_and_does_not_end_the_process() -> None:
     with pytest.raises(BadRequestError, match="nested deeper"):
         found("(" * 500 + "lr > 1" + ")" * 500)
