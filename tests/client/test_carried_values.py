@@ -226,7 +226,7 @@ def test_samples_and_lists_have_the_same_limit() -> None:
     ],
 )
 def test_searches_that_hold_too_many_models_are_refused(ask: Callable[[], object]) -> None:
-    """A controller would draw all of them at once."""
+    """A controller would draw every model at once."""
     with pytest.raises(SearchError, match="at most 100,000"):
         ask()
 
