@@ -1,11 +1,11 @@
-"""Replay: a run trained again in one process, visiting partitions in the logged order, and compared bit for bit.
+"""Replay: a run trained again, each model in one process, partitions in the logged order, and compared bit for bit.
 
 This is the proof behind hopping (seed paper, section 3.1, "Reproducibility"): the log of visits determines the weights.
 No state is saved and loaded between units here, nothing hops; what training does to a model is
 `cerebro.worker.training.unit`, as in a worker. A unit that ran by a way is trained by that way again, in as many
 processes (`cerebro.worker.training.repeating`); or on one device, and compared with a tolerance. Training partitions
-that lie on no volume of this machine are made again. Runs user code in the calling process: only for one's own
-experiments.
+that lie on no volume of this machine are made again. Runs user code in forks of the calling process, without the
+sandbox of workers: only for one's own experiments.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cerebro.client.connection import Connection, connect
@@ -30,6 +31,7 @@ from cerebro.data.partitions import find_partitions
 from cerebro.errors import ConflictError
 from cerebro.keras.backend import CORES
 from cerebro.local.home import ClusterHome
+from cerebro.runtime.forked import in_fork
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
@@ -200,20 +202,21 @@ def replay(
         fit, models = chosen(state, run, model)
     request = fit.request
     assert isinstance(request, FitRequest)
-    assert isinstance(fit.plan, FitPlan)
+    plan = fit.plan
+    assert isinstance(plan, FitPlan)
     own = own_volumes(connection.volumes)
 
     remaking = Remaking(
         connection=connection,
         record=record,
         state=state,
-        dataset=fit.plan.dataset,
+        dataset=plan.dataset,
         python=sys.executable,
         archive=archive,
         tell=tell,
     )
     place = Path(scratch) if scratch else own.shards
-    with _partitions(connection.volumes, fit.plan, place, remaking) as (folders, remade):
+    with _partitions(connection.volumes, plan, place, remaking) as (folders, remade):
         if archive:
             sys.path.append(archive)
         encoded = connection.kvs.code(request.code).encoded
@@ -221,21 +224,26 @@ def replay(
         cores = min((w.record.cores for w in connection.kvs.workers()), default=1)
         # Some frameworks take no other number once they are there.
         os.environ.setdefault(CORES, str(models[0].visits[0].cores or cores))
-        spec: SubEpochSpec = decode(encoded)
-        spec.misc_dir = fetch_misc(record.locators.misc, own.misc)
-        fitted = state.datasets[fit.plan.dataset].fitted
+        misc_dir = fetch_misc(record.locators.misc, own.misc)
+        fitted = state.datasets[plan.dataset].fitted
         stored = None if fitted is None else connection.files.shared(fitted.name)
-        if fitted is not None and stored is not None:
-            spec.fitted = restore_fitted(read_fitted(stored, fitted))
-        spec.initialize_worker()
-        for trained in models:
+
+        def spec() -> SubEpochSpec:
+            made: SubEpochSpec = decode(encoded)
+            made.misc_dir = misc_dir
+            if fitted is not None and stored is not None:
+                made.fitted = restore_fitted(read_fitted(stored, fitted))
+            made.initialize_worker()
+            return made
+
+        def replayed(trained: Model, saved_in: Path) -> Replayed:
             repeat = Repeat(
                 technique=lambda sha256: connection.kvs.code(sha256).encoded,
-                spec=spec,
+                spec=spec(),
                 code=encoded,
                 request=request,
                 folders=folders,
-                rows=fit.plan.partitions,
+                rows=plan.partitions,
                 models=fit.models,
                 archive=archive,
                 fitted=stored,
@@ -247,8 +255,8 @@ def replay(
             ) as name:
                 trainee = repeat.train(trained, Path(name))
             reference = trained.visits[-1].checkpoint
-            saved = checkpoints.load(connection.files.checkpoints(reference), reference, default_device())
-            yield Replayed(
+            saved = checkpoints.load(saved_in, reference, default_device())
+            return Replayed(
                 model=trained.id,
                 units=len(trained.visits),
                 differences=tuple(
@@ -261,6 +269,10 @@ def replay(
                 remade=remade,
                 guessed=0 if all(visit.cores for visit in trained.visits) else cores,
             )
+
+        for trained in models:
+            saved_in = connection.files.checkpoints(trained.visits[-1].checkpoint)
+            yield in_fork(partial(replayed, trained, saved_in), f"the replay of {trained.id}")
 
 
 def own_volumes(volumes: Volumes) -> Volumes:

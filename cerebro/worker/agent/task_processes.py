@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cerebro.runtime.ending import end_after
+from cerebro.runtime.forked import lasting_threads
 from cerebro.runtime.parent_death import end_with
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.context import Context
@@ -36,8 +37,6 @@ _TRACKER = "multiprocessing.resource_tracker"
 """In the command line of a helper of Python, which cleans up after its process and then exits."""
 _TRACKER_ROUNDS = 50
 _MOST_NAMED = 5
-_HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
-"""Library threads that survive a fork: the library restarts them."""
 _HARMLESS_FILES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/nvidia")
 _GPU_FILES = ("/dev/nvidia-uvm", "/dev/kfd")
 """Open once the GPU driver is initialised; forks can't use the driver then."""
@@ -69,12 +68,11 @@ class ForkHazards(NamedTuple):
 
     def added(self) -> str:
         """Describe a hazard added since this snapshot, or return an empty text."""
-        _fork_once()  # makes libraries such as OpenBLAS end their threads
-        threads = [name for name in _thread_names() if name not in _HARMLESS_THREADS]
+        threads = lasting_threads()
         now = ForkHazards.now()
         files = sorted(target for _, target in now.files - self.files)
-        if len(threads) > 1:
-            return f"it has started threads ({', '.join(sorted(threads[:_MOST_NAMED]))})"
+        if threads:
+            return f"it has started threads ({', '.join(threads[:_MOST_NAMED])})"
         if any(file.startswith(_GPU_FILES) for file in files) or _has_gpu_context():
             return "it has used a GPU"
         if kept := [file for file in files if not file.startswith(_HARMLESS_FILES)]:
@@ -358,21 +356,6 @@ def _open_files() -> list[tuple[str, str]]:
 def _shared_mappings() -> list[str]:
     lines = (line.split(maxsplit=2) for line in Path("/proc/self/maps").read_text().splitlines())
     return [addresses for addresses, rights, _ in lines if rights.startswith("rw") and rights.endswith("s")]
-
-
-def _thread_names() -> list[str]:
-    found = []
-    for entry in os.scandir("/proc/self/task"):
-        with suppress(OSError):
-            found.append(Path(entry.path, "comm").read_text().strip())
-    return found
-
-
-def _fork_once() -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 def _has_gpu_context() -> bool:

@@ -1,0 +1,53 @@
+"""A call in a forked process: its result or error comes back, its changes to process state don't."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CALLS = """
+import os, signal, threading
+from cerebro.errors import ConflictError, SpecError
+from cerebro.runtime.forked import in_fork
+
+def spoil():
+    os.environ["LEFT"] = "1"
+    return os.getpid()
+
+def refuse():
+    raise SpecError("no such model")
+
+def odd():
+    class Odd(Exception): pass
+    raise Odd("of user code")
+
+print(in_fork(spoil, "m00") != os.getpid(), "LEFT" in os.environ)
+for call in (refuse, odd, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+    try:
+        in_fork(call, "m00")
+    except (SpecError, ConflictError) as error:
+        print(type(error).__name__, error)
+stop = threading.Event()
+threading.Thread(target=stop.wait).start()
+print(in_fork(os.getpid, "m00") == os.getpid())
+stop.set()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_call_in_a_fork_leaves_nothing_but_its_result() -> None:
+    """Errors are raised in the caller. A process with threads makes the call itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS], env=os.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines() == [
+        "True False",
+        "SpecError no such model",
+        "ConflictError Odd: of user code",
+        "ConflictError the process of m00 ended with signal 9 before it had a result",
+        "True",
+    ], done.stderr
