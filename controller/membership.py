@@ -173,7 +173,7 @@ class Membership:
         return self._health
 
     def _see_size(self, fleet: Fleet | None) -> None:
-        """Record manual changes of the number of pods: all changes that the brain did not request.
+        """Record manual changes of the number of pods: neither the brain nor the chart's values requested them.
 
         After a change of leader, the new controller compares the number with the previous controller's record. Without
         a record, it does not take the number for a manual choice.

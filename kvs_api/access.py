@@ -136,7 +136,7 @@ class Access:
                 f"the token {identity} expired on {day}: make another one on the page Account, or ask an admin for one"
             )
         principal = stored.record.principal
-        # The operator's own have its id; an admin's may do the same anyway.
+        # Tokens of the operator have its id, and admins may do the same as the operator.
         is_named = not principal.id and principal.role is not Role.ADMIN
         if is_named and (reserved := reserved_names.reason(principal.name)):
             raise ForbiddenError(

@@ -106,7 +106,7 @@ DATASET = f"{_PREFIX}dataset:"
 
 
 def session(identity: str) -> str:
-    """That a sign-in session has ended."""
+    """Key that exists if a sign-in session has ended."""
     return f"{_PREFIX}session:{identity}"
 
 

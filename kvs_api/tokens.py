@@ -1,5 +1,4 @@
-"""Tokens of people and their programs: made, found, listed, revoked; and sessions that were ended. A secret is never
-stored, only its hash.
+"""Make, find, list and revoke tokens of people and programs; record ended sessions. Only hashes of secrets are stored.
 
 What a token stands for was decided when it was made (`cerebro.contract.identity.granted`); here is no rule about rights
 but one: what is made with a token ends with it.
@@ -157,7 +156,7 @@ class TokenStore(AuditStore):
             self._redis.set(keys.session(session), "", ex=_SESSION_S)
 
     def has_session_ended(self, session: str) -> bool:
-        """Whether it was ended."""
+        """True if `end_session` was called for this id."""
         with translated():
             return bool(self._redis.exists(keys.session(session)))
 

@@ -317,7 +317,7 @@ def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
 
 
 def held_to(maker: Principal, made: Principal) -> Principal:
-    """Who a stored token stands for, without what `granted` refuses now and earlier versions gave."""
+    """Remove rights from a stored token that earlier versions granted and `granted` refuses now."""
     if made.identity != maker.identity or made.projects or not maker.projects or not made.may(Scope.CREATE):
         return made
     left = SCOPES[made.role] if made.scopes is None else frozenset(made.scopes)

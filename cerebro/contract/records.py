@@ -163,7 +163,7 @@ TELLS_RATIOS = "ratios"
 
 
 TELLS_WARNINGS = "warnings"
-"""The same: who registers with it reports warnings of a sub-epoch, and gives `train` the newest validation metrics."""
+"""Capability of a worker: it reports warnings of a sub-epoch, and gives `train` the newest validation metrics."""
 
 
 READS_RAGGED = "ragged"
@@ -375,7 +375,7 @@ class Troubles(Contract):
     chosen_at: float | None = Field(None, exclude_if=lambda time: time is None)
     """When a person chose that size, seconds since the epoch. Absent if no person did."""
     installed: str = Field("", exclude_if=lambda text: not text)
-    """``UID:NUMBER``: the worker set that a controller gave the number of the chart's values last, and that number."""
+    """``UID:NUMBER`` of the worker set that was last scaled to the chart's values, and the number in these values."""
 
 
 class CodeRecord(Contract):

@@ -1,4 +1,4 @@
-"""Names that no person may have, because logs and rules mean the platform by them; however they are spelled. Pure.
+"""Reserved names: people cannot have them, because logs and rules mean the platform. Pure.
 
 `reason` compares skeletons: case, accents, width, punctuation, and letters of other scripts that look like Latin ones
 make no difference. The look-alikes follow Unicode Technical Standard 39, for the letters of these names only.
@@ -24,7 +24,7 @@ RESERVED = (
 """Actors that the platform writes into logs: the operator, the services, and their commands."""
 
 _OUTSIDE = "oidc:"
-"""How ids of people of an identity provider begin."""
+"""Prefix of ids of people of an identity provider."""
 
 _LOOK_ALIKES = {
     letter: latin
@@ -59,5 +59,5 @@ def reason(name: str) -> str:
 
 
 def same_name(name: str) -> str:
-    """Equal for two spellings of one name that differ in case and Unicode form alone."""
+    """Normalize case and Unicode form, so that equal names give equal texts."""
     return unicodedata.normalize("NFKC", name).casefold()

@@ -249,7 +249,7 @@ class Curve(Contract):
 
 
 MAX_WARNINGS, MAX_WARNING = 8, 400
-"""Of a sub-epoch, and characters of each."""
+"""Most warnings of a sub-epoch, and most characters of each."""
 
 MAX_DIFFERENCES = 20
 """That are named of a unit which was done once more."""

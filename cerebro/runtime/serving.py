@@ -143,7 +143,7 @@ class _Threads(ThreadedTaskDispatcher):  # type: ignore[misc]
 
 
 class _Parser(HTTPRequestParser):  # type: ignore[misc]
-    """A request that arrives. What leaves its end or its host to interpretation is refused, and its connection closed.
+    """A request that arrives. If its end or its host is ambiguous, the server refuses it and closes the connection.
 
     A proxy that sees the end elsewhere would take the rest of one caller's request for the begin of another's (request
     smuggling; RFC 9112, sections 3.2, 5.2 and 6.3).

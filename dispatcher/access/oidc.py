@@ -1,8 +1,8 @@
 """Who a browser is, by the ID token that an authenticating proxy hands on (OpenID Connect Core 1.0, section 3.1.3.7).
 
 The token itself is believed, not the proxy. This module checks signature, issuer, audience, kind and times, so a
-forged header is refused. Groups of the identity provider become a role and projects, by the
-settings. Keys are `dispatcher.access.oidc_keys`'s.
+forged header is refused. The settings map groups of the identity provider to a role and
+projects. `dispatcher.access.oidc_keys` has the keys.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class IdTokens:
         return found, before is None
 
     def _checked(self, token: str, now: float) -> tuple[Mapping[str, Any], VerifiedKey]:
-        """The claims of a token that is believed, and the key that has signed it."""
+        """Return the claims of a valid token, and the key that has signed it."""
         import jwt  # with its cryptography, where there is a provider alone
 
         try:
@@ -144,7 +144,7 @@ def _check_header(header: Mapping[str, Any]) -> None:
 
 
 def _check_kind(claims: Mapping[str, Any]) -> None:
-    """Refuse what providers sign with the same key for other purposes: access, refresh and logout tokens."""
+    """Refuse access, refresh and logout tokens, which providers sign with the same keys."""
     for name, wanted in (("typ", "ID"), ("token_use", "id")):
         if name in claims and claims[name] != wanted:
             raise refused(
@@ -159,7 +159,7 @@ def _check_kind(claims: Mapping[str, Any]) -> None:
 
 
 def _check_times(claims: Mapping[str, Any], now: float) -> None:
-    """By our own clock, which tests turn."""
+    """Refuse expired and future tokens. PyJWT's own check reads the system clock, which tests cannot set."""
     expires, made, begins = (_time(claims, name) for name in ("exp", "iat", "nbf"))
     if now > expires + _LEEWAY_S:
         raise refused(f"exp was {now - expires:.0f} s ago: sign in again")
@@ -171,7 +171,7 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float:
-    """Seconds since the epoch. JSON of Python's has NaN, which is neither before nor after anything."""
+    """Return a claim in seconds since the epoch. Refuse NaN, which Python's JSON parser accepts."""
     found = claims.get(name, 0)
     if isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < 1e15:
         return float(found)

@@ -30,7 +30,7 @@ _KINDS = {
     "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "OKP",
 }  # fmt: skip
 ALGORITHMS = tuple(_KINDS)
-"""Of signatures with a public key. Without ``none``, and without HMAC, whose key would be a secret that we have not."""
+"""Signature algorithms with a public key: not ``none``, and not HMAC, because the dispatcher has no shared secret."""
 LEAST_RSA_BITS = 2048
 """RFC 7518, section 3.3."""
 FRESH_S = 300.0
@@ -41,7 +41,7 @@ _ANSWER_S = 5.0
 _MOST_BYTES = 1 << 20
 _MOST_KEYS = 100
 _MOST_TRIED = 10
-"""Keys that are tried for a token that names none."""
+"""Most keys to try for a token without a key id."""
 _EDWARDS = ("Ed25519", "Ed448")
 
 
@@ -54,7 +54,7 @@ class OidcUnavailableError(StoreUnavailableError):
 
 
 def refused(why: str) -> IdTokenError:
-    """The error of a token that is not believed."""
+    """Make the error for a refused token."""
     return IdTokenError(f"the proxy's ID token is not believed: {why}")
 
 
@@ -71,7 +71,7 @@ class VerifiedKey:
 
 
 class Keys:
-    """Of one provider. Safe for several threads; one asks for them at a time, and others do not wait for known keys.
+    """The keys of one provider. Safe for several threads: one thread reads, others use known keys without waiting.
 
     Args:
         monotonic: seconds that never go back.
@@ -91,12 +91,12 @@ class Keys:
         self._problem = ""
 
     def has(self, key: VerifiedKey) -> bool:
-        """Whether it is still a key of the provider's."""
+        """True if the provider still publishes the key."""
         self._refresh(is_missing=False)
         return key.name in self._keys
 
     def verified(self, token: str, identity: object, algorithm: str) -> VerifiedKey:
-        """The key that has signed a token.
+        """Return the key that has signed a token.
 
         Args:
             identity: the ``kid`` of its header, if it has one. algorithm: its ``alg``, one of `ALGORITHMS`.
@@ -226,7 +226,7 @@ def _bits(number: object) -> int:
 
 
 def _public(listed: list[Any]) -> Iterator[Mapping[str, Any]]:
-    """All but secrets of theirs: nothing is signed with those for us."""
+    """Yield public keys only. A set may also list shared secrets, which never sign ID tokens here."""
     for each in listed:
         if isinstance(each, dict) and each.get("kty") in ("RSA", "EC", "OKP"):
             yield each

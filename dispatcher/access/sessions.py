@@ -1,7 +1,7 @@
-"""Which sessions have ended: by signing out, wherever a copy of the cookie is.
+"""Sign-in sessions that ended by signing out, for all copies of their cookies.
 
-The store keeps it, so that it outlives restarts and holds for all processes of the page; each remembers an answer for a
-second. A cookie without an id is of a version that could not end sessions, and opens nothing.
+The store records ended sessions, for all processes of the page and across restarts. Each process caches an answer for a
+second. Earlier versions wrote cookies without an id, which cannot be signed out, so these cookies are refused.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class EndedSessions(Protocol):
     """The store's part; see `KvsClient`."""
 
     def end_session(self, session: str) -> None:
-        """Keep that a session has ended."""
+        """Record that a session has ended."""
 
     def has_session_ended(self, session: str) -> bool:
-        """Whether it has."""
+        """True if the session has ended."""
 
 
 class Sessions:
@@ -43,13 +43,13 @@ class Sessions:
         self._known: OrderedDict[str, tuple[float, bool]] = OrderedDict()
 
     def begin(self) -> str:
-        """The id of a new session, which has not ended."""
+        """Return the id of a new session."""
         session = secrets.token_hex(16)
         self._remember(session, has_ended=False)
         return session
 
     def end(self, session: str) -> None:
-        """End a session everywhere; in this process at once.
+        """End a session: here at once, elsewhere when caches expire.
 
         Raises:
             StoreUnavailableError: the store is away, so other processes do not know.

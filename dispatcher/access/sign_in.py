@@ -65,7 +65,7 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
         address = request.remote_addr or ""
         known, why = _proved(guard, request.form.get("token", "").strip())
         if why:
-            # A right token is never made to wait: behind a proxy, others' wrong ones would lock everybody out.
+            # Never delay a right token: behind a proxy, other people's wrong tokens would lock everybody out.
             wait_s = guard.limiter.failed(address)
             _log.warning("sign-in refused address=%s", address)
             if wait_s:

@@ -22,7 +22,7 @@ class SignInLimiter:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        # Older ones say nothing: as many within the window are enough to ask everybody to wait.
+        # Older failures do not matter: a full deque within the window delays everybody.
         self._failures: deque[tuple[float, str]] = deque(maxlen=IN_ALL)
 
     def failed(self, address: str) -> float:

@@ -107,7 +107,7 @@ class Store(Protocol):
         """Put into the audit list what the one whose request this is did."""
 
     def end_session(self, session: str) -> None:
-        """Keep that a sign-in session has ended."""
+        """Record that a sign-in session has ended."""
 
     def has_session_ended(self, session: str) -> bool:
         """Whether it has."""

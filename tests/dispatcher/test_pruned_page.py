@@ -55,7 +55,7 @@ def test_the_list_of_checkpoints_has_those_that_are_there() -> None:
 
 
 def test_the_list_counts_models_that_the_search_stopped_as_done() -> None:
-    """A finished search is not at 0 of 8; what a user stopped stands beside."""
+    """The row of a finished search counts pruned models as done, and shows the number that a user stopped."""
     run, browser = shown()
     assert run.state is RunState.FINISHED
     row = text_of(browser.get("/experiments").text.partition("<tbody>")[2])
