@@ -25,7 +25,7 @@ IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
 
 # Byte code is kept, whatever the environment says: without it each process that a test starts compiles the platform.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= $(shell getconf _NPROCESSORS_ONLN)
 SPREAD := -n $(TEST_PROCESSES) --dist worksteal
 
 # A folder that is called cerebro, beside a script or where Python is started, hides no package that lies on the path.

@@ -141,17 +141,18 @@ class Agents:
         devices: tuple[int, ...] = (0,),
         way: Way | None = None,
     ) -> str:
-        """Assign a task; returns its key.
+        """Assign a task of a model of its own; returns its key.
 
         Args:
             do: of ranks, what each does, with a bar between them.
         """
-        key = f"fit-1/train/m00/e1/p{partition}"
+        model = f"m{partition:02}"
+        key = f"fit-1/train/{model}/e1/p{partition}"
         body = TrainTask(
             key=key,
             experiment="one",
             run="fit-1",
-            model="m00",
+            model=model,
             hyperparams={"do": do, "file": str(self.gate(partition))},
             code=code,
             dataset="d",
@@ -184,7 +185,9 @@ class Agents:
 
     def log(self, partition: int, attempt: int = 1) -> str:
         """What a task's process printed."""
-        return (self._root / f"logs/tasks/one/fit-1.train.m00.e1.p{partition}.a{attempt}.log").read_text()
+        return (
+            self._root / f"logs/tasks/one/fit-1.train.m{partition:02}.e1.p{partition}.a{attempt}.log"
+        ).read_text()
 
     @property
     def log_folder(self) -> Path:

@@ -234,7 +234,7 @@ class Handler:
             self._context.listen()
             left_s = self._context.left_s
             if batch == 2 or (left_s is not None and left_s > 2):
-                name = f"one/fit-1/m00/u00000-e001-p{body.partition:04d}-a{attempt}.s{batch:06d}.pt"
+                name = f"one/fit-1/{body.model}/u00000-e001-p{body.partition:04d}-a{attempt}.s{batch:06d}.pt"
                 reference = CheckpointRef(name=name, checksum="-", size=1)
                 self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=batch))
             self._context.raise_if_ending()

@@ -38,12 +38,12 @@ def test_every_end_of_user_code_is_told_and_the_next_task_runs(agents: Agents, t
 
     points = agents.bench.store.live("one")
     assert {(p.task, p.values["loss"]) for p in points if p.values} == {
-        (f"fit-1/train/m00/e1/p{n}", 0.5) for n in (0, 6)
+        (f"fit-1/train/m0{n}/e1/p{n}", 0.5) for n in (0, 6)
     }
     logs = {path.name: path.read_text() for path in (tmp_path / "logs" / "tasks" / "one").iterdir()}
-    assert "boom" in logs["fit-1.train.m00.e1.p1.a1.log"]
+    assert "boom" in logs["fit-1.train.m01.e1.p1.a1.log"]
     assert "work attempt 1" in logs["fit-1.train.m00.e1.p0.a1.log"]
-    assert logs["fit-1.train.m00.e1.p5.a1.log"].count("in handle") == 2
+    assert logs["fit-1.train.m05.e1.p5.a1.log"].count("in handle") == 2
     assert TOKEN not in "".join(logs.values())
 
 
@@ -72,7 +72,7 @@ def test_the_log_tells_start_and_end_of_each_attempt(agents: Agents, tmp_path: P
     for record in told:
         about = {name: record[name] for name in ("experiment", "run", "model", "worker", "attempt")}
         assert about == {
-            "experiment": "one", "run": "fit-1", "model": "m00", "worker": "worker-0", "attempt": 1,
+            "experiment": "one", "run": "fit-1", "model": "m01", "worker": "worker-0", "attempt": 1,
         }  # fmt: skip
     assert [record["unit"][-2:] for record in told] == ["p0", "p0", "p1", "p1"]
     assert "ValueError: boom" in told[-1]["message"]

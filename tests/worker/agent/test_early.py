@@ -71,7 +71,7 @@ def test_a_refused_unit_that_had_begun_leaves_nothing(
     revoke = api.Revoke(task=key, attempt=1, worker="worker-0", reason="stopped", force=True)
     pids: list[int] = []
 
-    checkpoints = tmp_path / "checkpoints/one/fit-1/m00"
+    checkpoints = tmp_path / "checkpoints/one/fit-1/m01"
     left = checkpoints / checkpoint_file(unit=0, epoch=1, partition=1, attempt=1)
 
     def take_back(task: str) -> None:
