@@ -3,9 +3,9 @@
 This is the proof behind hopping (seed paper, section 3.1, "Reproducibility"): the log of visits determines the weights.
 No state is saved and loaded between units here, nothing hops; what training does to a model is
 `cerebro.worker.training.unit`, as in a worker. A unit that ran by a way is trained by that way again, in as many
-processes (`cerebro.worker.training.repeating`); or on one device, and compared with a tolerance. Training partitions
-that lie on no volume of this machine are made again. Runs user code in forks of the calling process, without the
-sandbox of workers: only for one's own experiments.
+processes (`cerebro.worker.training.repeating`); or on one device, and compared with a tolerance. If no volume of
+this machine has a training partition, the replay preprocesses its rows again. User code runs in forks of the calling
+process, without the sandbox of workers, so replay only your own experiments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A call in a forked process: its result or error comes back, its changes to process state don't."""
+"""A call in a forked process returns its result or raises its error, and does not change the caller's state."""
 
 from __future__ import annotations
 
