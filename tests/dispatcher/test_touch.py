@@ -11,7 +11,7 @@ from tests.dispatcher.gallery import gallery
 from tests.dispatcher.serving import serving
 from tests.e2e.browser import DESKTOP, PHONE, chromium, settle, sign_in, window
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 
 def test_buttons_lie_over_a_figures_title_only_where_there_is_a_pointer(tmp_path: Path) -> None:

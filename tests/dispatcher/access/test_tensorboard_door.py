@@ -47,6 +47,7 @@ class _TensorBoard:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_browser_gets_from_the_printed_address_through_the_sign_in_to_tensorboard() -> None:
     """A second visit needs no sign-in."""
     board = _TensorBoard()
