@@ -73,7 +73,7 @@ def _parts(text: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
 
 
 def _non_empty(text: pa.StringArray) -> pa.StringArray:
-    """The same texts, null where they are empty; nothing is copied."""
+    """Mark empty texts as null without a copy."""
     offsets, _ = _parts(text)
     lengths = np.diff(offsets)
     if lengths.all():
