@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 _PIECE = 1 << 20
 _MOST_ROUNDS = 100
 """Times that what was printed meanwhile is copied; one that prints faster than that loses some of it."""
+_LONGEST_LINE, _KEPT = 1 << 16, 30_000
+"""Bytes of a line, and of each of its ends if it is longer."""
 
 
 class TaskLogs:
@@ -48,13 +50,48 @@ class TaskLogs:
         """Look at all of them."""
         with self._lock:
             found = dict(self._watched)
-        for path in found:
+        for path, has_ended in found.items():
             with suppress(FileNotFoundError):
+                if has_ended:
+                    fold(path)
                 if self._limit_bytes and (left_out := shorten(path, self._limit_bytes)):
                     log.info("%s: %d bytes of its middle left out", path.name, left_out)
         with self._lock:
             for path in (path for path, has_ended in found.items() if has_ended):
                 self._watched.pop(path, None)
+
+
+def fold(path: Path) -> None:
+    """Fold progress bars of a log that nobody writes to any more: keep the last state of each line, as a terminal does.
+
+    Cuts the middle out of lines longer than 64 KiB, and says so there. All other bytes stay.
+
+    Raises:
+        OSError: the log can't be read or written.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "r+b", buffering=0) as writing, path.open("rb") as lines:
+        end = 0
+        for line in lines:  # a folded line is never longer, so writing stays behind reading
+            folded = folded_line(line)
+            if end + len(line) != lines.tell() or folded != line:
+                os.pwrite(descriptor, folded, end)
+            end += len(folded)
+        writing.truncate(end)
+
+
+def folded_line(line: bytes) -> bytes:
+    """One line of a log, with or without its end, as a terminal shows it."""
+    text, is_ended = line.removesuffix(b"\n"), line.endswith(b"\n")
+    if b"\r" in text:
+        shown = ""
+        for state in text.decode(errors="surrogateescape").split("\r"):
+            shown = state + shown[len(state) :]
+        text = shown.encode(errors="surrogateescape")
+    if len(text) > _LONGEST_LINE:
+        cut = len(text) - 2 * _KEPT
+        text = text[:_KEPT] + f" [... {cut:,} bytes of this line are left out ...] ".encode() + text[-_KEPT:]
+    return text + b"\n" * is_ended
 
 
 def shorten(path: Path, limit_bytes: int) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.worker.agent.task_logs import TaskLogs, shorten
+from cerebro.worker.agent.task_logs import TaskLogs, fold, folded_line, shorten
 from tests.worker.agent.agents import Agents, until
 
 LIMIT = 4000
@@ -53,6 +53,63 @@ def test_a_line_without_end_is_cut_as_well(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 10 * LIMIT)
     shorten(tmp_path / "log", LIMIT)
     assert (tmp_path / "log").stat().st_size < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        (b"0%\r50%\r100%\n", b"100%\n"),
+        (b"long text\rno\n", b"nong text\n"),
+        (b"windows\r\n", b"windows\n"),
+        (b"not ended\r", b"not ended"),
+        ("█  \r██ \r███\n".encode(), "███\n".encode()),
+        (b"\xff\xfe\rx\n", b"x\xfe\n"),
+        (b"plain\n", b"plain\n"),
+        (b"", b""),
+    ],
+)
+def test_a_line_keeps_its_last_state(printed: bytes, shown: bytes) -> None:
+    """Each return starts to overwrite the line, as on a terminal."""
+    assert folded_line(printed) == shown
+
+
+@given(st.lists(st.text("ab\r\n█", max_size=8), max_size=20))
+def test_a_folded_log_has_all_lines_as_a_terminal_shows_them(printed: list[str]) -> None:
+    """In their order; lines without a return stay byte for byte."""
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"cerebro-test-fold-{os.getpid()}.log"
+    try:
+        path.write_bytes(content := "".join(printed).encode())
+        fold(path)
+        lines_of = content.split(b"\n")
+        assert path.read_bytes().split(b"\n") == [folded_line(line) for line in lines_of]
+        fold(path)
+        assert path.read_bytes().split(b"\n") == [folded_line(line) for line in lines_of]
+    finally:
+        path.unlink()
+
+
+def test_a_very_long_line_is_cut(tmp_path: Path) -> None:
+    """Its ends stay, and the lines around it."""
+    (tmp_path / "log").write_bytes(b"before\n" + b"x" * 200_000 + b"\nafter\n")
+    fold(tmp_path / "log")
+    before, cut, after = (tmp_path / "log").read_bytes().splitlines()
+    assert (before, after) == (b"before", b"after")
+    assert b"140,000 bytes of this line are left out" in cut
+    assert len(cut) < 1 << 16
+
+
+def test_the_log_of_an_ended_attempt_is_folded(tmp_path: Path) -> None:
+    """A progress bar of a hundred thousand states is one short line."""
+    logs, path = TaskLogs(LIMIT), tmp_path / "log"
+    states = b"".join(b"\r%5d of 100000" % number for number in range(0, 100_001, 100))
+    logs.begin([path])
+    path.write_bytes(b"first\n" + states[:3000])
+    logs.keep_short()
+    with path.open("ab") as printing:
+        printing.write(states[3000:] + b"\nlast\n")
+    logs.end([path])
+    logs.keep_short()
+    assert path.read_bytes() == b"first\n100000 of 100000\nlast\n"
 
 
 def test_a_log_is_looked_at_once_more_after_its_end(tmp_path: Path) -> None:
