@@ -62,7 +62,7 @@ class TaskLogs:
 
 
 def fold(path: Path) -> None:
-    """Fold progress bars of a log that nobody writes to any more: keep the last state of each line, as a terminal does.
+    """Fold progress bars in the log of an ended attempt: keep the last state of each line, as a terminal does.
 
     Cuts the middle out of lines longer than 64 KiB, and says so there. All other bytes stay.
 
