@@ -39,9 +39,11 @@ class EtlRequest(Contract):
 class Goal(Contract):
     """What a fit is to keep to. All of it is optional; what is left out is not written."""
 
-    finish_by: float | None = Field(None, gt=0, exclude_if=lambda value: value is None)
+    finish_by: float | None = Field(None, gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None)
     """When it is to have ended, seconds since the epoch."""
-    worker_hours: float | None = Field(None, gt=0, exclude_if=lambda value: value is None)
+    worker_hours: float | None = Field(
+        None, gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None
+    )
     """That workers which train may be there for it, summed over them; then it is paused."""
     workers: tuple[int, int] | None = Field(None, exclude_if=lambda value: value is None)
     """Fewest and most that it may have."""
@@ -68,7 +70,7 @@ class FitRequest(Contract):
     scheduler: str = "lrptw"
     planner: bool = True
     """Whether a planner may replace the dispatch of ``lrptw`` by a better order."""
-    hang_timeout_s: float = Field(default=600.0, gt=0)
+    hang_timeout_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     max_attempts: int = Field(default=3, ge=1)
     """Attempts a unit gets when its process crashes; user errors get one."""
     techniques: tuple[TechniqueChoice, ...] | None = Field(None, exclude_if=lambda value: value is None)

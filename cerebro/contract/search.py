@@ -170,7 +170,7 @@ class PbtProcedure(_Procedure):
     population: int = Field(default=16, ge=2, le=MAX_CONFIGURATIONS)
     every: int = Field(default=1, ge=1)
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    perturb: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+    perturb: dict[str, tuple[FiniteFloat, ...]] = Field(default_factory=dict)
 
 
 class OwnProcedure(_Procedure):

@@ -149,6 +149,17 @@ def test_a_direct_request_with_nan_is_refused(value: str) -> None:
         ChoiceOf.model_validate_json(f'{{"values": [{value}]}}')
 
 
+@pytest.mark.parametrize("field", ["hang_timeout_s", "audit", "goal.finish_by", "goal.worker_hours"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity"])
+def test_a_direct_request_has_finite_settings(field: str, value: str) -> None:
+    """Settings of a fit are finite as well."""
+    outer, _, inner = field.partition(".")
+    setting = f'{{"{inner}": {value}}}' if inner else value
+    text = f'{{"code": "{SHA}", "models": [{{}}], "epochs": 1, "metric": "m", "mode": "max", "{outer}": {setting}}}'
+    with pytest.raises(ValidationError, match=field):
+        FitRequest.model_validate_json(text)
+
+
 def test_arrays_work_like_lists_in_each_part_of_a_space() -> None:
     """As an axis of a grid, as a choice, as ends of a range."""
     grid = {"lr": np.linspace(0.1, 0.2, 2), "depth": np.arange(2), "batch_size": np.array([8])}
