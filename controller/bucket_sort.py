@@ -163,6 +163,8 @@ class BucketSort:
             bucket_bytes=self._bucket_bytes,
             skipped_bits=self._skipped + self._bits,
         )
+        # The first bucket of `finer` may have the same name: an estimate of 0 skips no bits.
+        path = path.rename(path.with_suffix(".split"))
         with closing(finer):
             with pa.OSFile(str(path)) as file:
                 reader = pa.ipc.open_file(file)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import StorageFullError
@@ -54,6 +54,7 @@ KEYS = st.dictionaries(
 
 
 @settings(max_examples=60)
+@example(keys=dict.fromkeys(range(40), 0), batch=6, most=0, estimate=0)
 @given(keys=KEYS, batch=st.integers(1, 50), most=st.integers(0, 130), estimate=st.integers(0, 100_000))
 def test_rows_come_in_the_order_of_keys_and_ids(
     tmp_path_factory: pytest.TempPathFactory, keys: dict[int, int], batch: int, most: int, estimate: int
