@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 
 class CerebroError(Exception):
@@ -255,8 +255,25 @@ class ObjectStoreError(RetryableError):
     """An object store did not answer properly although the object should exist."""
 
 
-class VolumeError(RetryableError):
-    """A volume did not let a file be read that should be there: it does not answer, or is mounted anew."""
+class _OfVolumeError(RetryableError):
+    """An error of a volume.
+
+    Attributes:
+        path: file or folder on the volume; empty if it is not known.
+    """
+
+    path = ""
+
+    @classmethod
+    def at(cls, message: str, path: object) -> Self:
+        """Make an error that names its path."""
+        error = cls(message)
+        error.path = str(path)
+        return error
+
+
+class VolumeError(_OfVolumeError):
+    """A volume cannot be read or written now: it is read-only, away, or refuses access."""
 
 
 class ShardCorruptError(RetryableError):
@@ -267,7 +284,7 @@ class CheckpointCorruptError(RetryableError):
     """A checkpoint is missing or its bytes do not match its checksum."""
 
 
-class StorageFullError(RetryableError):
+class StorageFullError(_OfVolumeError):
     """A volume is full; what was there before is unchanged."""
 
 

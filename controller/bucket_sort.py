@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cerebro.data.durable import storage_full_named
 from cerebro.data.tables import ids_as_text
+from cerebro.runtime.volume_errors import volume_errors_named
 from controller.partition import Keys
 
 CHUNK_BYTES = 48 << 20
@@ -88,7 +88,7 @@ class BucketSort:
 
     def close(self) -> None:
         """Close what is open. Safe to call twice."""
-        with storage_full_named(self._folder):
+        with volume_errors_named(self._folder):
             self._files.close()
 
     def _put(self, batch: pa.RecordBatch) -> None:
@@ -110,7 +110,7 @@ class BucketSort:
         chunk = _taken(chunk, order)
         present, starts = np.unique(buckets[order], return_index=True)
         stops = [*starts[1:].tolist(), len(buckets)]
-        with storage_full_named(self._folder):
+        with volume_errors_named(self._folder):
             for bucket, start, stop in zip(present.tolist(), starts.tolist(), stops, strict=True):
                 part = chunk.slice(start, stop - start)
                 self._writer(bucket).write_batch(part)

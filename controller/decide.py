@@ -23,7 +23,6 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.metrics import ADVICE
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.search.procedure import Refused
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
@@ -40,7 +39,7 @@ from controller.measuring import is_pointless
 from controller.memory_needs import hopeless
 from controller.orchestrator import Exit
 from controller.pruning import Pruning
-from controller.replication import unmakable
+from controller.replication import unmakable, volume_failure
 from controller.searching import Searching
 from controller.ways import out_of_reach
 
@@ -101,7 +100,7 @@ def _decided(
         return _end(run, "stopped", "", now=snapshot.now)
     if run.state is RunState.QUEUED:
         return []
-    problem = _fatal_message(run) or _metric_problem(run) or _mixed_parts(run) or unmakable(state, run)
+    problem = _fatal_message(run) or _mixed_parts(run) or unmakable(state, run)
     if problem:
         return _end(run, "failed", problem, now=snapshot.now)
     doomed = [*_revoke_cut_short(run, snapshot.now), *_revoke_unneeded(state, run)]
@@ -130,19 +129,37 @@ def _go_on(
         return redos or ([] if is_awaited else [_finished(run)])
     if search is not None and run.state is RunState.RUNNING and (decided := search.steps(run)):
         return [_note(event) for event in decided]
-    if run.storage_full is not None and run.state is RunState.RUNNING:
-        reason = run.storage_full.message
-        return [_note(RunPaused(run=run.id, reason=reason, needs_bytes=run.storage_full.needs_bytes))]
+    full = run.storage_full or volume_failure(state, run) if run.state is RunState.RUNNING else None
+    if full is not None:
+        volume = full.volume or "unknown"  # a worker of an earlier version does not say
+        return [
+            _note(RunPaused(run=run.id, reason=full.message, needs_bytes=full.needs_bytes, volume=volume))
+        ]
     if run.state is RunState.RUNNING and (reason := spent(state, run, snapshot.now)):
         return [_note(RunPaused(run=run.id, reason=reason))]
     if run.state is RunState.PAUSED:
-        has_free_space = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
-        return [_note(RunResumed(run=run.id))] if has_free_space else []
+        return [_note(RunResumed(run=run.id))] if _may_try_volume(run, snapshot) else []
     if run.exhausted and (given_up := [*hopeless(state, run, snapshot)]):
         return [_note(event) for event in given_up]
     if fit is not None and fit.run == run.id and (struck := _out_of_reach(state, run, fit)):
         return [_note(event) for event in struck]
     return [*assign(record, state, run, fit, snapshot, search=search)]
+
+
+def _may_try_volume(run: Run, snapshot: ClusterSnapshot) -> bool:
+    """True if a run that is paused for a volume should try it again.
+
+    Workers report free space of the checkpoint volume only. Any other volume, and any other error, shows by a new
+    attempt: after 15 s, then after pauses that double up to two minutes.
+    """
+    if not run.needs_bytes and not run.full_volume:
+        return False
+    if snapshot.free_bytes < run.needs_bytes:
+        return False
+    if run.needs_bytes and run.volume_pauses <= 1:
+        return True
+    pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(10, max(0, run.volume_pauses - 1)))
+    return bool(snapshot.now >= run.pauses[-1][0] + pause_s)
 
 
 def _redos(
@@ -184,6 +201,9 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
         if loss is not None and name not in snapshot.named:
             yield from _unnamed(known, left_out or loss.exit, is_gone=seen is None)
 
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 120.0
+"""Between two attempts at a volume for which a run is paused: the first pause and the longest."""
 
 _NAMED = 5
 """Models that are named of those that failed for one cause."""
@@ -304,20 +324,6 @@ def _fatal_message(run: Run) -> str:
         # The way out of it is of more use than where the code noticed.
         return f"{failure.message}. Choose another model with models=..., or train again with run_fit"
     return failure.text or str(failure.kind)
-
-
-def _metric_problem(run: Run) -> str:
-    """Why the run's metric cannot be used, told as soon as a model shows that it lacks it."""
-    if not isinstance(run.request, FitRequest):
-        return ""
-    for model in run.counts.in_order(run.counts.lacking):
-        name, source = run.request.metric, "test" if run.is_validated else "train"
-        told = ", ".join(sorted(run.shown_metrics(run.models[model]) or ())) or "nothing"
-        return (
-            f"metric {name!r} was not returned by SubEpochSpec.{source}() of model {model}, which "
-            f"returned: {told}. Choose one of them as `metric`, or return {name!r}"
-        )
-    return ""
 
 
 def _mixed_parts(run: Run) -> str:

@@ -14,7 +14,7 @@ from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunStarted
 from cerebro.contract.records import Locators
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
-from cerebro.errors import CerebroError
+from cerebro.errors import CerebroError, StorageFullError, VolumeError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Run
 from controller.arbiter import RunRef
@@ -25,6 +25,8 @@ from controller.scratch import remove_abandoned
 
 log = logging.getLogger(__name__)
 
+_TRY_AGAIN_S = 15.0
+"""Until a plan is made again that failed because a volume was full or away."""
 _SOONEST_S, _SHARE = 0.02, 0.1
 """A plan that is being made is looked for so soon, and later each time a tenth of what it has taken has passed."""
 
@@ -67,6 +69,8 @@ class PlanMaker:
     def __init__(self, volumes: Volumes) -> None:
         self._volumes = volumes
         self._begun: dict[RunRef, _Begun] = {}
+        self._again: dict[RunRef, float] = {}
+        """Runs whose plan failed for a volume, and when to try again (monotonic)."""
 
     def steps(self, core: Core, run: Run, *, is_awaited: bool = False) -> list[Step]:
         """That a queued run is planned, or cannot be. None while its plan is made, or while no worker is there.
@@ -82,6 +86,10 @@ class PlanMaker:
             return []
         try:
             plan = self._plan(core, run, weights)
+        except (StorageFullError, VolumeError) as error:
+            log.warning("%s of %s is planned again later: %s", run.id, core.state.name, error)
+            self._again[RunRef(core.state.name, run.id)] = time.monotonic() + _TRY_AGAIN_S
+            return []
         except CerebroError as error:
             return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=str(error)))]
         except Exception as error:
@@ -101,6 +109,7 @@ class PlanMaker:
         """End what was begun for others than these: for one that was stopped while it was planned, say."""
         for ref in [ref for ref in self._begun if ref not in queued]:
             self._begun.pop(ref).process.end()
+        self._again = {ref: when for ref, when in self._again.items() if ref in queued or ref in self._begun}
 
     def take_over(self) -> None:
         """Begin to lead: what was begun before is ended, and what ended processes left is removed beside the loop."""
@@ -115,6 +124,8 @@ class PlanMaker:
         if isinstance(run.request, EvaluateRequest):
             return plan_evaluation(core.state, run.request)
         ref = RunRef(core.state.name, run.id)
+        if time.monotonic() < self._again.get(ref, 0.0):
+            return None
         made = self._begun.get(ref)
         if made is None or made.locators != core.record.locators:
             self.keep(self._begun.keys() - {ref})

@@ -28,6 +28,7 @@ import statistics
 from collections.abc import Collection, Iterator
 
 from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.contract.tasks import Failure
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 from cerebro.state.waiting import KIND, needed_partitions
 from controller.copies import relief
@@ -85,18 +86,30 @@ def making(
 
 def unmakable(state: ExperimentState, run: Run) -> str:
     """Why a partition that the run needs will never be there again; empty while there is hope."""
+    for partition, failure in _unmade(state, run):
+        if not failure.is_of_volume:
+            return (
+                f"training partition {partition} is held by no worker any more, and it could not be made anew: "
+                f"{failure.text}"
+            )
+    return ""
+
+
+def volume_failure(state: ExperimentState, run: Run) -> Failure | None:
+    """The failure of a volume that keeps a partition from being made which the run needs; `None` if there is none."""
+    return next((failure for _, failure in _unmade(state, run) if failure.is_of_volume), None)
+
+
+def _unmade(state: ExperimentState, run: Run) -> Iterator[tuple[int, Failure]]:
+    """Partitions that the run needs, that no worker holds, and that were given up, with the failure."""
     if run.kind == "etl" or run.plan is None:
-        return ""
+        return
     for task in run.remade.values():
         if task.state is not TaskState.FAILED or task.failure is None:
             continue
         partition = task.key.partition or 0
         if partition in needed_partitions(state, run) and not state.holders(run.plan.dataset, partition):
-            return (
-                f"training partition {partition} is held by no worker any more, and it could not be made anew: "
-                f"{task.failure.text}"
-            )
-    return ""
+            yield partition, task.failure
 
 
 def remaking(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[list[Worker], int]:

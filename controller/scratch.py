@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cerebro.data.durable import storage_full_named
+from cerebro.runtime.volume_errors import volume_errors_named
 
 _PREFIX = ".scratch-"
 _LOCK = "lock"
@@ -27,7 +27,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     Raises:
         StorageFullError: there is no room for it.
     """
-    with storage_full_named(parent):
+    with volume_errors_named(parent):
         parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(parent)
         folder, lock = _made(parent)

@@ -54,13 +54,15 @@ class RunStarted(_Event):
 
 
 class RunPaused(_Event):
-    """Nothing new is assigned until `RunResumed`; with `needs_bytes` > 0, until the checkpoint volume has so much free
-    space."""
+    """Nothing new is assigned until `RunResumed`. With `needs_bytes` > 0 the controller resumes the run once the
+    checkpoint volume has so much free space; with `volume`, after a pause that grows."""
 
     type: Literal["RunPaused"] = "RunPaused"
     run: Name
     reason: str
     needs_bytes: int = 0
+    volume: str = Field("", exclude_if=lambda path: not path)
+    """Path on the volume that is full or cannot be used, if that is the reason."""
 
 
 class RunResumed(_Event):

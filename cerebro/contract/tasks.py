@@ -113,7 +113,7 @@ class FailureKind(StrEnum):
     CRASH = "crash"  # the child process died: signal, exit, segmentation fault
     OUT_OF_MEMORY = "out_of_memory"  # the child was killed for memory or the GPU ran out
     CHECKPOINT = "checkpoint"  # the input checkpoint is missing or corrupt: the unit before is redone
-    STORAGE_FULL = "storage_full"  # no free space on the checkpoint volume: the run pauses
+    STORAGE_FULL = "storage_full"  # a volume is full: the run pauses
     REQUIREMENTS = "requirements"  # pip failed: fails the run
     DATA = "data"  # rows or shards are unusable: fails the run
     PREEMPTED = "preempted"  # the worker was asked to end; does not count as an attempt
@@ -149,6 +149,17 @@ class Failure(Contract):
     before the process was ended, newest calls first."""
     needs_bytes: int = 0
     """Bytes that the checkpoint volume lacked."""
+    volume: Annotated[str, text_of(MAX_MESSAGE)] = Field("", exclude_if=lambda path: not path)
+    """Path on the volume that is full or cannot be used. Such a failure does not count for the task: it is tried
+    elsewhere, and the run pauses if that fails, too. Absent of all other failures."""
+
+    @property
+    def is_of_volume(self) -> bool:
+        """True if a volume was full or could not be used, which says nothing of the task."""
+        return self.kind is FailureKind.STORAGE_FULL or (
+            self.kind is FailureKind.UNAVAILABLE and bool(self.volume)
+        )
+
     rows_failed: int = Field(0, exclude_if=lambda number: number == 0)
     """Of ETL that ended because rows failed: how many did until then. Absent where there are none, so that older
     versions can read all other failures."""

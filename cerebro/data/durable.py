@@ -7,13 +7,11 @@ renamed. A process killed at any moment leaves the previous file, or the new one
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedIOBase, RawIOBase
 from pathlib import Path
@@ -21,7 +19,8 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from cerebro.errors import ShardCorruptError, StorageFullError
+from cerebro.errors import ShardCorruptError
+from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
 _LEFTOVER = ".aside"
 BLOCK_BYTES = 512 << 10
@@ -52,7 +51,7 @@ class DurableFile:
         self._hash = xxhash.xxh3_64()
         self._num_bytes = 0
         self._has_room = False
-        with storage_full_named(path.parent):
+        with volume_errors_named(path.parent):
             if makes_folder:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = self._aside.open("xb")
@@ -72,7 +71,7 @@ class DurableFile:
         try:
             self._file.write(data)
         except OSError:
-            with storage_full_named(self._path.parent):
+            with volume_errors_named(self._path.parent):
                 raise
         self._hash.update(data)
         size = memoryview(data).nbytes
@@ -85,7 +84,7 @@ class DurableFile:
         Raises:
             StorageFullError: the volume has no room for what was written before.
         """
-        with storage_full_named(self._path.parent):
+        with volume_errors_named(self._path.parent):
             self._file.seek(num_bytes, os.SEEK_CUR)
         self._has_room = True
         self._num_bytes += num_bytes
@@ -96,7 +95,7 @@ class DurableFile:
 
     def flush(self) -> None:
         """Hand what was written to the operating system."""
-        with storage_full_named(self._path.parent):
+        with volume_errors_named(self._path.parent):
             self._file.flush()
 
     def close(self) -> None:
@@ -111,7 +110,7 @@ class DurableFile:
         With ``sync_rename=False`` the new name may be lost in a power cut, until another file of the folder is
         committed: for files that count only with a manifest beside them.
         """
-        with storage_full_named(self._path.parent):
+        with volume_errors_named(self._path.parent):
             self._file.flush()
             found = f"xxh3_64:{self._hash.hexdigest()}"
             if self._has_room:
@@ -182,9 +181,10 @@ def fill(file: RawIOBase | BufferedIOBase, buffer: memoryview) -> memoryview:
 
 
 def verify(path: Path, written: Written) -> None:
-    """Raise ShardCorruptError unless the file holds what was once written."""
+    """Raise ShardCorruptError unless the file holds what was once written; VolumeError if it cannot be read now."""
     try:
-        found = checksum(path)
+        with volume_errors_named(path.parent, also=NO_MEMORY):
+            found = checksum(path)
     except OSError as error:
         raise ShardCorruptError(f"{path} cannot be read ({error}): it must be made again") from error
     if found != written:
@@ -215,23 +215,3 @@ def discard_stale(folder: Path, before: float) -> list[Path]:
                 path.unlink()
                 removed.append(path)
     return removed
-
-
-@contextmanager
-def storage_full_named(folder: Path) -> Iterator[None]:
-    """Turn "no space left" and "quota exceeded" into StorageFullError, naming ``folder`` and its free bytes."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        raise StorageFullError(
-            f"no space to write in {folder} ({_free_bytes(folder)} bytes free): {error.strerror}. "
-            "Free space on this volume; complete files on it are unchanged"
-        ) from error
-
-
-def _free_bytes(folder: Path) -> int:
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free

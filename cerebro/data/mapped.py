@@ -27,6 +27,7 @@ from cerebro.data.shards import column_type
 from cerebro.data.trees import Array, RowId
 from cerebro.errors import DataError, RowError, ShardCorruptError
 from cerebro.ragged_rows import Ragged
+from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
 _PLANNED = 64  # batches whose rows are looked up at a time
 _LARGEST = 1 << 62  # bytes that NumPy can address in one array, with a margin
@@ -273,7 +274,10 @@ def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[
     if shard.rows_out == 0:
         return []
     try:
-        with pa.memory_map(str(path)) as file:  # what was read stays mapped after the file is closed
+        with (
+            volume_errors_named(path.parent, also=NO_MEMORY),
+            pa.memory_map(str(path)) as file,
+        ):  # what was read stays mapped after the file is closed
             if file.size() != shard.written.num_bytes:
                 raise ShardCorruptError(
                     f"{path} has {file.size()} bytes, but {shard.written.num_bytes} were written: its partition must "

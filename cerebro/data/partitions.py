@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,11 @@ from cerebro.data.manifests import (
     ShardManifest,
     Source,
 )
-from cerebro.errors import DataError, ShardCorruptError
+from cerebro.errors import DataError, ShardCorruptError, VolumeError
+from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
+
+_TRIES = (0.1, 0.4, 0.0)
+"""Seconds to wait after each attempt to read a partition before it counts as not there."""
 
 PARTITION_FILE = "partition.json"
 
@@ -95,13 +100,18 @@ def failed_rows(folder: Path) -> Iterator[FailedRow]:
 
 
 def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes: bool) -> None:
-    """Raise ShardCorruptError unless the shard's file is there with its size and, if asked, its checksum."""
+    """Raise ShardCorruptError unless the shard's file is there with its size and, if asked, its checksum.
+
+    Raises:
+        VolumeError: the volume cannot be read now.
+    """
     path = folder / shard.file
     if verify_bytes:
         verify(path, shard.written)
         return
     try:
-        size = path.stat().st_size
+        with volume_errors_named(folder):
+            size = path.stat().st_size
     except OSError as error:
         raise ShardCorruptError(f"{path} cannot be read ({error}): it must be made again") from error
     if size != shard.written.num_bytes:
@@ -122,11 +132,8 @@ def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPart
         number = folder.name.removeprefix("partition-")
         if not number.isdecimal():
             continue
-        try:
-            manifest = read_manifest(folder)
-            for shard in manifest.shards:
-                check_bytes(folder, shard, verify_bytes=verify_bytes)
-        except (ShardCorruptError, DataError):
+        manifest = _checked(folder, verify_bytes=verify_bytes)
+        if manifest is None:
             continue
         split = folder.parent
         found.append(
@@ -141,10 +148,31 @@ def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPart
     return found
 
 
+def _checked(folder: Path, *, verify_bytes: bool) -> PartitionManifest | None:
+    """The manifest of a complete partition; `None` if it is not complete, or the volume fails `_TRIES` times."""
+    for pause_s in _TRIES:
+        try:
+            manifest = read_manifest(folder)
+            for shard in manifest.shards:
+                check_bytes(folder, shard, verify_bytes=verify_bytes)
+        except VolumeError:
+            time.sleep(pause_s)
+        except (ShardCorruptError, DataError):
+            return None
+        else:
+            return manifest
+    return None
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """A manifest's content; ShardCorruptError unless it is JSON, DataError if it is of another schema version."""
+    """A manifest's content; ShardCorruptError unless it is JSON, DataError if it is of another schema version.
+
+    Raises:
+        VolumeError: the volume cannot be read now.
+    """
     try:
-        value = json.loads(path.read_bytes())
+        with volume_errors_named(path.parent, also=NO_MEMORY):
+            value = json.loads(path.read_bytes())
         version = value["schema_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ShardCorruptError(f"{path} is not a manifest ({error}): it must be made again") from error

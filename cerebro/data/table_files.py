@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from cerebro.data.durable import storage_full_named
 from cerebro.data.objects import ObjectStore, is_bucket, open_store, split_uri
 from cerebro.errors import LocatorError
+from cerebro.runtime.volume_errors import volume_errors_named
 
 Format = Literal["CSV", "TSV", "Parquet"]
 
@@ -91,7 +91,7 @@ class TableFiles:
                 copies.append(file)
                 continue
             name = Path(file.name).name
-            with storage_full_named(folder):
+            with volume_errors_named(folder):
                 file.store.fetch(file.name, folder / f"{number:06d}" / name)
             copies.append(TableFile(store=open_store(str(folder / f"{number:06d}")), name=name))
         return replace(self, files=tuple(copies))

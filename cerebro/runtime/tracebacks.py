@@ -105,6 +105,16 @@ def _frames(error: BaseException) -> list[FrameSummary]:
         return []
 
 
+def is_platforms(error: BaseException) -> bool:
+    """True if the platform's own code raised an exception, or called the library that did."""
+    for frame in reversed(_frames(error)):
+        if frame.filename.startswith(_PLATFORM):
+            return True
+        if _is_users(frame):
+            return False
+    return False
+
+
 def _is_users(frame: FrameSummary) -> bool:
     name = frame.filename
     return not name.startswith(_PLATFORM + _INSTALLED) and not any(part in name for part in _PACKAGES)

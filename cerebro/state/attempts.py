@@ -139,6 +139,7 @@ def _close(
     match event:
         case TaskCommitted():
             task.commit(event)
+            run.volume_pauses = 0
             _see_work(run, task)
             commits.commit(event, run, task, worker=worker, model=model, datasets=datasets, workers=workers)
         case TaskFailed():

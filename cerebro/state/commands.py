@@ -199,7 +199,10 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
         run.pauses.append((event.time, math.inf))
     elif run.pauses and run.pauses[-1][1] == math.inf:
         run.pauses[-1] = run.pauses[-1][0], event.time
-    run.reason, run.needs_bytes, run.storage_full = "", 0, None
+    run.reason, run.needs_bytes, run.full_volume, run.storage_full = "", 0, "", None
+    for task in run.remade.values():
+        if task.failure is not None and task.failure.is_of_volume:
+            task.retry()
     _ask_again(run)
     return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cerebro.contract.events import TaskCommitted
+from cerebro.contract.runs import FitRequest
 from cerebro.contract.search_questions import SearchAnswer
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.state import measured
@@ -49,7 +50,26 @@ def commit(
         case _:
             task.result = result
     if model:
+        _require_metric(run, task, model, result.metrics)
         run.settle(model)
+
+
+def _require_metric(run: Run, task: Task, model: Model, returned: Mapping[str, object]) -> None:
+    """Give a model up that did not return the run's metric where the run looks for it."""
+    if not isinstance(run.request, FitRequest) or run.request.metric in returned:
+        return
+    if run.is_validated:
+        is_there = task.key.kind != "valid"
+    else:
+        is_there = task.key.kind != "train" or run.request.metric in model.returns
+    if is_there:
+        return
+    metric, source = run.request.metric, "test" if run.is_validated else "train"
+    message = (
+        f"metric {metric!r} was not returned by SubEpochSpec.{source}() of model {model.id}, which returned: "
+        f"{', '.join(sorted(returned)) or 'nothing'}. Return {metric!r} for each model, or choose another `metric`"
+    )
+    model.give_up(Failure(kind=FailureKind.USER_ERROR, message=message))
 
 
 def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Mapping[str, Worker]) -> None:

@@ -238,6 +238,8 @@ class ExperimentState:
             case RunPaused():
                 run = self._move(event)
                 run.reason, run.needs_bytes = event.reason, event.needs_bytes
+                run.full_volume = event.volume
+                run.volume_pauses += bool(event.volume)
             case RunFinished():
                 self._finish(event)
             case (

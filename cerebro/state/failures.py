@@ -15,6 +15,8 @@ MAX_REOPENED = 3
 """Times the same unit's checkpoint may be lost before its model is given up."""
 
 
+MAX_VOLUME_FAILURES = 3
+"""Attempts of a task, at different workers if there are some, that fail of a volume before the run pauses."""
 MAX_DEATHS = 2
 """Attempts that may die on one savepoint: the next one starts from the beginning of the unit."""
 
@@ -45,17 +47,19 @@ def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
 
 def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     """An attempt of `task` has failed, as the task knows already; `model` is the one it trains or validates, if any."""
+    is_of_volume = failure.is_of_volume
     if task.key.kind == "audit":
         audits.see_failure(run.audits, task.key, failure, is_final=task.state is TaskState.FAILED)
-    elif task.key.kind in MEASURING and failure.kind is not FailureKind.STORAGE_FULL:
+    elif task.key.kind in MEASURING and not is_of_volume:
         measured.fail(failure, run, task)
-    elif task.key.kind == "search" and failure.kind is not FailureKind.STORAGE_FULL:
+    elif task.key.kind == "search" and not is_of_volume:
         if task.state is TaskState.FAILED and run.search is not None:
             run.search.failures[str(task.key)] = failure
     elif task.key.kind == "etl" and run.kind != "etl":
         _fail_making(failure, run, task)
-    elif failure.kind is FailureKind.STORAGE_FULL:
-        run.storage_full = failure
+    elif is_of_volume:
+        if failure.kind is FailureKind.STORAGE_FULL or task.volume_failures % MAX_VOLUME_FAILURES == 0:
+            run.storage_full = failure
     elif failure.kind is FailureKind.CHECKPOINT and model:
         _lose_checkpoint(failure, run, task, model)
     elif model is None and (failure.kind is FailureKind.CHECKPOINT or task.state is TaskState.FAILED):
@@ -70,9 +74,10 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
 def _fail_making(failure: Failure, run: Run, task: Task) -> None:
     """A partition could not be made on another worker. The run may do without: who decides knows whether it can.
 
-    It is not the checkpoint volume that is full, so the run must not wait for that; another worker may have free space.
+    A volume that is full or away is the worker's own; another worker may have a good one. If the run cannot do without
+    the partition, the controller pauses it for the volume, and the task is done again once the run goes on.
     """
-    if failure.kind is FailureKind.STORAGE_FULL:
+    if failure.is_of_volume:
         task.failures += 1
         if task.failures >= run.max_attempts:
             task.state = TaskState.FAILED

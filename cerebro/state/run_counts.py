@@ -34,8 +34,6 @@ class RunCounts:
     """Epochs that are completed -> how many of the models that are not cut short have completed so many."""
     unvalidated: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Active models with completed epochs that are not validated -> these epochs, ascending."""
-    lacking: set[str] = field(default_factory=set)
-    """Models that have shown that they do not return the run's metric."""
     struck: int = 0
     """Ways that are struck off, of all models together."""
     overflowed: set[str] = field(default_factory=set)
@@ -64,15 +62,11 @@ class RunCounts:
     _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
     """Model -> what it was counted as: its place, whether it was active, the epochs it had completed."""
 
-    def see_model(
-        self, model: Model, *, is_validated: bool, shown: Collection[str] | None, metric: str
-    ) -> None:
+    def see_model(self, model: Model, *, is_validated: bool) -> None:
         """A model is new or has changed.
 
         Args:
-            is_validated: whether its run validates models.
-            shown: names of the metrics it has returned, where the run looks for its own; `None` before it did.
-            metric: the run's.
+            is_validated: True if its run validates models.
         """
         place, was_active, before = self._seen.get(model.id, (len(self._seen), False, None))
         is_active = model.state is ModelState.ACTIVE
@@ -90,8 +84,6 @@ class RunCounts:
         self._see_validations(model, completed if is_validated and is_active else 0)
         if model.struck or model.id in self._struck:
             self._see_ways(model)
-        is_lacking = shown is not None and metric not in shown
-        (self.lacking.add if is_lacking else self.lacking.discard)(model.id)
 
     def _see_ways(self, model: Model) -> None:
         count = len(model.struck)

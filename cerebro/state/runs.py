@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import itemgetter
@@ -177,12 +177,16 @@ class Run:
     reason: str = ""
     """Why it is paused."""
     needs_bytes: int = 0
+    full_volume: str = ""
+    """Path on the volume for which it is paused."""
+    volume_pauses: int = 0
+    """Pauses for a volume since a worker last committed a task."""
     error: str = ""
     doubted: str = ""
     """Task in which user code raised what a broken device raises, too, and that was done once more for that. It is one
     at a time: it was the code's, and nobody need find that out again, unless another worker did it."""
     storage_full: Failure | None = None
-    """Set when there was no space for a checkpoint, until the run is paused for it."""
+    """Set when a volume was full or could not be used, until the run goes on after the pause for it."""
     fatal: Failure | None = None
     """A failure that no other task could escape."""
     is_fresh: bool = True
@@ -354,23 +358,12 @@ class Run:
         ]
         return min([self.first_work, *running])
 
-    def shown_metrics(self, model: Model) -> Collection[str] | None:
-        """Names of what a model returned where the run looks for its metric; `None` before it did."""
-        if self.is_validated:
-            return model.validations.get(1)
-        return model.returns if model.visits else None
-
     # --- what changes it -------------------------------------------------------------------------
 
     def see_model(self, model: Model) -> None:
         """One of its models is new or has changed."""
         if isinstance(self.request, FitRequest):
-            self.counts.see_model(
-                model,
-                is_validated=self.is_validated,
-                shown=self.shown_metrics(model),
-                metric=self.request.metric,
-            )
+            self.counts.see_model(model, is_validated=self.is_validated)
 
     def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
         """One of its tasks is new, was assigned or has ended; each to be told once."""

@@ -136,6 +136,8 @@ class Task:
     """Of ETL, tests and predictions. What a unit or a validation brought is with its model."""
     device_failures: int = 0
     """Attempts that failed of their machine."""
+    volume_failures: int = 0
+    """Attempts that failed because a volume could not be used."""
     shunned: frozenset[str] = frozenset()
     """Workers where that was so, or may have been: it goes elsewhere first."""
     doubts: tuple[str, ...] = ()
@@ -295,6 +297,11 @@ class Task:
         self.failure = failure
         if failure.kind is FailureKind.DEVICE:
             self._fail_of_device(failure)
+            return
+        if failure.is_of_volume and failure.kind not in UNCOUNTED:
+            self.volume_failures += 1
+            self.shunned |= {self.attempts[-1].worker}
+            self.state = TaskState.PENDING
             return
         if self.key.kind in MEASURING and failure.kind not in UNCOUNTED:
             # That it came to nothing is what there was to find out.

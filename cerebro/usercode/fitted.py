@@ -72,7 +72,7 @@ def read_fitted(path: Path, reference: FittedRef | CheckpointRef) -> bytes:
         raise DataError(told) from cause
     except OSError as cause:
         told = f"what was fitted for this data set, {path}, cannot be read now ({cause.strerror})"
-        raise VolumeError(f"{told}: look whether the shared volume is well") from cause
+        raise VolumeError.at(f"{told}: check the shared volume", path) from cause
     found = f"xxh3_64:{xxhash.xxh3_64_hexdigest(content)}"
     if found != reference.checksum:
         raise DataError(

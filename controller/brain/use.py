@@ -40,7 +40,7 @@ def use_of(
         is_known: whether the states are those of now.
     """
     runs = tuple(run for run in open_runs if run.state is not RunState.PAUSED)
-    full = [run for run in open_runs if run.state is RunState.PAUSED and run.needs_bytes]
+    full = [run for run in open_runs if run.state is RunState.PAUSED and (run.needs_bytes or run.full_volume)]
     used, waiting, times = {id(run) for run in runs}, 0, [_wished(run) for run in (*runs, *full)]
     for state in states:
         going_on = {run.id for run in state.going_on()}

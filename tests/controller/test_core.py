@@ -5,6 +5,7 @@ go wrong.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -197,6 +198,34 @@ def test_a_failing_model_fails_alone() -> None:
         "m02": ModelState.FINISHED,
     }
     assert sum(isinstance(e, TaskFailed) for e in simulation.log) == 1
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_a_model_that_lacks_the_metric_fails_alone(*, validated: bool) -> None:
+    """Models that return the metric go on. The message names the metric and what was returned."""
+
+    def metrics(body: TaskBody) -> Mapping[str, float]:
+        return {"accuracy": 0.5} if getattr(body, "model", "") == "m01" else {"loss": 1.0}
+
+    scenario = Scenario(holdings=own_partition(2), metrics=metrics)
+    run = fold(
+        EXPERIMENT, simulate(scenario, models=3, partitions=2, epochs=2, validated=validated).log
+    ).runs["fit-1"]
+    assert run.state is RunState.FINISHED
+    states = {m.id: m.state for m in run.models.values()}
+    assert states == {"m00": ModelState.FINISHED, "m01": ModelState.FAILED, "m02": ModelState.FINISHED}
+    failure = run.models["m01"].failure
+    assert failure is not None
+    assert "metric 'loss' was not returned" in failure.message
+    assert "returned: accuracy" in failure.message
+
+
+def test_a_run_whose_models_all_lack_the_metric_says_so() -> None:
+    """The cause is named once."""
+    scenario = Scenario(holdings=own_partition(2), metrics=lambda body: {"accuracy": 0.5})
+    run = fold(EXPERIMENT, simulate(scenario, models=3, partitions=2, validated=True).log).runs["fit-1"]
+    assert run.state is RunState.FAILED
+    assert "metric 'loss' was not returned by SubEpochSpec.test()" in run.error
 
 
 def test_a_run_whose_models_all_fail_has_failed() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.data.durable import DurableFile, Written, checksum, discard_leftovers, verify, write_json
-from cerebro.errors import ShardCorruptError, StorageFullError
+from cerebro.errors import ShardCorruptError, StorageFullError, VolumeError
 
 
 def test_nothing_appears_before_commit(tmp_path: Path) -> None:
@@ -69,15 +69,16 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_other_errors_of_the_disk_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An input/output error is not reported as a full disk."""
+def test_an_error_of_the_disk_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input/output error is not reported as a full disk, but as one of the volume."""
 
     def broken(descriptor: int) -> None:
         raise OSError(errno.EIO, "input/output error")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="input/output"):
+    with pytest.raises(VolumeError, match="input/output") as raised:
         write_json(tmp_path / "file", {})
+    assert raised.value.path == str(tmp_path)
 
 
 def test_changed_bytes_are_found(tmp_path: Path) -> None:

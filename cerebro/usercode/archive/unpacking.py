@@ -6,7 +6,6 @@ archive are not taken over; a file is 0644, or 0755 where its owner could run it
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -18,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cerebro.errors import ArchiveError, StorageFullError
+from cerebro.errors import ArchiveError
+from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.usercode.archive.rules import DEFAULT_LIMITS, ArchiveLimits, UnpackMeter
 
 if TYPE_CHECKING:
@@ -156,9 +156,5 @@ def _sweep(destination: Path) -> None:
 
 @contextmanager
 def _storage_errors(name: str, destination: Path) -> Iterator[None]:
-    try:
+    with volume_errors_named(destination.parent):
         yield
-    except OSError as cause:
-        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(f"no space to unpack {name} to {destination}: free space there") from cause
-        raise

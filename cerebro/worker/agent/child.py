@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,6 +28,7 @@ from cerebro.keras.backend import CORES
 from cerebro.runtime.metadata_guard import Supervisor
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
+from cerebro.runtime.volume_errors import limits, lowered_limit, platform_error, volume_errors_named
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import forking, lost_access, stacks
 from cerebro.worker.agent.channel import Channel
@@ -45,7 +46,7 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
     (errors.StorageFullError, FailureKind.STORAGE_FULL),
     (errors.NonFiniteMetricError, FailureKind.NON_FINITE),
     (errors.ObjectStoreError, FailureKind.UNAVAILABLE),
-    (errors.VolumeError, FailureKind.UNAVAILABLE),
+    (errors.VolumeError, FailureKind.UNAVAILABLE),  # with the path: it does not count for the task
     (errors.ShardCorruptError, FailureKind.DATA),
     (errors.RowError, FailureKind.DATA),
     (errors.DataError, FailureKind.DATA),
@@ -65,13 +66,21 @@ _NICE_END = 19
 """Niceness of a process that gives up its memory."""
 
 
-def failure_of(error: BaseException, *, has_gpu: bool = False) -> Failure:
+def failure_of(
+    error: BaseException, *, has_gpu: bool = False, roots: Sequence[Path] = (), may_deny: bool = True
+) -> Failure:
     """An exception as a `Failure` for people, whatever it is: user code's frames only, where there are any.
 
     Args:
         has_gpu: whether the task was given a GPU.
+        roots, may_deny: as for `platform_error`.
     """
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
+    if (
+        kind is FailureKind.USER_ERROR
+        and (found := platform_error(error, roots, may_deny=may_deny)) is not None
+    ):
+        return failure_of(found)
     message = _message(error)
     place = whose_memory(error) if kind in _MAY_BE_OF_MEMORY else None
     if place is not None:
@@ -86,6 +95,9 @@ def failure_of(error: BaseException, *, has_gpu: bool = False) -> Failure:
         message=message,
         traceback=text_of(error),
         needs_bytes=needs,
+        volume=getattr(error, "path", "")
+        if isinstance(error, errors.StorageFullError | errors.VolumeError)
+        else "",
         rows_failed=rows_failed,
         place=place,
         peak_bytes=_peak_bytes(error, place),
@@ -119,7 +131,7 @@ class Child:
         self, channel: Channel, context: Context, handler: Handler, sandbox: Sandbox, code: str = ""
     ) -> None:
         self._channel, self._context, self._handler = channel, context, handler
-        self._sandbox = sandbox
+        self._sandbox, self._limits = sandbox, limits()
         context.on_preload = lambda body: handler.preload(_BODY.validate_python(body))
         self._code = code
 
@@ -193,7 +205,12 @@ class Child:
         return {"is": "preempted"} if self._context.has_raised else answer
 
     def _failure_of(self, error: BaseException) -> Failure:
-        failure = self._sandbox.told(failure_of(error, has_gpu=self._context.has_gpu))
+        roots, is_sandboxed = self._context.volumes.roots, self._sandbox.is_on
+        failure = failure_of(error, has_gpu=self._context.has_gpu, roots=roots, may_deny=not is_sandboxed)
+        if failure.volume and (changed := lowered_limit(error, self._limits)):
+            told = {"kind": FailureKind.USER_ERROR, "volume": "", "message": f"{changed}: {failure.message}"}
+            return failure.model_copy(update=told)
+        failure = self._sandbox.told(failure)
         if restored := lost_access.restore(error, self._context.volumes.roots):
             return failure.model_copy(update={"kind": FailureKind.UNAVAILABLE, "message": restored})
         return failure
@@ -263,14 +280,17 @@ def _redirect(path: Path) -> None:
     """Send what user code prints, from whatever library, to the log of this attempt.
 
     Raises:
-        RetryableError: the log cannot be written.
+        VolumeError, StorageFullError: the log cannot be written.
     """
     _flush()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        with volume_errors_named(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as cause:
-        raise errors.RetryableError(f"the log of the attempt, {path}, cannot be written: {cause}") from cause
+        raise errors.VolumeError.at(
+            f"the log of the attempt, {path}, cannot be written: {cause}", path
+        ) from cause
     os.dup2(target, 1)
     os.dup2(target, 2)
     if target > 2:  # user code may have closed the two, so that their numbers were free

@@ -31,10 +31,17 @@ from cerebro.contract.tasks import (
     TrialTask,
 )
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
-from cerebro.data.durable import storage_full_named
-from cerebro.errors import CerebroError, PermanentError, RequirementsError, RetryableError, StorageFullError
+from cerebro.errors import (
+    CerebroError,
+    PermanentError,
+    RequirementsError,
+    RetryableError,
+    StorageFullError,
+    VolumeError,
+)
 from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.usage.memory import own_group
+from cerebro.runtime.volume_errors import platform_error, volume_errors_named
 from cerebro.state.keys import TaskKey
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, Patience, clear_up
 from cerebro.worker.agent.device_errors import tells_of_device
@@ -67,6 +74,7 @@ _KINDS: dict[type[Exception], FailureKind] = {
 _OF_MEMBERS: dict[type[Exception], FailureKind] = {
     RequirementsError: FailureKind.REQUIREMENTS,
     StorageFullError: FailureKind.STORAGE_FULL,
+    VolumeError: FailureKind.UNAVAILABLE,
 }
 """The same on another worker of a gang; anything else is that worker's trouble."""
 
@@ -174,8 +182,12 @@ class Execution:
             return self._answer(item)
         except (RetryableError, PermanentError) as error:
             kind = next(kind for known, kind in _KINDS.items() if isinstance(error, known))
-            return Failure(kind=kind, message=str(error))
+            return Failure(kind=kind, message=str(error), volume=getattr(error, "path", ""))
         except OSError as error:
+            if (found := platform_error(error, self._settings.volumes.roots)) is not None:
+                is_full = isinstance(found, StorageFullError)
+                kind = FailureKind.STORAGE_FULL if is_full else FailureKind.UNAVAILABLE
+                return Failure(kind=kind, message=str(found), volume=found.path)
             return Failure(kind=FailureKind.CRASH, message=f"the process could not be started: {error}")
         except SupersededError:
             raise
@@ -214,7 +226,8 @@ class Execution:
                 folders.append(self._made_folder())
             except (CerebroError, OSError) as error:
                 found = (kind for known, kind in _OF_MEMBERS.items() if isinstance(error, known))
-                return Failure(kind=next(found, FailureKind.MEMBER_LOST), message=str(error))
+                kind, volume = next(found, FailureKind.MEMBER_LOST), getattr(error, "path", "")
+                return Failure(kind=kind, message=str(error), volume=volume)
             return Prepared(children=children, codes=sent, folder=folders[0])
 
         self._shared.task_logs.begin(self._task_logs(item))
@@ -239,7 +252,7 @@ class Execution:
     def _made_folder(self) -> Path:
         """Where the next process of this worker finds it, should this one be killed."""
         meeting_places = self._settings.volumes.meeting_places(self._settings.worker)
-        with storage_full_named(meeting_places):
+        with volume_errors_named(meeting_places):
             meeting_places.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(dir=meeting_places))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
-from cerebro.data.durable import storage_full_named
+from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.worker.agent import stacks
 from cerebro.worker.agent.gangs.remote import RemoteRank
 from cerebro.worker.agent.group_channel import GroupChannel, Message, Rank
@@ -181,7 +181,7 @@ class ChildGroup:
         """Make the folder where the ranks of an attempt meet. Each attempt needs a new one."""
         self._part()
         # Where the next process of this worker finds it, should this one be killed.
-        with storage_full_named(self._meeting_places):
+        with volume_errors_named(self._meeting_places):
             self._meeting_places.mkdir(parents=True, exist_ok=True)
             self._folder = Path(tempfile.mkdtemp(dir=self._meeting_places))
             RankPage.make(self._folder / PAGE, len(self.children))

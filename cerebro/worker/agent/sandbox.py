@@ -221,7 +221,7 @@ class Sandbox:
         further: Sequence[Path] = (),
         door: socket.socket | None = None,
     ) -> None:
-        self._volumes, self._is_on, self._further, self._door = volumes, is_on, further, door
+        self._volumes, self.is_on, self._further, self._door = volumes, is_on, further, door
         self._scope: Scope | None = None
         self._rights: Rights | None = None
         self._folders: dict[Path, tuple[int, int] | None] = {}
@@ -239,7 +239,7 @@ class Sandbox:
         Raises:
             RetryableError: the kernel refused.
         """
-        if not self._is_on or self._scope is not None:
+        if not self.is_on or self._scope is not None:
             return
         scope = Scope.of(body)
         temporary = Path(tempfile.gettempdir())

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cerebro.data.durable import storage_full_named
 from cerebro.data.objects import ObjectStore, object_name
 from cerebro.errors import LocatorError
+from cerebro.runtime.volume_errors import volume_errors_named
 
 _AHEAD = 4  # objects fetched ahead, in multiples of those fetched at a time
 
@@ -82,7 +82,7 @@ class ShardObjects:
     def __enter__(self) -> Self:
         if not self.is_local:
             shutil.rmtree(self._folder, ignore_errors=True)
-            with storage_full_named(self._folder.parent):
+            with volume_errors_named(self._folder.parent):
                 self._folder.mkdir(parents=True)
         return self
 
@@ -126,5 +126,5 @@ class ShardObjects:
 
     def _fetch(self, name: str) -> None:
         assert self._store is not None
-        with storage_full_named(self._folder):
+        with volume_errors_named(self._folder):
             self._store.fetch(name, self._folder / name)

@@ -19,7 +19,8 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.based import BasedFile, Layout, opened
 from cerebro.data.durable import BLOCK_BYTES, Written, checksum_of, fill
 from cerebro.data.reading import SeekableReader
-from cerebro.errors import CheckpointCorruptError
+from cerebro.errors import CheckpointCorruptError, VolumeError
+from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
 
 class CheckedFile:
@@ -67,7 +68,7 @@ class CheckedReader(SeekableReader):
     def __init__(self, checked: CheckedFile) -> None:
         super().__init__()
         self._checked = checked
-        self.problem: CheckpointCorruptError | None = None
+        self.problem: CheckpointCorruptError | VolumeError | None = None
         self._buffer = memoryview(bytearray(BLOCK_BYTES))
         self._block, self._number = self._buffer[:0], -1
         """What of the buffer is a checked block, and which one."""
@@ -89,7 +90,7 @@ class CheckedReader(SeekableReader):
         """Fill `into`, or as much of it as the file has bytes for."""
         try:
             return self._readinto(memoryview(into).cast("B"))
-        except CheckpointCorruptError as error:
+        except (CheckpointCorruptError, VolumeError) as error:
             self.problem = error
             raise
 
@@ -132,8 +133,9 @@ class CheckedReader(SeekableReader):
 
 @contextmanager
 def unreadable_named(path: Path) -> Iterator[None]:
-    """Have what keeps a file from being read be a damaged checkpoint."""
+    """Turn errors of reading into `CheckpointCorruptError`, or `VolumeError` if the volume cannot be read now."""
     try:
-        yield
+        with volume_errors_named(path.parent, also=NO_MEMORY):
+            yield
     except OSError as cause:
         raise CheckpointCorruptError(f"checkpoint {path} cannot be read: {cause.strerror}") from cause

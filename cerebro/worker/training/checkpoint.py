@@ -17,7 +17,7 @@ from torch.serialization import get_crc32_options, set_crc32_options
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.based import Layout
 from cerebro.data.durable import DurableFile
-from cerebro.errors import StorageFullError
+from cerebro.errors import StorageFullError, VolumeError
 from cerebro.worker.training.base_tensors import BaseTensors
 from cerebro.worker.training.checked import CheckedFile, CheckedReader
 from cerebro.worker.training.placeholders import PlaceholderWriter
@@ -100,9 +100,9 @@ def put(state: State, into: Sink) -> None:
             _save(state, cast(Any, sink))
     except RuntimeError:
         # torch's writer puts an error of its own, about positions, in the place of the sink's.
-        if sink.full is None:
+        if sink.problem is None:
             raise
-        raise sink.full from None
+        raise sink.problem from None
 
 
 def commit(file: DurableFile, name: str) -> CheckpointRef:
@@ -112,18 +112,18 @@ def commit(file: DurableFile, name: str) -> CheckpointRef:
 
 
 class _Sink:
-    """What torch writes into: hands on to a file, and remembers that the volume was full."""
+    """What torch writes into: hands on to a file, and remembers an error of the volume."""
 
     def __init__(self, file: Sink) -> None:
         self._file = file
-        self.full: StorageFullError | None = None
+        self.problem: StorageFullError | VolumeError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
         """Hand on."""
         try:
             return self._file.write(data)
-        except StorageFullError as error:
-            self.full = error
+        except (StorageFullError, VolumeError) as error:
+            self.problem = error
             raise
 
     def flush(self) -> None:

@@ -20,7 +20,8 @@ import torch
 from xxhash import xxh3_64_intdigest
 
 from cerebro.data.based import LONGEST_NAME, MOST_RANGES, Layout, base_namer, base_written
-from cerebro.data.durable import DurableFile, storage_full_named
+from cerebro.data.durable import DurableFile
+from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.worker.training.base_tensors import BaseTensor, BaseTensors, key_of
 from cerebro.worker.training.rows import content, done_by_all, write_at
 
@@ -191,7 +192,7 @@ def _write_base(holder: Holder, path: Path, weights: Sequence[BaseTensor]) -> st
         own = [weight for weight in weights if holder.rank == 0 or not weight.is_whole]
         if not own:
             return  # it may be on another machine, which sees a file late that is new
-        with storage_full_named(path.parent), Path(aside).open("r+b", buffering=0) as opened:
+        with volume_errors_named(path.parent), Path(aside).open("r+b", buffering=0) as opened:
             for weight in own:
                 write_at(
                     opened.fileno(), weight.rows, weight.at + weight.first * (weight.size // weight.shape[0])

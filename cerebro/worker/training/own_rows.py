@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.durable import storage_full_named
+from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.techniques.base import Group
 from cerebro.worker.training.base_tensors import BaseTensors
 from cerebro.worker.training.checkpoint import (
@@ -126,7 +126,7 @@ class _Rows:
         """
 
         def write() -> None:
-            with storage_full_named(Path(path).parent), Path(path).open("r+b", buffering=0) as file:
+            with volume_errors_named(Path(path).parent), Path(path).open("r+b", buffering=0) as file:
                 for number, part in enumerate(self.parts):
                     _write(file.fileno(), part, offsets[number])
 

@@ -19,6 +19,7 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.based import BasedFile, Layout, Range, base_written
 from cerebro.data.durable import DurableFile, checksum, checksum_of
 from cerebro.errors import CheckpointCorruptError
+from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 from cerebro.worker.training.base_tensors import BaseTensor, BaseTensors
 
 Offsets = dict[int, int]
@@ -114,9 +115,10 @@ class PlaceholderWriter:
             return f"xxh3_64:{self._hash.hexdigest()}"
         own, base = self._file.aside, self._file.aside.with_name(layout.base)
         try:
-            if checksum(base) != base_written(layout.base):
-                raise CheckpointCorruptError(f"{base} was damaged after it was written")
-            with BasedFile(own.open("rb", buffering=0), base.open("rb", buffering=0), layout) as file:
-                return checksum_of(file).checksum
+            with volume_errors_named(base.parent, also=NO_MEMORY):
+                if checksum(base) != base_written(layout.base):
+                    raise CheckpointCorruptError(f"{base} was damaged after it was written")
+                with BasedFile(own.open("rb", buffering=0), base.open("rb", buffering=0), layout) as file:
+                    return checksum_of(file).checksum
         except OSError as error:
             raise CheckpointCorruptError(f"{base} cannot be read: {error.strerror}") from error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from cerebro.errors import StorageFullError
+from cerebro.errors import StorageFullError, VolumeError
+from cerebro.runtime.volume_errors import of_volume
 
 _T = TypeVar("_T")
 
@@ -40,19 +42,24 @@ def done_by_all(action: Callable[[], _T], of_ranks: Callable[[Any], list[Any]]) 
         of_ranks: what each rank gave; collective.
 
     Raises:
-        StorageFullError, OSError: a rank cannot write: on all of them.
+        StorageFullError, VolumeError, OSError: a rank cannot write: on all of them.
     """
     result: _T | None = None
-    problem: OSError | StorageFullError | None = None
+    problem: OSError | StorageFullError | VolumeError | None = None
     try:
         result = action()
-    except (OSError, StorageFullError) as error:
+    except OSError as error:
+        problem = of_volume(error, Path(error.filename or ".")) or error
+    except (StorageFullError, VolumeError) as error:
         problem = error
-    found = of_ranks((result, problem and (isinstance(problem, StorageFullError), str(problem))))
+    found = of_ranks(
+        (result, problem and (type(problem).__name__, str(problem), getattr(problem, "path", "")))
+    )
     if problem is not None:
         raise problem
     for rank, (_, told) in enumerate(found):
         if told is not None:
-            is_full, says = told
-            raise StorageFullError(says) if is_full else OSError(f"rank {rank} cannot write its rows: {says}")
+            name, says, path = told
+            kind = {"StorageFullError": StorageFullError, "VolumeError": VolumeError}.get(name)
+            raise kind.at(says, path) if kind else OSError(f"rank {rank} cannot write its rows: {says}")
     return [each for each, _ in found]

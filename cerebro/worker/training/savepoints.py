@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from cerebro.contract.tasks import Validation
-from cerebro.errors import SpecError, StorageFullError
+from cerebro.errors import SpecError, StorageFullError, VolumeError
 from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.seeds import generators, set_generators
@@ -203,7 +203,7 @@ class Savepoints:
             self._hook()
         try:
             self._write(self._state(batch, rows, before), batch, rows)
-        except StorageFullError as error:
+        except (StorageFullError, VolumeError) as error:
             self._tell(str(error))
             return False
         except Exception as error:  # noqa: BLE001

@@ -1,0 +1,143 @@
+"""Errors of volumes: one table says which errors of the operating system the platform retries.
+
+A volume that is full, read-only or away for a moment says nothing of a model. Such an error is the platform's if the
+platform's own code met it, or if it names a path on one of the platform's volumes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from cerebro.errors import StorageFullError, VolumeError
+from cerebro.runtime.tracebacks import is_platforms
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The volume has no room."""
+AWAY = frozenset(
+    {
+        *(errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN),
+        *(errno.EMFILE, errno.ENFILE, errno.EFBIG),
+        *(errno.ENODEV, errno.ENXIO, errno.EREMOTEIO, errno.ECONNABORTED, errno.ECONNRESET, errno.ESHUTDOWN),
+        *(
+            errno.EHOSTDOWN,
+            errno.EHOSTUNREACH,
+            errno.ENETDOWN,
+            errno.ENETUNREACH,
+            errno.EUCLEAN,
+            errno.ENOLCK,
+        ),
+    }
+)
+"""The volume does not do what it is asked now. Another attempt, or another worker, may succeed."""
+DENIED = frozenset({errno.EACCES, errno.EPERM})
+"""The volume refuses access: its mount or its modes changed."""
+NO_MEMORY = frozenset({errno.ENOMEM, errno.EAGAIN})
+"""The kernel has no memory to map a file, or to read it."""
+KNOWN = FULL | AWAY | DENIED
+"""Errors of volumes, not of files: a file that is missing or damaged raises others."""
+
+_LINKS = 6
+"""Exceptions of a chain that are looked at."""
+_LIMITS = {errno.EFBIG: resource.RLIMIT_FSIZE, errno.EMFILE: resource.RLIMIT_NOFILE}
+"""Errors that a resource limit of the process causes, too."""
+
+
+@contextmanager
+def volume_errors_named(folder: Path, *, also: Collection[int] = ()) -> Iterator[None]:
+    """Turn errors of the volume below `folder` into `StorageFullError` or `VolumeError`; other errors pass.
+
+    Args:
+        also: further error numbers that count as errors of the volume.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (found := of_volume(error, folder, also=also)) is None:
+            raise
+        raise found from error
+
+
+def of_volume(
+    error: OSError, folder: Path, *, also: Collection[int] = ()
+) -> StorageFullError | VolumeError | None:
+    """The platform's error for an error below `folder`; `None` if it is not one of a volume."""
+    if error.errno in FULL:
+        return StorageFullError.at(
+            f"no space to write in {folder} ({_free_bytes(folder)} bytes free): {error.strerror}. "
+            "Free space on this volume; complete files on it are unchanged",
+            folder,
+        )
+    if error.errno in KNOWN or error.errno in also:
+        path = _named(error) or folder
+        return VolumeError.at(
+            f"{path} cannot be used now: {error.strerror or error} (errno {error.errno}). Check the volume and its "
+            "mount; the work is tried again",
+            path,
+        )
+    return None
+
+
+def platform_error(
+    error: BaseException, roots: Sequence[Path], *, may_deny: bool = True
+) -> StorageFullError | VolumeError | None:
+    """The platform's error behind any exception of a task; `None` if there is none, or if it is the user's.
+
+    Args:
+        roots: folders of the platform's volumes.
+        may_deny: True if refused access to a path below `roots` is the platform's, also where user code asked for it.
+    """
+    for each in _chain(error):
+        if isinstance(each, StorageFullError | VolumeError):
+            return each
+        if not isinstance(each, OSError) or each.errno not in KNOWN:
+            continue
+        path = _named(each)
+        is_below = path is not None and any(path.is_relative_to(root) for root in roots)
+        if is_platforms(each) or (is_below and (may_deny or each.errno not in DENIED)):
+            folder = path.parent if path is not None else (roots[0] if roots else Path())
+            return of_volume(each, folder)
+    return None
+
+
+def limits() -> dict[int, int]:
+    """Resource limits of this process that cause errors of volumes: error number -> soft limit."""
+    return {number: resource.getrlimit(limit)[0] for number, limit in _LIMITS.items()}
+
+
+def lowered_limit(error: BaseException, before: dict[int, int]) -> str:
+    """The limit that user code changed and that caused `error`, for people; empty if there is none."""
+    now = limits()
+    for each in _chain(error):
+        number = each.errno if isinstance(each, OSError) else None
+        if number in now and now[number] != before[number]:
+            name = "RLIMIT_FSIZE" if number == errno.EFBIG else "RLIMIT_NOFILE"
+            return f"user code set {name} to {now[number]} (it was {before[number]})"
+    return ""
+
+
+def _named(error: OSError) -> Path | None:
+    return Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    for _ in range(_LINKS):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _free_bytes(folder: Path) -> int:
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0

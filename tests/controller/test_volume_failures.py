@@ -1,0 +1,60 @@
+"""Volumes that are full or away: no failure counts against a model, and the run goes on by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import RunPaused, RunResumed, TaskCommitted
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.state import ModelState
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario
+from tests.controller.test_core import assert_complete, own_partition, plan, request
+
+AWAY = Failure(kind=FailureKind.UNAVAILABLE, message="/volumes/x is read-only", volume="/volumes/x")
+FULL = Failure(kind=FailureKind.STORAGE_FULL, message="no room in /volumes/x", volume="/volumes/x")
+NEEDS = FULL.model_copy(update={"needs_bytes": 1000})
+
+
+@pytest.mark.parametrize("failure", [AWAY, FULL, NEEDS], ids=["away", "full", "full checkpoints"])
+@pytest.mark.parametrize("broken_s", [2.0, 40.0, 400.0])
+def test_a_run_survives_a_volume_that_is_away(failure: Failure, broken_s: float) -> None:
+    """No model is given up, each unit is committed once, and nobody has to resume the run."""
+    made: list[Simulation] = []
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        return failure if made[0].now < broken_s else None
+
+    made.append(
+        Simulation(
+            Scenario(holdings=own_partition(2), outcome=outcome),
+            request(3, 2),
+            plan(3, 2, validated=True),
+        )
+    )
+    made[0].run()
+    state = fold(EXPERIMENT, made[0].log)
+    assert_complete(state, epochs=2, partitions=2)
+    assert {model.state for model in state.runs["fit-1"].models.values()} == {ModelState.FINISHED}
+    commits = [event.task for event in made[0].log if isinstance(event, TaskCommitted)]
+    assert len(commits) == len(set(commits))
+    pauses = [event for event in made[0].log if isinstance(event, RunPaused)]
+    if broken_s > 5:
+        assert all(event.volume == "/volumes/x" and "/volumes/x" in event.reason for event in pauses)
+    assert len(pauses) <= 8, "the pauses grow"
+    assert len(pauses) == sum(isinstance(event, RunResumed) for event in made[0].log)
+    assert made[0].now < broken_s + 150, "it goes on within two minutes"
+
+
+def test_a_volume_that_one_worker_lost_is_met_by_one_worker() -> None:
+    """What one worker cannot do is done by another that holds the partition; the run never pauses."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        return AWAY if worker == "worker-0" else None
+
+    both = {"worker-0": [0, 1], "worker-1": [0, 1]}
+    simulation = Simulation(Scenario(holdings=both, outcome=outcome), request(2, 1), plan(2, 2))
+    simulation.run()
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
+    assert not any(isinstance(event, RunPaused) for event in simulation.log)
