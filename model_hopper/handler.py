@@ -39,12 +39,12 @@ from cerebro.contract.tasks import (
     TrainTask,
     TrialTask,
 )
-from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.data.reading_ahead import ReadingAhead
 from cerebro.errors import CerebroError, CheckpointCorruptError, NonFiniteMetricError, SpecError
 from cerebro.runtime.usage import memory
+from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.context import PROGRESS_S, Context
@@ -201,7 +201,7 @@ class Handler:
                 return
         else:
             return
-        with storage_full_named(folder):
+        with volume_errors_named(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
     def _train(

@@ -15,11 +15,11 @@ import torch
 import torch._dynamo
 
 from cerebro.contract.tasks import InspectTask, TaskBody, TaskResult, Timings, TrialTask
-from cerebro.data.durable import storage_full_named
 from cerebro.data.fields import Layout
 from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import read_manifest
 from cerebro.errors import DataError, NotApplicableError, ShardCorruptError, SpecError
+from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
@@ -73,7 +73,7 @@ class Handler:
         ranks = self._context.ranks
         is_first = ranks is None or ranks.rank == 0
         if is_first:
-            with storage_full_named(folder):
+            with volume_errors_named(folder):
                 folder.mkdir(parents=True, exist_ok=True)
         spec: SubEpochSpec = self._context.spec(body.code, body.misc, body.fitted)
         timings = Timings(start_s=self._context.work_begins())

@@ -24,6 +24,11 @@ Split = Annotated[str, StringConstraints(pattern=r"^(train|valid|test|predict)$"
 Devices = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(_ascending)]
 """Numbers of some devices of one worker, ascending; none for a task that needs no device."""
 
+RelativePath = Annotated[
+    str, StringConstraints(pattern=r"^\.?[\w+-][\w.+-]*(/\.?[\w+-][\w.+-]*)*$", max_length=500)
+]
+"""A path below a folder that it cannot leave: no absolute path, and no ``..``."""
+
 SPLITS = ("train", "valid", "test", "predict")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from cerebro.contract.base import Contract, Devices, LateContract, Name, Sha256, Split, dropped
+from cerebro.contract.base import Contract, Devices, LateContract, Name, RelativePath, Sha256, Split, dropped
 from cerebro.contract.failure_rules import FailureRule, MatchedRule
 from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.records import Hyperparameters, Locators
@@ -28,14 +28,14 @@ class CheckpointRef(Contract):
     """An immutable file on the checkpoint volume.
 
     Attributes:
-        name: path relative to the checkpoint volume; carries the attempt that wrote it.
+        name: path relative to the checkpoint volume, which it cannot leave; carries the attempt that wrote it.
         checksum: xxh3-64 of the file, 16 hexadecimal digits.
         size: bytes.
     """
 
-    name: str
+    name: RelativePath
     checksum: str
-    size: int
+    size: int = Field(ge=0)
 
 
 class FittedRef(Contract):

@@ -146,7 +146,7 @@ def _read(file: Readable, count: int) -> bytes:
     while done < count:
         read: int = file.readinto(view[done:]) or 0
         if not read:
-            raise OSError(errno.EIO, "it ended while it was read")
+            raise OSError(errno.EBADMSG, "it ended while it was read")
         done += read
     return bytes(found)
 
@@ -195,7 +195,9 @@ class BasedFile(SeekableReader):
         file.seek(behind + self._position - start)
         read: int = file.readinto(target[: end - self._position]) or 0
         if not read:
-            raise OSError(errno.EIO, f"{f'its base {self.layout.base}' if which else 'it'} ends too early")
+            raise OSError(
+                errno.EBADMSG, f"{f'its base {self.layout.base}' if which else 'it'} ends too early"
+            )
         self._position += read
         return read
 

@@ -1,7 +1,8 @@
 """Requests to a Cerebro service: connections, the token, retries, and the service's errors as ours.
 
-A call that meets a refused connection, a 502, 503 or 504 is sent again until `retry_for_s` has passed. So every call
-has to be safe to repeat. Safe for use by several threads; a blocking read occupies one pooled connection.
+A refused connection, a 500, 502, 503 or 504, and the HTML page of a proxy have the call sent again until `retry_for_s`
+has passed. So every call has to be safe to repeat. Safe for use by several threads; a blocking read occupies one pooled
+connection.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import urllib3
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from cerebro import errors
 from cerebro.contract import api
@@ -21,7 +22,7 @@ from cerebro.runtime.addresses import bracketed
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
-_TRY_AGAIN = frozenset({502, 503, 504})
+_TRY_AGAIN = frozenset({500, 502, 503, 504})
 _MAX_PAUSE_S = 0.5
 _SUCCESS = 300
 _TOO_LARGE = 413
@@ -91,7 +92,22 @@ class Transport:
     ) -> Answer:
         """A request with a model as its body, and a model as its answer; `wait_s`: how long the service may block."""
         content = body.model_dump_json().encode() if body is not None else None
-        return answer.model_validate_json(self.send(method, path, content, wait_s))
+        return self.answered(answer, method, path, self.send(method, path, content, wait_s))
+
+    def answered(self, answer: type[Answer], method: str, path: str, content: bytes) -> Answer:
+        """An answer as a model; `StoreUnavailableError` if it is no JSON: something else than kvs_api answered."""
+        try:
+            return answer.model_validate_json(content)
+        except ValidationError as cause:
+            if not any(
+                each["type"] == "json_invalid"
+                for each in cause.errors(include_input=False, include_url=False)
+            ):
+                raise
+            raise errors.StoreUnavailableError(
+                f"{self.address} did not answer {method} {path.partition('?')[0]} with JSON ({content[:80]!r}): check "
+                "whether a proxy answers in place of kvs_api"
+            ) from cause
 
     def send(
         self,
@@ -133,7 +149,8 @@ class Transport:
                 status = 0
             else:
                 status = response.status
-                if status < _SUCCESS:
+                is_foreign = _is_page(response.headers.get("Content-Type", ""))
+                if status < _SUCCESS and not is_foreign:
                     return response.data
                 if status == _TOO_LARGE:
                     size = f"{len(content or b'') / 2**20:,.1f} MiB"
@@ -141,9 +158,11 @@ class Transport:
                         f"{self.address} refused {method} {path}: {size} are too much. "
                         "Send fewer models at once, or put large values into a file under `misc` in the locators"
                     )
-                if status not in _TRY_AGAIN:
+                if status not in _TRY_AGAIN and not (is_foreign and status < _SUCCESS):
                     raise _error_of(status, response.data)
-                problem = f"HTTP {status}"
+                problem = f"HTTP {status}" + (
+                    " with a page, as a proxy or a sign-in sends it" if is_foreign else ""
+                )
             if time.monotonic() + pause_s > deadline:
                 raise errors.StoreUnavailableError(
                     self._gone()
@@ -152,6 +171,11 @@ class Transport:
                 ) from away
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+
+
+def _is_page(content_type: str) -> bool:
+    """True for HTML, which no route of kvs_api answers with."""
+    return content_type.partition(";")[0].strip().lower() in ("text/html", "application/xhtml+xml")
 
 
 def _error_of(status: int, content: bytes) -> errors.CerebroError:

@@ -19,11 +19,11 @@ class Volumes:
     """Roots of the volumes a process has mounted.
 
     Attributes:
-        shards: the worker's own volume: training partitions, downloads, user environments.
+        shards: the worker's own volume: training partitions and downloads.
         shared: validation, test and prediction data; partitioned metadata; predictions. Mounted everywhere.
         checkpoints: model states. Mounted by every worker.
         metrics: TensorBoard event files.
-        code: extracted code archives.
+        code: extracted code archives, and Python environments of user code.
         logs: output of services and tasks.
     """
 
@@ -95,8 +95,8 @@ class Volumes:
         return self.shards / "misc"
 
     def environment(self, fingerprint: str) -> Path:
-        """Python environment of one requirements.txt, made once per worker."""
-        return self.shards / "environments" / fingerprint
+        """Python environment of one requirements.txt, shared by the workers of a machine."""
+        return self.code / "environments" / fingerprint
 
     def meeting_places(self, worker: str) -> Path:
         """Folder with a folder for each group of ranks of a worker; what an earlier process of the worker left there is

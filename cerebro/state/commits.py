@@ -70,6 +70,7 @@ def _require_metric(run: Run, task: Task, model: Model, returned: Mapping[str, o
         f"{', '.join(sorted(returned)) or 'nothing'}. Return {metric!r} for each model, or choose another `metric`"
     )
     model.give_up(Failure(kind=FailureKind.USER_ERROR, message=message))
+    run.see_model(model)
 
 
 def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Mapping[str, Worker]) -> None:

@@ -1,4 +1,4 @@
-"""User code's own files and Python environment, made once per worker.
+"""User code's own files and Python environment, made once per machine.
 
 A `requirements.txt` among the uploaded files gets a virtual environment that sees the worker's packages behind its own:
 what the worker has already (torch above all) is not installed again, what user code adds cannot break the worker.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from cerebro.errors import RequirementsError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.archive import extract
 
@@ -47,17 +49,24 @@ def python_for(folder: str, volumes: Volumes) -> str:
     requirements = Path(folder) / "requirements.txt"
     if not folder or not requirements.exists():
         return sys.executable
-    fingerprint = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
-    target = volumes.environment(fingerprint)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_suffix(".lock").open("w") as lock:
-        # A worker's ETL and training containers may share this volume.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (target / "complete").exists():
-            shutil.rmtree(target, ignore_errors=True)
-            _install(requirements, target)
-            (target / "complete").touch()
+    target = volumes.environment(_fingerprint(requirements.read_bytes()))
+    with volume_errors_named(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.with_suffix(".lock").open("w") as lock:
+            # Workers and containers of one machine share this volume: one installs, the others wait for it.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (target / "complete").exists():
+                shutil.rmtree(target, ignore_errors=True)
+                _install(requirements, target)
+                (target / "complete").touch()
     return str(target / "bin" / "python")
+
+
+def _fingerprint(requirements: bytes) -> str:
+    """Name of an environment: another interpreter, or another version of the worker's own packages, needs its own."""
+    held = [f"{name}=={_version(name)}" for name in _HELD]
+    here = "\n".join([sys.executable, sys.version, platform.machine(), *held]).encode()
+    return hashlib.sha256(requirements + b"\0" + here).hexdigest()[:16]
 
 
 def _install(requirements: Path, target: Path) -> None:

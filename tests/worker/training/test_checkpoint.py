@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data import durable
@@ -247,3 +248,12 @@ assert theirs.receive() == {{"is": "done"}}
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["../../run/token", "/etc/passwd", "a/../b", "", "a//b", "a/./b", "a\nb", ".."]
+)
+def test_a_reference_cannot_leave_the_volume(name: str) -> None:
+    """Also one that a child process has forged."""
+    with pytest.raises(ValidationError):
+        CheckpointRef(name=name, checksum="-", size=1)

@@ -1,0 +1,89 @@
+"""What a client makes of answers that are not kvs_api's, and of one that fails once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import urllib3
+
+from cerebro.contract import api
+from cerebro.errors import BadRequestError, StoreUnavailableError
+from cerebro.runtime.kvs import KvsClient
+
+HTML = {"Content-Type": "text/html; charset=utf-8"}
+JSON = {"Content-Type": "application/json"}
+LEADS = b'{"term": 3, "holder": "c"}'
+PAGE = b"<html>Please sign in</html>"
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class Answers:
+    """A service that gives one answer after another; the last one again and again."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers, self.asked = list(answers), 0
+
+    def request(self, *_: object, **__: object) -> urllib3.HTTPResponse:
+        status, headers, body = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
+        return urllib3.HTTPResponse(body=body, status=status, headers=headers, preload_content=True)
+
+
+Made = Callable[..., tuple[KvsClient, Answers]]
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Makes a client of a service that answers so."""
+
+    def made(*answers: Answer, retry_for_s: float = 60.0) -> tuple[KvsClient, Answers]:
+        service, kvs = Answers(*answers), KvsClient("http://store", "t", retry_for_s=retry_for_s)
+        monkeypatch.setattr(kvs, "_http", service)
+        service.headers = {}  # type: ignore[attr-defined] # as a pool has them
+        monkeypatch.setattr("cerebro.runtime.transport.time.sleep", lambda s: None)
+        return kvs, service
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (500, JSON, b'{"error": "ServerError", "message": "boom"}'),
+        (500, HTML, PAGE),
+        (200, HTML, PAGE),
+        (502, HTML, PAGE),
+    ],
+    ids=["500", "500 of a proxy", "200 of a proxy", "502"],
+)
+def test_one_bad_answer_is_asked_again(client: Made, bad: Answer) -> None:
+    """Nobody ends for it: agent, controller, dispatcher and clients all call through here."""
+    kvs, service = client(bad, (200, JSON, LEADS))
+    assert kvs.lead("c", 5.0) == api.LeaderAnswer(term=3, holder="c")
+    assert service.asked == 2
+
+
+@pytest.mark.parametrize("bad", [(500, JSON, b"{}"), (200, HTML, PAGE)])
+def test_a_service_that_answers_wrongly_for_long_counts_as_away(client: Made, bad: Answer) -> None:
+    """The message says what answered; callers try again as for a store that is away."""
+    kvs, _ = client(bad, retry_for_s=0.0)
+    with pytest.raises(StoreUnavailableError, match=f"HTTP {bad[0]}"):
+        kvs.lead("c", 5.0)
+
+
+def test_what_is_no_json_is_no_validation_error(client: Made) -> None:
+    """A proxy may name no type."""
+    kvs, _ = client((200, {}, PAGE), retry_for_s=0.0)
+    with pytest.raises(StoreUnavailableError, match="check whether a proxy answers"):
+        kvs.lead("c", 5.0)
+
+
+def test_a_refusal_is_not_asked_again(client: Made) -> None:
+    """It would be refused again."""
+    kvs, service = client((400, JSON, b'{"error": "BadRequestError", "message": "no"}'))
+    with pytest.raises(BadRequestError, match="no"):
+        kvs.lead("c", 5.0)
+    assert service.asked == 1
