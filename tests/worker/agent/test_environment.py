@@ -47,7 +47,7 @@ def test_workers_of_a_machine_install_once(
     """Also if they begin together: the others wait, and use what the first one made."""
     folder, found = _archive(tmp_path, "scikit-learn"), list[str]()
     threads = [
-        threading.Thread(target=lambda v=volumes: found.append(environment.python_for(folder, v)))  # type: ignore[misc]
+        threading.Thread(target=lambda v=volumes: found.append(environment.python_for(folder, v)))
         for volumes in workers
     ]
     for thread in threads:
