@@ -203,7 +203,7 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 120.0
-"""Between two attempts at a volume for which a run is paused: the first pause and the longest."""
+"""Seconds until a paused run tries its volume again: the first pause and the longest."""
 
 _NAMED = 5
 """Models that are named of those that failed for one cause."""

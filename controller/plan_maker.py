@@ -26,7 +26,7 @@ from controller.scratch import remove_abandoned
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S = 15.0
-"""Until a plan is made again that failed because a volume was full or away."""
+"""Seconds until the controller retries a plan that failed for a volume."""
 _SOONEST_S, _SHARE = 0.02, 0.1
 """A plan that is being made is looked for so soon, and later each time a tenth of what it has taken has passed."""
 

@@ -96,12 +96,12 @@ def unmakable(state: ExperimentState, run: Run) -> str:
 
 
 def volume_failure(state: ExperimentState, run: Run) -> Failure | None:
-    """The failure of a volume that keeps a partition from being made which the run needs; `None` if there is none."""
+    """Return the failure of a volume that blocks a partition the run needs, if any."""
     return next((failure for _, failure in _unmade(state, run) if failure.is_of_volume), None)
 
 
 def _unmade(state: ExperimentState, run: Run) -> Iterator[tuple[int, Failure]]:
-    """Partitions that the run needs, that no worker holds, and that were given up, with the failure."""
+    """Yield each partition that the run needs, that no worker holds, and whose task failed, with the failure."""
     if run.kind == "etl" or run.plan is None:
         return
     for task in run.remade.values():

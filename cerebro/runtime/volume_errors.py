@@ -90,7 +90,7 @@ def platform_error(
 
     Args:
         roots: folders of the platform's volumes.
-        may_deny: True if refused access to a path below `roots` is the platform's, also where user code asked for it.
+        may_deny: True if refused access below `roots` is the platform's, even for user code.
     """
     for each in _chain(error):
         if isinstance(each, StorageFullError | VolumeError):
@@ -111,7 +111,7 @@ def limits() -> dict[int, int]:
 
 
 def lowered_limit(error: BaseException, before: dict[int, int]) -> str:
-    """The limit that user code changed and that caused `error`, for people; empty if there is none."""
+    """The limit that user code changed and that caused `error`, for people; else empty."""
     now = limits()
     for each in _chain(error):
         number = each.errno if isinstance(each, OSError) else None

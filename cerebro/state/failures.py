@@ -75,7 +75,7 @@ def _fail_making(failure: Failure, run: Run, task: Task) -> None:
     """A partition could not be made on another worker. The run may do without: who decides knows whether it can.
 
     A volume that is full or away is the worker's own; another worker may have a good one. If the run cannot do without
-    the partition, the controller pauses it for the volume, and the task is done again once the run goes on.
+    the partition, the controller pauses it for the volume, and retries the task after the pause.
     """
     if failure.is_of_volume:
         task.failures += 1

@@ -178,7 +178,7 @@ class Run:
     """Why it is paused."""
     needs_bytes: int = 0
     full_volume: str = ""
-    """Path on the volume for which it is paused."""
+    """Path on the volume that caused the pause."""
     volume_pauses: int = 0
     """Pauses for a volume since a worker last committed a task."""
     error: str = ""
@@ -186,7 +186,7 @@ class Run:
     """Task in which user code raised what a broken device raises, too, and that was done once more for that. It is one
     at a time: it was the code's, and nobody need find that out again, unless another worker did it."""
     storage_full: Failure | None = None
-    """Set when a volume was full or could not be used, until the run goes on after the pause for it."""
+    """The failure of a volume that makes the run pause; kept until the run resumes."""
     fatal: Failure | None = None
     """A failure that no other task could escape."""
     is_fresh: bool = True

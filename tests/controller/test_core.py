@@ -202,7 +202,7 @@ def test_a_failing_model_fails_alone() -> None:
 
 @pytest.mark.parametrize("validated", [True, False])
 def test_a_model_that_lacks_the_metric_fails_alone(*, validated: bool) -> None:
-    """Models that return the metric go on. The message names the metric and what was returned."""
+    """The other models finish. The message names the missing and the returned metrics."""
 
     def metrics(body: TaskBody) -> Mapping[str, float]:
         return {"accuracy": 0.5} if getattr(body, "model", "") == "m01" else {"loss": 1.0}

@@ -1,4 +1,4 @@
-"""Volumes that are full or away: no failure counts against a model, and the run goes on by itself."""
+"""Volumes that are full or away: no failure counts against a model, and the run resumes by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDS = FULL.model_copy(update={"needs_bytes": 1000})
 @pytest.mark.parametrize("failure", [AWAY, FULL, NEEDS], ids=["away", "full", "full checkpoints"])
 @pytest.mark.parametrize("broken_s", [2.0, 40.0, 400.0])
 def test_a_run_survives_a_volume_that_is_away(failure: Failure, broken_s: float) -> None:
-    """No model is given up, each unit is committed once, and nobody has to resume the run."""
+    """Every model finishes, each unit is committed once, and the run resumes by itself."""
     made: list[Simulation] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -48,7 +48,7 @@ def test_a_run_survives_a_volume_that_is_away(failure: Failure, broken_s: float)
 
 
 def test_a_volume_that_one_worker_lost_is_met_by_one_worker() -> None:
-    """What one worker cannot do is done by another that holds the partition; the run never pauses."""
+    """Another worker that holds the partition does the work; the run never pauses."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         return AWAY if worker == "worker-0" else None

@@ -1,4 +1,4 @@
-"""What a client makes of answers that are not kvs_api's, and of one that fails once."""
+"""Retries after answers of proxies, and after a single failure of kvs_api."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Made:
     ids=["500", "500 of a proxy", "200 of a proxy", "502"],
 )
 def test_one_bad_answer_is_asked_again(client: Made, bad: Answer) -> None:
-    """Nobody ends for it: agent, controller, dispatcher and clients all call through here."""
+    """Agent, controller, dispatcher and clients all call through this code, and survive it."""
     kvs, service = client(bad, (200, JSON, LEADS))
     assert kvs.lead("c", 5.0) == api.LeaderAnswer(term=3, holder="c")
     assert service.asked == 2

@@ -50,7 +50,7 @@ def raised(error: BaseException, *, by: str = "user") -> BaseException:
     exec(code, found.__dict__)
     try:
         found.__dict__["call"](error)
-    except BaseException as caught:  # noqa: BLE001 - whatever it is
+    except BaseException as caught:  # noqa: BLE001 - the test passes any error
         return caught
     raise AssertionError
 
@@ -65,7 +65,7 @@ def test_the_table_has_the_errors_of_volumes() -> None:
 
 @given(number=numbers)
 def test_each_error_below_a_volume_has_one_meaning(number: int) -> None:
-    """Full, away with the path, or none of the volume's."""
+    """Full, away with the path, or not an error of the volume."""
     found = of_volume(_error(number), ROOT)
     kind = StorageFullError if number in FULL else VolumeError if number in KNOWN else type(None)
     assert type(found) is kind
@@ -76,7 +76,7 @@ def test_each_error_below_a_volume_has_one_meaning(number: int) -> None:
 def test_it_is_the_platforms_by_code_or_by_path(
     number: int, *, is_platforms: bool, is_below: bool, may_deny: bool
 ) -> None:
-    """What user code does to its own path is the user's, whatever the error."""
+    """Any error of user code on its own path stays the user's."""
     path = ROOT / "one" if is_below else Path("/home/ann/own.txt")
     error = raised(_error(number, path), by="platform" if is_platforms else "user")
     found = platform_error(error, (ROOT,), may_deny=may_deny)
@@ -86,7 +86,7 @@ def test_it_is_the_platforms_by_code_or_by_path(
 
 @given(number=st.sampled_from(sorted(KNOWN)), links=st.integers(0, 3))
 def test_what_user_code_makes_of_it_hides_nothing(number: int, links: int) -> None:
-    """A library or user code may wrap the error in one of its own."""
+    """A library or user code may wrap the error in another one."""
     error: BaseException = raised(_error(number, ROOT / "one"), by="platform")
     for _ in range(links):
         outer = RuntimeError("unexpected pos 64 vs 0")
@@ -135,7 +135,7 @@ def test_each_step_of_a_durable_file_names_the_volume(
 
 
 def test_a_limit_that_user_code_lowered_is_the_users() -> None:
-    """The volume is well: the process may not write so much."""
+    """The volume works; the limit stops the process."""
     before = {number: limit + 1 for number, limit in limits().items()}
     error = VolumeError.at("away", ROOT)
     error.__cause__ = _error(errno.EFBIG)

@@ -42,7 +42,7 @@ def done_by_all(action: Callable[[], _T], of_ranks: Callable[[Any], list[Any]]) 
         of_ranks: what each rank gave; collective.
 
     Raises:
-        StorageFullError, VolumeError, OSError: a rank cannot write: on all of them.
+        StorageFullError, VolumeError, OSError: a rank cannot write. Every rank raises it.
     """
     result: _T | None = None
     problem: OSError | StorageFullError | VolumeError | None = None

@@ -44,7 +44,7 @@ def _archive(tmp_path: Path, text: str) -> str:
 def test_workers_of_a_machine_install_once(
     workers: list[Volumes], installed: list[Path], tmp_path: Path
 ) -> None:
-    """Also if they begin together: the others wait, and use what the first one made."""
+    """Workers that start together wait for the first one and use its environment."""
     folder, found = _archive(tmp_path, "scikit-learn"), list[str]()
     threads = [
         threading.Thread(target=lambda v=volumes: found.append(environment.python_for(folder, v)))
@@ -69,7 +69,7 @@ def test_other_requirements_have_their_own(
 def test_what_a_killed_installer_left_is_made_anew(
     workers: list[Volumes], installed: list[Path], tmp_path: Path
 ) -> None:
-    """Nobody uses half an environment."""
+    """No worker uses half an environment."""
     folder = _archive(tmp_path, "scikit-learn")
     python = Path(environment.python_for(folder, workers[0]))
     (python.parents[1] / "complete").unlink()

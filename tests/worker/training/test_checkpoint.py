@@ -254,6 +254,6 @@ assert theirs.receive() == {{"is": "done"}}
     "name", ["../../run/token", "/etc/passwd", "a/../b", "", "a//b", "a/./b", "a\nb", ".."]
 )
 def test_a_reference_cannot_leave_the_volume(name: str) -> None:
-    """Also one that a child process has forged."""
+    """A child process may forge one."""
     with pytest.raises(ValidationError):
         CheckpointRef(name=name, checksum="-", size=1)
