@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -167,6 +167,11 @@ def chosen(state: ExperimentState, run: str | None, model: str | None) -> tuple[
     return fit, trained
 
 
+def by_final_state(models: Sequence[Model]) -> tuple[list[Model], list[Model]]:
+    """Split models into those whose final checkpoint is kept, and those whose checkpoint the search pruned."""
+    return [m for m in models if not m.is_pruned], [m for m in models if m.is_pruned]
+
+
 def replay(
     connection: Connection,
     experiment: str,
@@ -200,6 +205,15 @@ def replay(
         tell(f"reading the whole log of {experiment}, because older units of {fit.id} are archived")
         state = Session(connection, record, is_whole=True).state()
         fit, models = chosen(state, run, model)
+    models, pruned = by_final_state(models)
+    if pruned:
+        names = ", ".join(each.id for each in pruned)
+        told = (
+            f"the final checkpoint of {names} was pruned by the search, so there is no state to compare with"
+        )
+        if not models:
+            raise ConflictError(f"nothing to replay in {fit.id} of experiment {experiment!r}: {told}")
+        tell(f"not replayed: {told}")
     request = fit.request
     assert isinstance(request, FitRequest)
     plan = fit.plan

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.client.replay import Replayed, chosen
+from cerebro.client.replay import Replayed, by_final_state, chosen
 from cerebro.contract.events import RunFinished
 from cerebro.errors import ConflictError, NotFoundError
 from cerebro.worker.training.comparing import differences
@@ -46,6 +46,17 @@ def test_the_newest_finished_fit_is_taken() -> None:
     run, models = chosen(story.state, "fit-2", None)
     assert (run.id, [model.id for model in models]) == ("fit-2", ["m01"])
     assert chosen(fitted(Story(), is_finished=False).state, None, "m00")[0].id == "fit-1"
+
+
+def test_a_pruned_model_does_not_stop_the_others() -> None:
+    """A model whose final checkpoint the search removed has no state to compare with."""
+    story = Story()
+    story.fit(epochs=1)
+    story.epoch(1)
+    models = [model for model in story.state.runs["fit-1"].models.values() if model.visits]
+    assert by_final_state(models) == (models, [])
+    models[0].removed.add(models[0].visits[-1].file)
+    assert by_final_state(models) == (models[1:], models[:1])
 
 
 @pytest.mark.parametrize(
