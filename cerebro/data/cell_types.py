@@ -1,8 +1,8 @@
 """Infer the types of CSV columns without changing a cell's meaning.
 
 A column has the first type of `TYPES` that keeps the notation of every cell: ``1`` is an integer, and ``0001``, ``+1``
-and ``NA`` are text; ``1.1`` is a float, and ``1.10`` and ``1e5`` are text. An empty cell is null. This module does not
-read files.
+and ``NA`` are text; ``1.1`` is a float, and ``1e5`` is text. ``1.10`` is a float only if all cells have two decimals.
+An empty cell is null. This module does not read files.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ TYPES: Sequence[pa.DataType] = (
 
 _FLOAT = re.compile(r"-?(0|[1-9]\d*)(\.(?:0|\d*[1-9]))?(?:[eE]([+-]?)\d+)?")
 _FEW = 64
+_FIXED = re.compile(r"-?\d+\.(\d+)(e[+-]\d\d+)?")
 _MOST_WHOLE = 2**53
 """float64 cannot hold every larger integer."""
 
@@ -62,7 +63,31 @@ def as_type(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
         written = pc.replace_substring(written, "T", " ", max_replacements=1)
     differs = pc.not_equal(found.cast(pa.string()), written)
     others = pc.unique(written.filter(pc.fill_null(differs, False)))
-    return values if all(_is_written_so(cell, kind) for cell in others.to_pylist()) else None
+    if all(_is_written_so(cell, kind) for cell in others.to_pylist()):
+        return values
+    return values if pa.types.is_floating(kind) and _has_one_format(text) else None
+
+
+def _has_one_format(text: pa.StringArray) -> bool:
+    """True if all numbers have the same count of decimals, as printed by ``%.2f`` or ``%.18e``."""
+    offsets, content = _parts(text)
+    filled = np.flatnonzero(np.diff(offsets))
+    starts, ends = offsets[filled], offsets[filled + 1]
+    found = _FIXED.fullmatch(text[int(filled[0])].as_py())
+    if found is None:
+        return False
+    decimals, letter = len(found[1]), "e" if found[2] else "f"
+    if letter == "f":
+        begins = starts + (content[starts] == _MINUS)
+        points = ends - 1 - decimals
+        is_whole_plain = (points == begins + 1) | ((points > begins) & (content[begins] != _ZERO))
+        if not (is_whole_plain & (content[np.maximum(points, 0)] == _POINT)).all():
+            return False
+        if not _IS_DECIMAL[content[offsets[0] : offsets[-1]]].all():
+            return False
+        filled = filled[ends - begins > _SURE_DIGITS]
+    cells = pc.unique(text.take(filled)).to_pylist()
+    return all(f"{float(cell):.{decimals}{letter}}" == cell for cell in cells)
 
 
 def _parts(text: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
@@ -124,11 +149,11 @@ _IS_DECIMAL[[*range(_ZERO, _ZERO + 10), _MINUS, _POINT]] = True
 
 
 def first_other(text: pa.StringArray, kind: pa.DataType) -> int:
-    """Return the position of the first cell that `as_type` refuses. At least one cell must be refused."""
+    """Return the position of the first cell that `as_type` refuses after the cells before it. There must be one."""
     start, stop = 0, len(text)
     while stop - start > 1:
         middle = (start + stop) // 2
-        start, stop = (start, middle) if as_type(text[start:middle], kind) is None else (middle, stop)
+        start, stop = (start, middle) if as_type(text[:middle], kind) is None else (middle, stop)
     return start
 
 
