@@ -324,6 +324,7 @@ class Summed(Linear):
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> None:
     """In processes of their own; one that would train another model says what differs."""
     found = experiment(locators).try_out(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[2])
