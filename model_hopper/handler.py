@@ -259,6 +259,8 @@ class Handler:
             epoch=body.epoch,
             partition=body.partition,
         )
+        for warning in trainee.warnings:
+            log.warning("%s", warning)
         where = f"epoch {body.epoch}, partition {body.partition}"
         require_mergeable(metrics, body.merges, body.needs, body.model, where)
         self._context.leave_turn()  # another one computes while this one is saved

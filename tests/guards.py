@@ -50,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _note_start(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "subprocess.Popen" and arguments[1] == ["uname", "-p"]:
+        return  # `platform.processor()`, which Keras calls when it is imported
     if event in _STARTS:
         _started.append(f"{event}: {arguments[1] if event == 'subprocess.Popen' else arguments}"[:200])
 

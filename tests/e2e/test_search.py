@@ -124,7 +124,7 @@ def test_of_a_search_the_best_models_have_files_and_no_other(own_lab: MakeLab) -
     with pytest.raises(
         NotFoundError, match=f"the checkpoints of {gone} were removed, because fit-1 keeps those"
     ):
-        result.model(gone)
+        result.model(gone).load()
     with pytest.raises(ConflictError, match="were removed, because fit-1 keeps those of its 2 best models"):
         experiment.clone(gone, {"lr": 0.02}, warm=True)
     assert list(experiment.run_test(best[0].id, split="valid", progress=False).index) == [best[0].id]

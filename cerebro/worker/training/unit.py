@@ -253,8 +253,6 @@ def train_unit(
             returned = hopped(spec).train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
         metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
         trainee.warnings = checks.warnings(loader)
-    for text in trainee.warnings:
-        log.warning("%s", text)
     trainee.checkpoint.settle()
     return trainee.agreed(metrics, loader)
 

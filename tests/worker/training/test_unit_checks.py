@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -190,15 +189,11 @@ def without_gradient(spec: Spec, models: list[Any], checkpoint: Any, loader: Any
     ],
     ids=lambda value: "" if isinstance(value, str) else value.__name__,
 )
-def test_training_without_effect_is_told_with_what_is_known(
-    train: Train, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In each sub-epoch, and in its log; statistics of a normalisation change all the same, and are no weights."""
-    with caplog.at_level(logging.WARNING):
-        for found in warned(train, tmp_path):
-            (text,) = found
-            assert text.startswith(f"no weight changed in this sub-epoch: {why}")
-    assert [record.getMessage() for record in caplog.records] == [text, text]
+def test_training_without_effect_is_told_with_what_is_known(train: Train, why: str, tmp_path: Path) -> None:
+    """Each sub-epoch warns; statistics of a normalisation change all the same, but they are no weights."""
+    for found in warned(train, tmp_path):
+        (text,) = found
+        assert text.startswith(f"no weight changed in this sub-epoch: {why}")
 
 
 def test_an_optimizer_on_self_is_told_from_the_first_sub_epoch_on(tmp_path: Path) -> None:

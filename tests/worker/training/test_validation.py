@@ -220,8 +220,8 @@ def test_a_unit_that_goes_on_has_what_its_first_part_had() -> None:
         assert Savepoints(trainee, resumed=resumed, validation=later).validation == had
 
 
-def test_workers_that_do_not_know_it_are_not_told(tmp_path: Path) -> None:
-    """While an older worker is present, tasks and results have no new field."""
+def test_workers_that_do_not_know_it_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """While an older worker is present, tasks and results have no new field; the task's log has the warning."""
     volumes = volumes_in(tmp_path)
     story = fitted(write_split(volumes, "train", WORKERS), KINDS)
     body = next_task(story, 0)
@@ -230,6 +230,7 @@ def test_workers_that_do_not_know_it_are_not_told(tmp_path: Path) -> None:
         result = handler.handle(body, 1)
     assert "warnings" not in result.model_dump()
     assert "validated" not in result.model_dump()
+    assert "no weight changed in this sub-epoch" in caplog.text
 
 
 class Still(Linear):
