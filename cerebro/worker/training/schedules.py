@@ -18,6 +18,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 _LENGTHS = frozenset(
     {"T_max", "T_0", "total_iters", "total_steps", "total_size", "step_size", "anneal_epochs", "end_step"}
 )
+_POSITIONS = frozenset({"last_epoch", "_step_count", "T_cur", "T_i"})
+"""Numbers that change as a schedule is stepped."""
 _MOVED = ("lr", "momentum", "betas")
 """Values of a parameter group that schedules of torch set."""
 
@@ -36,6 +38,7 @@ def length(made: Mapping[str, Any]) -> dict[str, float]:
         path: value
         for path, value in made.items()
         if type(value) in (int, float)
+        and path.rpartition("/")[2] not in _POSITIONS
         and (type(value) is int or path.rpartition("/")[2] in _LENGTHS or "milestones/" in path)
     }
 
@@ -67,7 +70,7 @@ def advance(schedule: LRScheduler, steps: int) -> Rates:
     moved = _attached(schedule, stand_in)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no optimizer steps before these steps
-        for _ in range(steps):
+        for _ in range(steps - steps_done(schedule.state_dict())):
             moved.step()
     schedule.load_state_dict(moved.state_dict())
     return optimizer, [{key: group[key] for key in _MOVED if key in group} for group in stand_in.param_groups]

@@ -25,6 +25,7 @@ from torch import _weights_only_unpickler as weights_only
 from cerebro.errors import SpecError
 from cerebro.worker.training.base_tensors import is_dense, key_of, with_tensors
 
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray)
 _OF_TORCH = (torch.Size, torch.dtype, torch.device)
 _LARGEST_INT_BITS = 2000
@@ -55,7 +56,7 @@ def storable(value: object, where: str) -> Any:
 
 def _storable(value: object, where: str) -> object:
     if isinstance(value, torch.Tensor):
-        if not type(value).__module__.startswith("torch."):
+        if type(value) not in _PLAIN_TENSORS and not type(value).__module__.startswith("torch."):
             _require_readable(value, where)
         return value
     if isinstance(value, np.generic) and type(value.item()) in _PLAIN:

@@ -70,12 +70,10 @@ class UnitChecks:
     # --- weights -------------------------------------------------------------------------------------
 
     def _without_effect(self) -> str:
-        if not self._weights:
-            return ""
         weights = list(_weights(self._trainee.modules))
-        # Each rank has parts of the weights: a change on any rank counts.
+        # Each rank has parts of the weights, maybe none: all ranks take part, and a change on any of them counts.
         has_changed = any(self._weights.get(name) != _digest(weight) for name, weight in weights)
-        if any(self._trainee.of_ranks(has_changed)):
+        if any(self._trainee.of_ranks(has_changed)) or not self._weights:
             return ""
         return f"no weight changed in this sub-epoch: {self._why([weight for _, weight in weights])}"
 
@@ -96,7 +94,8 @@ class UnitChecks:
                 "self has from the sub-epoch before. Make the optimizer in each call of train(), and call "
                 "checkpoint.track(optimizer=optimizer)"
             )
-        if all(float(group.get("lr", 1.0)) == 0.0 for group in groups):
+        rates = [group.get("lr") for group in groups]  # Adafactor of transformers has None
+        if all(rate is not None and float(rate) == 0.0 for rate in rates):
             return f"the learning rate of {kinds} is 0 after its last step"
         return f"{kinds} took steps, but they had no effect; see whether gradients are 0 and the rate is too small"
 

@@ -13,15 +13,21 @@ from cerebro.worker.training.seeds import seed_everything
 
 
 def warm_up_before_fork() -> None:
-    """Make, train, save and load a tiny model, on one thread: a thread pool would not survive the fork."""
+    """Make, train, save and load a tiny model, on one thread: a thread pool would not survive the fork.
+
+    A torch that was built for accelerators isn't trained: the first backward pass, on the CPU too, initialises the
+    driver and starts a thread for each device, and then no fork can train.
+    """
     torch.set_num_threads(1)
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
     optimizer = torch.optim.Adam(module.parameters())
     for _ in range(2):
         optimizer.zero_grad()
         labels = torch.zeros(2, dtype=torch.long)
-        torch.nn.functional.cross_entropy(module(torch.randn(2, 2)), labels).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        loss = torch.nn.functional.cross_entropy(module(torch.randn(2, 2)), labels)
+        if _is_cpu_build():
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
     file = io.BytesIO()
     torch.save({"module": module.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
@@ -33,3 +39,7 @@ def warm_up() -> None:
     seed_everything(0)
     numbers = torch.zeros(2, 2, requires_grad=True)
     (numbers @ numbers).relu().sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _is_cpu_build() -> bool:
+    return torch.version.cuda is None and torch.version.hip is None and not torch.xpu._is_compiled()

@@ -121,6 +121,19 @@ def test_the_same_length_changes_nothing(name: str) -> None:
     assert rates(*tracking(trained(make, 16, 7), make, 16), 4) == rates(*made(make, 16), 11)[14:]
 
 
+@pytest.mark.parametrize("now", [16, 32])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_user_code_may_step_a_new_schedule_to_its_place_before_it_is_tracked(name: str, now: int) -> None:
+    """No step is taken twice, whether the length changes or not. Compares learning rates only."""
+    make = SCHEDULES[name]
+    checkpoint = trained(make, 16, 7)
+    optimizer, schedule = made(make, now)
+    rates(optimizer, schedule, 7)
+    checkpoint.track(optimizer=optimizer, schedule=schedule)
+    found, expected = rates(optimizer, schedule, 4), rates(*made(make, now), 11)[14:]
+    assert found[::2] == pytest.approx(expected[::2], abs=1e-9)
+
+
 def test_a_function_of_the_step_takes_effect_with_the_next_step() -> None:
     """The saved state of a LambdaLR has no length; only its new function does."""
 

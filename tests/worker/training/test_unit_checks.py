@@ -172,6 +172,14 @@ def never_stepped(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -
         models[0](inputs)
 
 
+def rate_of_its_own(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
+    optimizer = adam(models[0])
+    optimizer.param_groups[0]["lr"] = None
+    for inputs, _ in loader:
+        models[0](inputs)
+        optimizer.step()
+
+
 def without_gradient(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
     optimizer = adam(models[0])
     for inputs, _ in loader:
@@ -186,6 +194,7 @@ def without_gradient(spec: Spec, models: list[Any], checkpoint: Any, loader: Any
         (schedule_at_zero, "the learning rate of SGD is 0"),
         (never_stepped, "no optimizer of torch took a step"),
         (without_gradient, "Adam took steps, but they had no effect"),
+        (rate_of_its_own, "Adam took steps, but they had no effect"),
     ],
     ids=lambda value: "" if isinstance(value, str) else value.__name__,
 )

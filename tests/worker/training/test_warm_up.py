@@ -1,0 +1,29 @@
+"""The warm-up before forks leaves a process that can be forked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cerebro.worker.training.warm_up import warm_up_before_fork
+
+
+@pytest.mark.parametrize(("cuda", "passes"), [(None, 2), ("13.0", 0)])
+def test_a_build_for_gpus_makes_no_backward_pass(
+    cuda: str | None, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On such a build the first backward pass starts a thread for each GPU, and then no fork can train."""
+    backward, calls = torch.Tensor.backward, []
+
+    def counted(tensor: torch.Tensor) -> None:
+        calls.append(tensor)
+        backward(tensor)
+
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(torch.Tensor, "backward", counted)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    try:
+        warm_up_before_fork()
+    finally:
+        torch.set_num_threads(threads)
+    assert len(calls) == passes
