@@ -71,7 +71,7 @@ class UnitChecks:
 
     def _without_effect(self) -> str:
         weights = list(_weights(self._trainee.modules))
-        # Each rank has parts of the weights, maybe none: all ranks take part, and a change on any of them counts.
+        # Each rank has parts of the weights, maybe none. All ranks take part; a change on any rank counts.
         has_changed = any(self._weights.get(name) != _digest(weight) for name, weight in weights)
         if any(self._trainee.of_ranks(has_changed)) or not self._weights:
             return ""

@@ -17,7 +17,7 @@ def test_a_build_for_gpus_makes_no_backward_pass(
 
     def counted(tensor: torch.Tensor) -> None:
         calls.append(tensor)
-        backward(tensor)
+        backward(tensor)  # type: ignore[no-untyped-call]
 
     threads = torch.get_num_threads()
     monkeypatch.setattr(torch.Tensor, "backward", counted)
