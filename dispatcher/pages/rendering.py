@@ -36,7 +36,7 @@ TABS = (
 
 _ICONS = {
     "starting": "running", "running": "running", "finished": "finished", "failed": "failed", "lost": "failed",
-    "paused": "paused", "stopping": "paused", "stopped": "paused",
+    "ended": "finished", "paused": "paused", "stopping": "paused", "stopped": "paused",
 }  # fmt: skip
 """State's word -> the icon of the browser's tab; others have the plain one."""
 

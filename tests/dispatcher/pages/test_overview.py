@@ -216,6 +216,7 @@ def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, brows
     story.test(is_whole=True)
     bench.store.add(story)
     head = browser.get("/experiments/partly").text.partition('class="tabline"')[0]
+    assert 'data-icon="finished"' in head  # the browser's tab shows that nothing runs
     assert '<span class="state state-ended">' in head
     assert "state-finished" not in head
     assert "of 8 models, 6 failed, 1 stopped" in text_of(head)
