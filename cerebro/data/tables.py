@@ -101,7 +101,8 @@ def column_names(name: str, head: bytes) -> tuple[str, ...] | None:
     if form == "Parquet" or not ("\n" in text or "\r" in text):
         return None
     try:
-        line = next(csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[form]), [])
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[form])
+        line = next(filter(None, rows), [])  # Arrow skips empty lines too
     except csv.Error:
         return None
     return tuple(line) or None

@@ -203,7 +203,7 @@ def _only_header(file: TableFile) -> tuple[str, ...] | None:
     """Columns of a file that ends in its first line, which Arrow takes for none; `None` for any other."""
     if file.num_bytes > _HEADER_BYTES:
         return None
-    text = file.store.head(file.name, _HEADER_BYTES)
+    text = file.store.head(file.name, _HEADER_BYTES).removeprefix(_MARK).lstrip(b"\r\n")
     return None if b"\n" in text or b"\r" in text else column_names(file.name, text + b"\n")
 
 
@@ -215,6 +215,8 @@ def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
         text = file.store.head(file.name, room + 1) if room > 0 else b""
         is_cut = len(text) > room
         ends = _row_starts(file, text, is_cut=is_cut)
+        blank = len(text) - len(text.removeprefix(_MARK).lstrip(b"\r\n"))
+        ends = ends[ends > blank]  # the header is the first line that is not empty
         if is_cut and not parts and len(ends) < _HEADER_AND_ROW:
             raise MetadataError(
                 f"{file} cannot be read: its first lines are longer than {SAMPLE_BYTES >> 20} MiB"
@@ -226,7 +228,7 @@ def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
         if begin == len(text) and not parts:
             alone = alone or text + b"\n"  # a header without rows tells no types
             continue
-        line = text[:begin].removeprefix(_MARK).rstrip(b"\r\n")
+        line = text[blank:begin].rstrip(b"\r\n")
         if not parts:
             header, begin = line, 0
         is_whole = is_whole and not is_cut and line == header

@@ -261,6 +261,23 @@ def test_an_open_quote_in_the_header_is_told(tmp_path: Path) -> None:
         read({"train": f"{tmp_path}/t.csv"})
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("blank", ["\n", "\r\n\r\n", "\ufeff\n"])
+def test_empty_lines_before_the_header_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: str, is_streamed: bool
+) -> None:
+    """All files of a table may begin with empty lines, with and without rows."""
+    end = "\r\n" if "\r" in blank else "\n"
+    for number in range(3):
+        lines = ["id,x", "1,2", "3,4"] if number else ["id,x"]
+        (tmp_path / f"{number}.csv").write_text(blank + end.join(lines), newline="")
+    if is_streamed:
+        monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
+    found = read({"train": f"{tmp_path}/1.csv", "valid": str(tmp_path)})
+    assert [table["x"].to_pylist() for table in found.values()] == [[2, 4], [2, 4, 2, 4]]
+    assert parse_table(f"{blank}id,x{end}1,2".encode(), "t.csv").to_pydict() == {"id": [1], "x": [2]}
+
+
 @pytest.mark.parametrize(
     ("content", "rows"),
     [
