@@ -23,6 +23,7 @@ from tests.waiting import HANG_S
 _LIBRARY_THREADS = {
     "fsspecIO": "fsspec keeps one event loop per process",
     "tqdm_monitor": "tqdm keeps one monitor per process",
+    "asyncio_": "the default pool of an event loop, such as Playwright's, which ends with the loop",
     "Dummy-": "a native pool of torch or OpenMP that called Python once",
 }
 """Start of a thread's name -> the library that keeps it for the whole process, which no test can end."""
