@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Iterator
@@ -77,14 +78,17 @@ def complete_shards(
 ) -> list[ShardManifest]:
     """The shards in ``folder`` that are complete, in order of their index.
 
-    Shards that cannot be read, do not match their checksum or, where ``source`` is given, were made from
-    something else are left out. With ``verify_bytes=False`` only the size is looked at.
+    The list excludes shards that are missing, do not match their checksum, give two input/output errors in a row or,
+    with ``source``, have another source. ``verify_bytes=False`` compares only the size.
+
+    Raises:
+        VolumeError: the volume cannot be read now.
     """
     found = []
     for path in sorted(folder.glob("shard-*.json")):
         try:
             shard = ShardManifest.from_json(read_json(path))
-            check_bytes(folder, shard, verify_bytes=verify_bytes)
+            _check_twice(folder, shard, verify_bytes=verify_bytes)
         except (ShardCorruptError, DataError, FileNotFoundError):
             continue
         if source is None or shard.source == source:
@@ -118,6 +122,27 @@ def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes
         raise ShardCorruptError(
             f"{path} has {size} bytes, but {shard.written.num_bytes} were written: it must be made again"
         )
+
+
+def _check_twice(folder: Path, shard: ShardManifest, *, verify_bytes: bool) -> None:
+    """Treat a file with two input/output errors in a row as corrupt, else as `check_bytes` does."""
+    try:
+        check_bytes(folder, shard, verify_bytes=verify_bytes)
+    except VolumeError as first:
+        if not _is_input_output(first):
+            raise
+        try:
+            check_bytes(folder, shard, verify_bytes=verify_bytes)
+        except VolumeError as error:
+            if not _is_input_output(error):
+                raise
+            raise ShardCorruptError(
+                f"{error.path} gave two input/output errors in a row: preprocess its rows again"
+            ) from error
+
+
+def _is_input_output(error: VolumeError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO
 
 
 def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPartition]:

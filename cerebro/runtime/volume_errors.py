@@ -22,8 +22,15 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 AWAY = frozenset(
     {
         *(errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN),
-        *(errno.EMFILE, errno.ENFILE, errno.EFBIG),
-        *(errno.ENODEV, errno.ENXIO, errno.EREMOTEIO, errno.ECONNABORTED, errno.ECONNRESET, errno.ESHUTDOWN),
+        *(
+            errno.ENFILE,
+            errno.ENODEV,
+            errno.ENXIO,
+            errno.EREMOTEIO,
+            errno.ECONNABORTED,
+            errno.ECONNRESET,
+            errno.ESHUTDOWN,
+        ),
         *(
             errno.EHOSTDOWN,
             errno.EHOSTUNREACH,
@@ -37,9 +44,11 @@ AWAY = frozenset(
 """The volume does not do what it is asked now. Another attempt, or another worker, may succeed."""
 DENIED = frozenset({errno.EACCES, errno.EPERM})
 """The volume refuses access: its mount or its modes changed."""
+LIMITED = frozenset({errno.EMFILE, errno.EFBIG})
+"""A process has too many open files, or a file is too large. The task may cause it itself, so the attempt counts."""
 NO_MEMORY = frozenset({errno.ENOMEM, errno.EAGAIN})
 """The kernel has no memory to map a file, or to read it."""
-KNOWN = FULL | AWAY | DENIED
+KNOWN = FULL | AWAY | DENIED | LIMITED
 """Errors of volumes, not of files: a file that is missing or damaged raises others."""
 
 _LINKS = 6
@@ -73,6 +82,11 @@ def of_volume(
             "Free space on this volume; complete files on it are unchanged",
             folder,
         )
+    if error.errno in LIMITED:
+        return VolumeError(
+            f"{_named(error) or folder} cannot be opened or written: {error.strerror or error} (errno {error.errno}). "
+            "Check if the code leaves files open, or writes very large files; the attempt counts"
+        )
     if error.errno in KNOWN or error.errno in also:
         path = _named(error) or folder
         return VolumeError.at(
@@ -103,6 +117,23 @@ def platform_error(
             folder = path.parent if path is not None else (roots[0] if roots else Path())
             return of_volume(each, folder)
     return None
+
+
+def error_of_call(error: BaseException, scratch: Path) -> StorageFullError | VolumeError | None:
+    """The platform's error that a call of user code raised while it preprocessed rows; `None` if it is the user's.
+
+    Errors of the user's own files, refused access, and exceptions that user code raised instead are the user's.
+
+    Args:
+        scratch: folder of the platform that the call may read and write.
+    """
+    if isinstance(error, StorageFullError | VolumeError):
+        return error
+    path = _named(error) if isinstance(error, OSError) and error.errno not in DENIED else None
+    if path is None or not path.is_relative_to(scratch):
+        return None
+    assert isinstance(error, OSError)
+    return of_volume(error, path.parent)
 
 
 def limits() -> dict[int, int]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
 from cerebro.contract.events import RunPaused, RunResumed, TaskCommitted
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.runtime.volume_errors import of_volume
 from cerebro.state import ModelState
 from cerebro.state.experiment import fold
+from cerebro.worker.agent.child import failure_of
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, own_partition, plan, request
@@ -57,4 +62,23 @@ def test_a_volume_that_one_worker_lost_is_met_by_one_worker() -> None:
     simulation = Simulation(Scenario(holdings=both, outcome=outcome), request(2, 1), plan(2, 2))
     simulation.run()
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
+    assert not any(isinstance(event, RunPaused) for event in simulation.log)
+
+
+def test_a_model_that_leaks_file_descriptors_is_given_up_alone() -> None:
+    """Its attempts count, and the other models continue."""
+    error = of_volume(OSError(errno.EMFILE, "Too many open files"), Path("/volumes/x"))
+    assert error is not None
+    failure = failure_of(error)
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        return failure if isinstance(body, TrainTask) and body.model == "m00" else None
+
+    simulation = Simulation(Scenario(holdings=own_partition(2), outcome=outcome), request(3, 2), plan(3, 2))
+    simulation.run()
+    models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
+    assert {name for name, model in models.items() if model.state is not ModelState.FINISHED} == {"m00"}
+    failed = models["m00"].failure
+    assert failed is not None
+    assert "Too many open files" in failed.message
     assert not any(isinstance(event, RunPaused) for event in simulation.log)

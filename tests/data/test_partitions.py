@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cerebro.data import durable
 from cerebro.data.manifests import PartitionManifest, ShardManifest, Source
 from cerebro.data.partitions import (
     PARTITION_FILE,
@@ -20,7 +22,7 @@ from cerebro.data.partitions import (
     write_manifest,
 )
 from cerebro.data.shards import ShardWriter
-from cerebro.errors import DataError, RowError, ShardCorruptError
+from cerebro.errors import DataError, RowError, ShardCorruptError, VolumeError
 from tests.data.rows import SOURCE, failed, write_partition, write_shard
 
 
@@ -145,3 +147,35 @@ def test_a_partition_whose_rows_all_failed_is_complete(tmp_path: Path) -> None:
     manifest = PartitionManifest.of(SOURCE, shards)
     assert (manifest.rows_in, manifest.rows_out, manifest.rows_failed) == (3, 2, 1)
     assert manifest.layout == shards[1].layout
+
+
+@pytest.mark.parametrize(("errors", "found"), [(0, [0, 1]), (1, [0, 1]), (2, [1])])
+def test_a_shard_that_cannot_be_read_twice_is_made_again(
+    errors: int, found: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad block of a disk does not keep the partition from being preprocessed again."""
+    write_partition(tmp_path, [2, 3])
+    left = [OSError(errno.EIO, "input/output error")] * errors
+    read = durable.checksum
+
+    def bad(path: Path) -> durable.Written:
+        if left:
+            raise left.pop()
+        return read(path)
+
+    monkeypatch.setattr(durable, "checksum", bad)
+    assert [shard.index for shard in complete_shards(tmp_path)] == found
+
+
+def test_a_volume_that_is_away_makes_no_shard_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shard is replaced."""
+    write_partition(tmp_path, [2])
+
+    def stale(path: Path) -> durable.Written:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    monkeypatch.setattr(durable, "checksum", stale)
+    with pytest.raises(VolumeError):
+        complete_shards(tmp_path)

@@ -20,6 +20,8 @@ from cerebro.runtime.volume_errors import (
     DENIED,
     FULL,
     KNOWN,
+    LIMITED,
+    error_of_call,
     limits,
     lowered_limit,
     of_volume,
@@ -69,7 +71,8 @@ def test_each_error_below_a_volume_has_one_meaning(number: int) -> None:
     found = of_volume(_error(number), ROOT)
     kind = StorageFullError if number in FULL else VolumeError if number in KNOWN else type(None)
     assert type(found) is kind
-    assert found is None or (found.path == str(ROOT) and str(ROOT) in str(found))
+    path = "" if number in LIMITED else str(ROOT)
+    assert found is None or (found.path == path and str(ROOT) in str(found))
 
 
 @given(number=numbers, is_platforms=st.booleans(), is_below=st.booleans(), may_deny=st.booleans())
@@ -94,8 +97,8 @@ def test_what_user_code_makes_of_it_hides_nothing(number: int, links: int) -> No
         error = raised(outer)
     failure = failure_of(error, roots=(ROOT,))
     assert failure.kind is (FailureKind.STORAGE_FULL if number in FULL else FailureKind.UNAVAILABLE)
-    assert failure.is_of_volume
-    assert failure.volume.startswith(str(ROOT))
+    assert failure.is_of_volume == (number not in LIMITED)
+    assert failure.volume.startswith(str(ROOT)) == failure.is_of_volume
 
 
 @pytest.mark.parametrize("number", sorted(KNOWN))
@@ -103,6 +106,20 @@ def test_the_users_own_file_stays_the_users(number: int) -> None:
     """It says nothing of the platform's volumes."""
     failure = failure_of(raised(_error(number, Path("/home/ann/own.txt"))), roots=(ROOT,))
     assert (failure.kind, failure.volume) == (FailureKind.USER_ERROR, "")
+
+
+@given(number=numbers, is_below=st.booleans(), is_replaced=st.booleans())
+def test_preprocessing_has_the_users_errors_in_failed_rows(
+    number: int, *, is_below: bool, is_replaced: bool
+) -> None:
+    """Only an error below the scratch folder is one of a volume, and only if user code did not replace it."""
+    error: BaseException = raised(_error(number, (ROOT if is_below else Path("/home/ann")) / "one"))
+    if is_replaced:
+        outer = ValueError("bad picture")
+        outer.__context__ = error
+        error = raised(outer)
+    is_platforms = is_below and not is_replaced and number in KNOWN - DENIED
+    assert (error_of_call(error, ROOT) is not None) == is_platforms
 
 
 def _refuse(*numbers: int) -> Callable[..., None]:

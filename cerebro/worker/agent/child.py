@@ -207,7 +207,7 @@ class Child:
     def _failure_of(self, error: BaseException) -> Failure:
         roots, is_sandboxed = self._context.volumes.roots, self._sandbox.is_on
         failure = failure_of(error, has_gpu=self._context.has_gpu, roots=roots, may_deny=not is_sandboxed)
-        if failure.volume and (changed := lowered_limit(error, self._limits)):
+        if failure.kind is FailureKind.UNAVAILABLE and (changed := lowered_limit(error, self._limits)):
             told = {"kind": FailureKind.USER_ERROR, "volume": "", "message": f"{changed}: {failure.message}"}
             return failure.model_copy(update=told)
         failure = self._sandbox.told(failure)

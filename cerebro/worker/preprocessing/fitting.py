@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cerebro.data.objects import ObjectStore, open_store
 from cerebro.errors import LocatorError, SpecError
 from cerebro.runtime.tracebacks import line_of, text_of
-from cerebro.runtime.volume_errors import platform_error
+from cerebro.runtime.volume_errors import error_of_call
 from cerebro.usercode.checks import check_features
 from cerebro.worker.preprocessing.downloads import ShardObjects
 from cerebro.worker.preprocessing.metadata import Metadata
@@ -92,7 +92,7 @@ class FitPass:
         except (Exception, SystemExit) as error:
             if self._trouble is not None:  # not user code's, whatever that made of it
                 raise self._trouble from error
-            if (found := platform_error(error, (self._scratch, Path(object_dir)))) is not None:
+            if (found := error_of_call(error, self._scratch)) is not None:
                 raise found from error
             raised = SpecError(f"ETLSpec.fit raised {self._at or 'before its first batch'}: {line_of(error)}")
             raised.user_traceback = text_of(error)

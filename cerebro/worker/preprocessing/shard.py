@@ -26,7 +26,7 @@ from cerebro.data.shards import ShardWriter
 from cerebro.data.trees import RowId
 from cerebro.errors import LocatorError, PermanentError, RowError, SpecError
 from cerebro.runtime.tracebacks import line_of, text_of
-from cerebro.runtime.volume_errors import platform_error
+from cerebro.runtime.volume_errors import error_of_call
 from cerebro.spec import Mode
 from cerebro.usercode.checks import check_features, prepares_batches
 from cerebro.worker.preprocessing.downloads import ShardObjects
@@ -146,7 +146,7 @@ class Preprocessor:
         except (Exception, SystemExit) as error:
             if isinstance(error, MemoryError) and not self.is_alone:
                 raise
-            if (found := platform_error(error, (self.job.cache_folder, Path(objects.folder)))) is not None:
+            if (found := error_of_call(error, self.job.cache_folder)) is not None:
                 raise found from error  # the row is in order: it is preprocessed again later
             return _failed(row_id, error)
         if not isinstance(made, tuple) or len(made) != 2:

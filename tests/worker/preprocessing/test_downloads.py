@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -33,6 +35,24 @@ class ReadObject(ETLSpec):
         """See `ETLSpec`."""
         path = Path(object_dir) / row["file"]
         return int(path.read_text()), len(list(path.parent.iterdir()))
+
+
+class Unreadable(ReadObject):
+    """One object cannot be read; user code may raise something else instead."""
+
+    def __init__(self, number: int, is_wrapped: bool) -> None:
+        self.number, self.is_wrapped = number, is_wrapped
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        try:
+            if row["file"] == "bad":
+                raise OSError(self.number, os.strerror(self.number), f"{object_dir}/bad")
+        except OSError:
+            if not self.is_wrapped:
+                raise
+            raise ValueError("bad picture")  # noqa: B904 - as user code does it
+        return super().row_preprocessor(row, mode, object_dir)
 
 
 @pytest.fixture(scope="module", params=["folder", "s3"])
@@ -209,3 +229,16 @@ def test_a_store_that_does_not_answer_ends_the_job(
     job = _job(tmp_path, "s3://any/where", NAMES, max_failed_fraction=1.0)
     with pytest.raises(ObjectStoreError):
         preprocess(replace(job, objects_uri=remote.uri), ReadObject, nothing)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.processes
+def test_an_unreadable_object_of_a_local_folder_is_a_failed_row(
+    number: int, *, is_wrapped: bool, tmp_path: Path
+) -> None:
+    """The user's own file: the other rows are preprocessed."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "0").write_text("0")
+    job = _job(tmp_path, str(tmp_path / "own"), ["0", "bad"], max_failed_fraction=1.0)
+    assert preprocess(job, lambda: Unreadable(number, is_wrapped), nothing).rows_failed == 1

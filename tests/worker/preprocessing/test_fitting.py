@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterator
 from contextlib import suppress
@@ -208,3 +209,16 @@ def test_missing_metadata_is_told(tmp_path: Path) -> None:
     """With the file."""
     with pytest.raises(LocatorError, match="train-9"):
         passing(Collecting(), [tmp_path / "train-9.arrow"], tmp_path).fit()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_an_unreadable_object_of_a_local_folder_is_the_users(number: int, tmp_path: Path) -> None:
+    """The run must not wait for a volume."""
+
+    class Unreadable(Collecting):
+        def fit(self, batches: Iterator[Any], object_dir: str) -> Any:
+            raise OSError(number, "no", f"{object_dir}/0.txt")
+
+    spec = Unreadable(4, ["file"])
+    with pytest.raises(SpecError, match="fit raised"):
+        passing(spec, parts(tmp_path, [2]), tmp_path / "own", objects_uri=str(tmp_path)).fit()
