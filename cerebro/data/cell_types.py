@@ -49,12 +49,12 @@ def as_type(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
     if pa.types.is_string(kind):
         return text
     present = _non_empty(text)
-    if pa.types.is_null(kind):
-        return pa.nulls(len(text)) if present.null_count == len(text) else None
+    if present.null_count == len(text):
+        return pa.nulls(len(text), kind)
     try:
         values = present.cast(kind)
-    except pa.ArrowInvalid:
-        return None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None  # nothing casts to null or to a list
     if pa.types.is_floating(kind) and not pc.all(pc.is_finite(values)).as_py():
         return None  # a word, such as nan
     doubtful = _doubtful(text, kind)

@@ -69,6 +69,10 @@ class TableStream(Protocol):
     def fixed(self) -> Collection[str]:
         """Columns whose types are stated by the file or the locator, not inferred from cells."""
 
+    @property
+    def empty(self) -> Collection[str]:
+        """Columns that are known to have no values, so their type does not count."""
+
     def retype(self, name: str, kind: pa.DataType) -> str | None:
         """Change the type of a column, or return why a cell of the sample rules it out."""
 
@@ -134,6 +138,7 @@ def _unify(name: str, streams: Mapping[Split, TableStream]) -> None:
     kinds = {split: stream.schema.field(name).type for split, stream in streams.items()}
     if len(set(kinds.values())) <= 1:
         return
+    kinds.update((split, pa.null()) for split, stream in streams.items() if name in stream.empty)
     fixed = {split: kinds[split] for split, stream in streams.items() if name in stream.fixed}
     kind, is_free = joined([*kinds.values()]), all(pa.types.is_null(each) for each in fixed.values())
     if not is_free:
@@ -145,7 +150,7 @@ def _unify(name: str, streams: Mapping[Split, TableStream]) -> None:
             raise SplitTypesError(
                 f"column {name!r} is {told}: a column needs one type in all splits, so write the tables with one"
             ) from error
-        if len(fixed) < len(kinds):
+        if any(name not in stream.fixed and name not in stream.empty for stream in streams.values()):
             kind = _as_of_text(kind)
     problems = {split: stream.retype(name, kind) for split, stream in streams.items()}
     split, problem = next(((split, each) for split, each in problems.items() if each), ("", ""))
@@ -190,21 +195,23 @@ class ParquetStream:
     def __init__(self, files: TableFiles) -> None:
         self._files = files.files
         schemas: list[pa.Schema] = []
+        empty: list[set[str]] = []
         rows = self.num_bytes = 0
         for file in self._files:
             with self._opened(file) as opened:
                 schemas.append(opened.schema_arrow)
                 rows += opened.metadata.num_rows
+                empty.append(_empty_columns(opened))
                 self.num_bytes += _decoded_bytes(opened)
             require_same_columns(self._files[0], schemas[0].names, file, schemas[-1].names)
         self.num_rows: int | None = rows
+        self.empty: Collection[str] = set[str].intersection(*empty)
         self.schema = plain(self._unified(schemas))
 
     @property
     def fixed(self) -> Collection[str]:
         """See `TableStream`."""
-        names: list[str] = self.schema.names
-        return names
+        return [name for name in self.schema.names if name not in self.empty]
 
     def retype(self, name: str, kind: pa.DataType) -> str | None:
         """See `TableStream`. `rows` raises for values that the type cannot hold."""
@@ -263,6 +270,9 @@ class ParquetStream:
         columns = []
         for field in self.schema:
             column = batch.column(batch.schema.get_field_index(field.name))
+            if column.null_count == len(column):
+                columns.append(pa.nulls(len(column), field.type))
+                continue
             try:
                 columns.append(column.cast(field.type))
             except pa.ArrowException as error:
@@ -313,6 +323,20 @@ def local_or_open(file: TableFile) -> Path | BinaryIO:
     """
     file.store.head(file.name, 1)
     return file.path if type(file.store) is FolderStore else file.store.open(file.name)
+
+
+def _empty_columns(file: pyarrow.parquet.ParquetFile) -> set[str]:
+    """Return the columns of which the statistics say that each cell is null. Of lists they do not say it."""
+    metadata = file.metadata
+    found = set(file.schema_arrow.names)
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = [(each, each.statistics) for each in map(group.column, range(group.num_columns))]
+        found &= {
+            column.path_in_schema
+            for column, statistics in columns
+            if statistics and statistics.has_null_count and statistics.null_count == group.num_rows
+        }
+    return found
 
 
 def _decoded_bytes(file: pyarrow.parquet.ParquetFile) -> int:

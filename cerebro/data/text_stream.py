@@ -79,6 +79,11 @@ class TextStream:
         """See `TableStream`."""
         return self._types.keys()
 
+    @property
+    def empty(self) -> Collection[str]:
+        """See `TableStream`. Later rows can have values in any column."""
+        return ()
+
     def retype(self, name: str, kind: pa.DataType) -> str | None:
         """See `TableStream`."""
         place = self.schema.names.index(name)

@@ -218,6 +218,44 @@ def test_text_and_parquet_have_one_type(tmp_path: Path) -> None:
         read({"train": str(tmp_path / "p.parquet"), "valid": str(tmp_path / "q.parquet")})
 
 
+@pytest.mark.parametrize(
+    "values",
+    [pa.array([7], pa.int32()), pa.array(["x"]), pa.array([True]), pa.array([date(2024, 2, 29)]), None],
+)
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_parquet_column_of_nulls_takes_the_type_of_other_splits(
+    tmp_path: Path, values: pa.Array | None, is_turned: bool
+) -> None:
+    """pandas writes a column without labels as float64; a CSV or Parquet split with labels has the type."""
+    dummy = pa.table({"id": ["p", "q"], "c": pa.array([None, None], pa.float64())})
+    pq.write_table(dummy, tmp_path / "p.parquet", row_group_size=1)
+    if values is None:
+        train, kind = write(tmp_path / "t.csv", {"c": ["cat", "dog"]}), pa.string()
+    else:
+        train, kind = str(tmp_path / "t.parquet"), values.type
+        pq.write_table(pa.table({"id": ["r"], "c": values}), train)
+    addresses: list[tuple[Split, str]] = [("train", train), ("predict", f"{tmp_path}/p.parquet")]
+    found = read(dict(reversed(addresses) if is_turned else addresses))
+    assert [table["c"].type for table in found.values()] == [kind, kind]
+    assert found["predict"]["c"].to_pylist() == [None, None]
+    assert None not in found["train"]["c"].to_pylist()
+    alone = read({"predict": f"{tmp_path}/p.parquet"})["predict"]
+    assert alone["c"].type == pa.float64()
+
+
+def test_a_parquet_column_without_statistics_keeps_its_type(tmp_path: Path) -> None:
+    """Its cells are unknown when the types are decided. An empty list is a value."""
+    dummy = pa.table({"id": ["p"], "c": pa.array([None], pa.float64())})
+    pq.write_table(dummy, tmp_path / "p.parquet", write_statistics=False)
+    csv_file = write(tmp_path / "t.csv", {"c": ["cat"]})
+    with pytest.raises(SplitTypesError, match="'c' is double in 'predict', but has 'cat' in 'train'"):
+        read({"train": csv_file, "predict": f"{tmp_path}/p.parquet"})
+    lists = pa.table({"id": ["p"], "c": pa.array([[]], pa.list_(pa.int32()))})
+    pq.write_table(lists, tmp_path / "p.parquet")
+    with pytest.raises(SplitTypesError, match="'c' is list"):
+        read({"train": csv_file, "predict": f"{tmp_path}/p.parquet"})
+
+
 def test_ids_have_one_type_in_all_splits(tmp_path: Path) -> None:
     """Whole numbers in each, or text in each."""
     (tmp_path / "a.csv").write_text("id\n1\n2\n")
