@@ -163,6 +163,8 @@ class Controller:
                 self._metrics.leading.set(0)
                 log.warning("store away: %s", error)
                 self._begin_anew()
+                # An error of the store's own comes at once, and may stay.
+                self.stop.wait(self._settings.tick_s)
             except ConflictError as error:
                 self._metrics.leading.set(0)
                 log.warning("leadership lost: %s", error)

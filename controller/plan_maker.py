@@ -25,8 +25,8 @@ from controller.scratch import remove_abandoned
 
 log = logging.getLogger(__name__)
 
-_TRY_AGAIN_S = 15.0
-"""Seconds until the controller retries a plan that failed for a volume."""
+_TRY_AGAIN_S, _LONGEST_S = 15.0, 120.0
+"""Seconds until the controller retries a plan that failed for a volume: doubled with each failure, up to the second."""
 _SOONEST_S, _SHARE = 0.02, 0.1
 """A plan that is being made is looked for so soon, and later each time a tenth of what it has taken has passed."""
 
@@ -69,8 +69,8 @@ class PlanMaker:
     def __init__(self, volumes: Volumes) -> None:
         self._volumes = volumes
         self._begun: dict[RunRef, _Begun] = {}
-        self._again: dict[RunRef, float] = {}
-        """Runs whose plan failed for a volume, and when to try again (monotonic)."""
+        self._again: dict[RunRef, tuple[float, float]] = {}
+        """Runs whose plan failed for a volume: when to try again (monotonic), and the pause until then."""
 
     def steps(self, core: Core, run: Run, *, is_awaited: bool = False) -> list[Step]:
         """That a queued run is planned, or cannot be. None while its plan is made, or while no worker is there.
@@ -87,8 +87,10 @@ class PlanMaker:
         try:
             plan = self._plan(core, run, weights)
         except (StorageFullError, VolumeError) as error:
-            log.warning("%s of %s is planned again later: %s", run.id, core.state.name, error)
-            self._again[RunRef(core.state.name, run.id)] = time.monotonic() + _TRY_AGAIN_S
+            ref = RunRef(core.state.name, run.id)
+            pause_s = min(2 * self._again.get(ref, (0.0, _TRY_AGAIN_S / 2))[1], _LONGEST_S)
+            log.warning("%s of %s is planned again in %g s: %s", run.id, core.state.name, pause_s, error)
+            self._again[ref] = (time.monotonic() + pause_s, pause_s)
             return []
         except CerebroError as error:
             return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=str(error)))]
@@ -124,11 +126,12 @@ class PlanMaker:
         if isinstance(run.request, EvaluateRequest):
             return plan_evaluation(core.state, run.request)
         ref = RunRef(core.state.name, run.id)
-        if time.monotonic() < self._again.get(ref, 0.0):
+        if time.monotonic() < self._again.get(ref, (0.0, 0.0))[0]:
             return None
         made = self._begun.get(ref)
         if made is None or made.locators != core.record.locators:
-            self.keep(self._begun.keys() - {ref})
+            if made is not None:
+                self._begun.pop(ref).process.end()
             if any(other.experiment == ref.experiment for other in self._begun):
                 return None  # it may be of the same data set, which is made once
             made = self._begun[ref] = self._preparation(core, run.request, weights)

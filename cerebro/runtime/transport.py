@@ -1,7 +1,8 @@
 """Requests to a Cerebro service: connections, the token, retries, and the service's errors as ours.
 
-A refused connection, a 500, 502, 503 or 504, and the HTML page of a proxy have the call sent again until `retry_for_s`
-has passed. So every call has to be safe to repeat. Safe for use by several threads; a blocking read occupies one pooled
+A refused connection, a 502, 503 or 504, and the HTML page of a proxy have the call sent again until `retry_for_s` has
+passed. After a 500 of kvs_api it is sent twice more: that error may depend on the request. So every call has to be safe
+to repeat. Safe for use by several threads; a blocking read occupies one pooled
 connection.
 """
 
@@ -23,6 +24,7 @@ from cerebro.runtime.addresses import bracketed
 Answer = TypeVar("Answer", bound=BaseModel)
 
 _TRY_AGAIN = frozenset({500, 502, 503, 504})
+_SERVER_ERROR, _SERVER_ERROR_TRIES = 500, 3
 _MAX_PAUSE_S = 0.5
 _SUCCESS = 300
 _TOO_LARGE = 413
@@ -121,12 +123,13 @@ class Transport:
 
         Raises:
             StoreUnavailableError: nothing answers.
+            ServerError: kvs_api failed three times.
             CerebroError: what the service refused it with.
         """
         deadline = time.monotonic() + self._retry_for_s
         if method != "GET":
             headers = {**(headers or {}), **self._write_headers()}
-        pause_s = 0.02
+        pause_s, num_errors = 0.02, 0
         while True:
             away: urllib3.exceptions.HTTPError | None = None
             try:
@@ -163,6 +166,13 @@ class Transport:
                 problem = f"HTTP {status}" + (
                     " with a page, as a proxy or a sign-in sends it" if is_foreign else ""
                 )
+                if status == _SERVER_ERROR and not is_foreign:
+                    num_errors, pause_s = num_errors + 1, _MAX_PAUSE_S
+                    if num_errors == _SERVER_ERROR_TRIES or time.monotonic() + pause_s > deadline:
+                        said = _message(response.data) or problem
+                        raise errors.ServerError(
+                            f"kvs_api at {self.address} failed ({said}): see `cerebro logs kvs_api`"
+                        )
             if time.monotonic() + pause_s > deadline:
                 raise errors.StoreUnavailableError(
                     self._gone()
@@ -176,6 +186,13 @@ class Transport:
 def _is_page(content_type: str) -> bool:
     """True for HTML, which no route of kvs_api answers with."""
     return content_type.partition(";")[0].strip().lower() in ("text/html", "application/xhtml+xml")
+
+
+def _message(content: bytes) -> str:
+    try:
+        return api.Problem.model_validate_json(content).message
+    except ValueError:
+        return ""
 
 
 def _error_of(status: int, content: bytes) -> errors.CerebroError:

@@ -14,7 +14,7 @@ from cerebro.contract.events import Event, RunRequested, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, WorkerRecord
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
-from cerebro.errors import IllegalEventError, LocatorError
+from cerebro.errors import IllegalEventError, LocatorError, ServerError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
@@ -185,6 +185,30 @@ def test_the_preparation_of_a_run_that_was_stopped_is_ended(asked: Asked) -> Non
     asked.run(idle)
     assert asked.ended[0] == []
     assert asked.begun == []
+
+
+def test_an_error_of_the_store_ends_no_controller(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop pauses after each error and continues."""
+    queued, failures, waits = asked.store.queued, iter(range(3)), list[float | None]()
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return super().wait(0.0)
+
+    def failing() -> Any:
+        if next(failures, None) is not None:
+            raise ServerError("boom")
+        return queued()
+
+    def idle(number: int) -> bool:
+        assert waits[:3] == [0.01] * 3
+        return asked.begun == ["etl-1"]
+
+    asked.controller.stop = Stop()
+    monkeypatch.setattr(asked.store, "queued", failing)
+    asked.run(idle)
+    assert len(asked.ended) == 1
 
 
 def test_preparations_end_with_the_leadership(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

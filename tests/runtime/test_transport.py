@@ -8,7 +8,7 @@ import pytest
 import urllib3
 
 from cerebro.contract import api
-from cerebro.errors import BadRequestError, StoreUnavailableError
+from cerebro.errors import BadRequestError, ServerError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 
 HTML = {"Content-Type": "text/html; charset=utf-8"}
@@ -66,12 +66,30 @@ def test_one_bad_answer_is_asked_again(client: Made, bad: Answer) -> None:
     assert service.asked == 2
 
 
-@pytest.mark.parametrize("bad", [(500, JSON, b"{}"), (200, HTML, PAGE)])
+@pytest.mark.parametrize("bad", [(503, JSON, b"{}"), (500, HTML, PAGE), (200, HTML, PAGE)])
 def test_a_service_that_answers_wrongly_for_long_counts_as_away(client: Made, bad: Answer) -> None:
     """The message says what answered; callers try again as for a store that is away."""
     kvs, _ = client(bad, retry_for_s=0.0)
     with pytest.raises(StoreUnavailableError, match=f"HTTP {bad[0]}"):
         kvs.lead("c", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"error": "ServerError", "message": "POST /leader: boom"}', "POST /leader: boom"),
+        (b'{"error": "BadRequestError", "message": "boom"}', "boom"),
+        (b'{"error": "AnotherVersionsError", "message": "boom"}', "boom"),
+        (b"{}", "HTTP 500"),
+        (b"", "HTTP 500"),
+    ],
+)
+def test_an_error_that_stays_is_told_after_three_tries(client: Made, body: bytes, said: str) -> None:
+    """The error may depend on the request. Agents and controllers survive it: it is retryable."""
+    kvs, service = client((500, JSON, body), retry_for_s=600.0)
+    with pytest.raises(ServerError, match=said):
+        kvs.lead("c", 5.0)
+    assert service.asked == 3
 
 
 def test_what_is_no_json_is_no_validation_error(client: Made) -> None:

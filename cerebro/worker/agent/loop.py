@@ -44,7 +44,7 @@ from cerebro.worker.agent.turns import Turns
 log = logging.getLogger(__name__)
 
 _INBOX_S, _CROWDED_S = 20.0, 1.0
-"""How long one read of the inbox waits, and the pause after one that was answered early, with nothing."""
+"""Longest wait of a read of the inbox; pause after a read that failed or was answered early without items."""
 
 _LEAVING_TIMEOUT_S = 0.7
 """Past the grace, for ending the children and telling the store; then the same again for a final report."""
@@ -307,6 +307,7 @@ class Agent:
                 )
             except RetryableError as error:
                 log.warning("inbox not read: %s", error)
+                self._finished.wait(_CROWDED_S)
                 continue
             if not items and time.monotonic() - began < _INBOX_S / 2:
                 # The store has more readers than it lets wait.

@@ -16,7 +16,7 @@ from typing import Any
 
 from cerebro.contract import api
 from cerebro.contract.tasks import Failure, InboxItem
-from cerebro.errors import RetryableError
+from cerebro.errors import RetryableError, ServerError
 from cerebro.runtime import logs
 from cerebro.state.keys import TaskKey
 from cerebro.worker.agent.discarding import outdated_by
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 
 _REMEMBERED = 1000
+_SERVER_ERRORS_S, _PAUSE_S = 120.0, 1.0
+"""Repeat a report for two minutes if kvs_api fails; the pause between two tries."""
 
 
 class Slot:
@@ -90,7 +92,7 @@ class Slot:
                     continue
                 if item is not None:
                     self.execution.begin_early(item)
-                outcomes = self._reports.send(steps)
+                outcomes = self._sent(steps)
                 if outcomes[0].outcome != "refused":
                     self._shared.discarder.discard(outdated)
                 is_started = item is not None and outcomes[-1].outcome != "refused"
@@ -106,6 +108,18 @@ class Slot:
                     if isinstance(step, api.Commit):
                         outdated = outdated_by(self._shared.settings.volumes, item, step.result)
             self._tell(steps)
+
+    def _sent(self, steps: list[api.Report]) -> tuple[api.StepOutcome, ...]:
+        """Report; survives errors of kvs_api for some minutes."""
+        deadline = time.monotonic() + _SERVER_ERRORS_S
+        while True:
+            try:
+                return self._reports.send(steps)
+            except ServerError as error:
+                if time.monotonic() > deadline:
+                    raise
+                log.warning("%s is reported again: %s", steps[0].task, error)
+                time.sleep(_PAUSE_S)
 
     def _has_left(self, item: InboxItem | None) -> None:
         if item is not None:

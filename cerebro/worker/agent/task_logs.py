@@ -71,27 +71,72 @@ def fold(path: Path) -> None:
     """
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "r+b", buffering=0) as writing, path.open("rb") as lines:
-        end = 0
-        for line in lines:  # a folded line is never longer, so writing stays behind reading
-            folded = folded_line(line)
-            if end + len(line) != lines.tell() or folded != line:
+        end, line = 0, _Line()
+        while True:
+            piece = lines.readline(_PIECE)
+            line.add(piece.removesuffix(b"\n"))
+            if piece and not piece.endswith(b"\n"):
+                continue
+            length = line.num_bytes + len(piece[-1:])
+            if not length:
+                break
+            # A folded line is shorter, so writing stays behind reading.
+            folded = line.shown() + piece[-1:]
+            if end + length != lines.tell() or len(folded) != length:
                 os.pwrite(descriptor, folded, end)
-            end += len(folded)
+            end, line = end + len(folded), _Line()
         writing.truncate(end)
 
 
 def folded_line(line: bytes) -> bytes:
     """One line of a log, with or without its end, as a terminal shows it."""
-    text, is_ended = line.removesuffix(b"\n"), line.endswith(b"\n")
-    if b"\r" in text:
-        shown = ""
-        for state in text.decode(errors="surrogateescape").split("\r"):
-            shown = state + shown[len(state) :]
-        text = shown.encode(errors="surrogateescape")
-    if len(text) > _LONGEST_LINE:
-        cut = len(text) - 2 * _KEPT
-        text = text[:_KEPT] + f" [... {cut:,} bytes of this line are left out ...] ".encode() + text[-_KEPT:]
-    return text + b"\n" * is_ended
+    text = _Line()
+    text.add(line.removesuffix(b"\n"))
+    return text.shown() + b"\n" * line.endswith(b"\n")
+
+
+class _Line:
+    """A line that is read in pieces. Keeps about two pieces in memory, however long the line is.
+
+    Attributes:
+        num_bytes: length of the line read.
+    """
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self._state, self._cut = b"", 0
+        """Text behind the last return, and the bytes that its middle lost."""
+        self._below, self._cut_below = "", 0
+        """Text that the state overwrites."""
+
+    def add(self, piece: bytes) -> None:
+        """Read on."""
+        self.num_bytes += len(piece)
+        first, *others = piece.split(b"\r")
+        self._state += first
+        for state in others:
+            self._below, self._cut_below = self._overwritten()
+            self._state, self._cut = state, 0
+        if len(self._state) > _PIECE:
+            cut = len(self._state) - 2 * _KEPT
+            self._state, self._cut = self._state[:_KEPT] + self._state[-_KEPT:], self._cut + cut
+
+    def shown(self) -> bytes:
+        """The line as a terminal shows it; without its middle if it is very long."""
+        below, cut = self._overwritten()
+        text = below.encode(errors="surrogateescape")
+        if cut or len(text) > _LONGEST_LINE:
+            cut += len(text) - 2 * _KEPT
+            text = (
+                text[:_KEPT] + f" [... {cut:,} bytes of this line are left out ...] ".encode() + text[-_KEPT:]
+            )
+        return text
+
+    def _overwritten(self) -> tuple[str, int]:
+        state = self._state.decode(errors="surrogateescape")
+        if len(state) + self._cut >= len(self._below) + self._cut_below:
+            return state, self._cut
+        return state + self._below[len(state) :], self._cut_below
 
 
 def shorten(path: Path, limit_bytes: int) -> int:

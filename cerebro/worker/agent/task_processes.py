@@ -154,7 +154,8 @@ class TaskProcesses:
             elif isinstance(said, _TaskProcess):
                 self._ended(said, running)
             elif said["is"] == "preload":
-                self._next(running).tell({"do": "preload", "body": said["body"]})
+                with suppress(OSError):  # a hint: the hand-over forks again
+                    self._next(running).tell({"do": "preload", "body": said["body"]})
             elif said["is"] == "over":
                 running = self._hand_over(running, said)
             else:
@@ -164,27 +165,33 @@ class TaskProcesses:
                 return str(said.get("unread", "")).encode()
 
     def _hand_over(self, running: _TaskProcess, said: dict[str, Any]) -> _TaskProcess:
-        following = self._next(running)
+        running.log = Path(said["log"])
+        try:
+            following = self._next(running)
+            self._ending.append(running)
+        except OSError:  # no room for a process: ended ones make room
+            self._ending.append(running)
+            for process in tuple(self._ending):
+                self._ended(process)
+            following = self._next()
         self._waiting = None
         self._context.learn(said["codes"])
-        running.log = Path(said["log"])
-        self._ending.append(running)
-        if said["is_first_to_end"]:
+        if said["is_first_to_end"] and running in self._ending:
             self._ended(running, following)
         following.tell({"do": "go", "unread": said["unread"], "codes": said["codes"]})
         return following
 
-    def _ended(self, process: _TaskProcess, running: _TaskProcess) -> None:
+    def _ended(self, process: _TaskProcess, *running: _TaskProcess) -> None:
         """Reap a finished process, and end the processes that it left running."""
         process.reap()
         self._ending.remove(process)
-        here = (running, *self._ending, *([self._waiting] if self._waiting else []))
+        here = (*running, *self._ending, *([self._waiting] if self._waiting else []))
         if (left := _end_left(but={each.pid for each in here})) and process.log is not None:
             _note(process.log, left)
 
-    def _next(self, running: _TaskProcess) -> _TaskProcess:
+    def _next(self, *running: _TaskProcess) -> _TaskProcess:
         if self._waiting is None:
-            self._waiting = self._fork(running, *self._ending)
+            self._waiting = self._fork(*running, *self._ending)
         return self._waiting
 
     def _fork(self, *others: _TaskProcess) -> _TaskProcess:
@@ -222,7 +229,13 @@ class _TaskProcess:
 
             end_after(run)
         theirs.close()
-        self.channel, self.end = Channel(ours), os.pidfd_open(self.pid)
+        try:
+            self.end = os.pidfd_open(self.pid)
+        except OSError:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            raise
+        self.channel = Channel(ours)
         self.log: Path | None = None
         """Of its task, which is over."""
 

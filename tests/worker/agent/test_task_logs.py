@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.worker.agent.task_logs import TaskLogs, fold, folded_line, shorten
+from cerebro.worker.agent.task_logs import TaskLogs, _Line, fold, folded_line, shorten
 from tests.worker.agent.agents import Agents, until
 
 LIMIT = 4000
@@ -86,6 +87,36 @@ def test_a_folded_log_has_all_lines_as_a_terminal_shows_them(printed: list[str])
         assert path.read_bytes().split(b"\n") == [folded_line(line) for line in lines_of]
     finally:
         path.unlink()
+
+
+@given(st.lists(st.text("ab\r█", max_size=8), max_size=20), st.integers(1, 5))
+def test_a_line_read_in_pieces_is_the_same_line(printed: list[str], size: int) -> None:
+    """Pieces may split a character."""
+    content = "".join(printed).encode()
+    line = _Line()
+    for start in range(0, len(content), size):
+        line.add(content[start : start + size])
+    assert line.shown() == folded_line(content)
+
+
+@pytest.mark.parametrize("piece", [b"\r%01000d" % 7, b"x" * 1000], ids=["states", "one state"])
+def test_a_line_without_an_end_takes_little_memory(piece: bytes, tmp_path: Path) -> None:
+    """8 MiB of progress bars that only return, or of one state."""
+    path, size = tmp_path / "log", 1 << 23
+    path.write_bytes(piece * (size // len(piece)))
+    size = path.stat().st_size
+    tracemalloc.start()
+    try:
+        fold(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 << 20
+    shown = b"%01000d" % 7
+    if piece.startswith(b"x"):
+        shown = b"x" * 30_000 + f" [... {size - 60_000:,} bytes of this line are left out ...] ".encode()
+        shown += b"x" * 30_000
+    assert path.read_bytes() == shown
 
 
 def test_a_very_long_line_is_cut(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""The parent of task processes survives a system that refuses a fork."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from cerebro.worker.agent import task_processes
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.task_processes import TaskProcesses, _TaskProcess
+
+FULL = BlockingIOError(11, "Resource temporarily unavailable")
+
+
+class Process:
+    """Fake process: sends the given messages and records the calls."""
+
+    def __init__(self, name: str, notes: list[Any], *said: dict[str, Any]) -> None:
+        self.pid, self.log = 0, None
+        self._name, self._notes, self._said = name, notes, iter(said)
+
+    def said(self, ending: object) -> dict[str, Any]:
+        """See `_TaskProcess`."""
+        return next(self._said)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """See `_TaskProcess`."""
+        self._notes.append((self._name, message["do"], message.get("unread")))
+
+    def reap(self) -> int:
+        """See `_TaskProcess`."""
+        self._notes.append((self._name, "reaped"))
+        return 0
+
+
+class Knows:
+    """A context."""
+
+    def learn(self, codes: object) -> None:
+        """See `Context`."""
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    monkeypatch.setattr(task_processes, "_end_left", lambda but: [])
+    return []
+
+
+@pytest.mark.parametrize("is_first_to_end", [False, True])
+def test_a_refused_fork_costs_no_task(
+    notes: list[Any], monkeypatch: pytest.MonkeyPatch, *, is_first_to_end: bool
+) -> None:
+    """A preload is a hint. Reaping the finished process makes room, and the next process gets the result."""
+    over = {"is": "over", "unread": "result", "log": "log", "codes": {}, "is_first_to_end": is_first_to_end}
+    running = Process("first", notes, {"is": "preload", "body": {}}, over)
+    following = Process("second", notes, {"is": "end"})
+    answers: Iterator[Any] = iter([FULL, FULL, following])
+
+    def fork(*others: object) -> Any:
+        answer = next(answers)
+        notes.append("forked" if answer is following else "refused")
+        if answer is FULL:
+            raise FULL
+        return answer
+
+    parent = TaskProcesses(cast(Channel, None), cast(Context, Knows()), lambda *_: "", lambda *_: None)
+    monkeypatch.setattr(parent, "_fork", fork)
+    assert parent._follow(cast(_TaskProcess, running)) == b""
+    steps = ["refused", "refused", ("first", "reaped"), "forked", ("second", "go", "result")]
+    assert notes == [*steps, ("second", "reaped")]
+
+
+@pytest.mark.processes
+def test_a_process_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent could never reap such a process."""
+    asked: list[int] = []
+
+    def refuse(pid: int) -> int:
+        asked.append(pid)
+        raise FULL
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(BlockingIOError):
+        _TaskProcess(lambda channel: cast(None, channel.receive()), ())
+    with pytest.raises(ChildProcessError):
+        os.waitpid(asked[0], os.WNOHANG)
