@@ -26,7 +26,6 @@ from cerebro.runtime.volume_errors import (
     lowered_limit,
     of_volume,
     platform_error,
-    volume_errors_named,
 )
 from cerebro.worker.agent.child import failure_of
 
@@ -44,9 +43,7 @@ def _error(number: int, path: Path | None = None) -> OSError:
 
 def raised(error: BaseException, *, by: str = "user") -> BaseException:
     """The error with the traceback that it has when user code, or the platform's, raises it."""
-    folder = (
-        Path(volume_errors_named.__code__.co_filename).parents[1] if by == "platform" else Path("/home/ann")
-    )
+    folder = Path(platform_error.__code__.co_filename).parents[1] if by == "platform" else Path("/home/ann")
     code = compile("def call(error): raise error", str(folder / "spec.py"), "exec")
     found = types.ModuleType("found")
     exec(code, found.__dict__)
