@@ -2,7 +2,7 @@
 
 A column has the first type of `TYPES` that keeps the notation of every cell: ``1`` is an integer, and ``0001``, ``+1``
 and ``NA`` are text; ``1.1`` is a float, and ``1e5`` is text. ``1.10`` is a float only if all cells have two decimals.
-An empty cell is null. This module does not read files.
+An empty cell is null. Spaces around a number, date or truth value do not count. This module does not read files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ TYPES: Sequence[pa.DataType] = (
     pa.date32(),
     pa.timestamp("s"),
     pa.timestamp("s", "UTC"),
+    pa.timestamp("ms"),
     pa.timestamp("us"),
+    pa.timestamp("ms", "UTC"),
+    pa.timestamp("us", "UTC"),
 )
 
-_FLOAT = re.compile(r"-?(0|[1-9]\d*)(\.(?:0|\d*[1-9]))?(?:[eE]([+-]?)\d+)?")
+_FLOAT = re.compile(r"-?(?:0|[1-9]\d*|(?=\.\d))(\.(?:0|\d*[1-9])?)?(?:[eE]([+-]?)\d+)?")
 _FEW = 64
 _FIXED = re.compile(r"-?\d+\.(\d+)(e[+-]\d\d+)?")
 _MOST_WHOLE = 2**53
@@ -48,6 +51,9 @@ def as_type(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
     """Convert cells to a type, empty cells to null. Return `None` if a cell's notation would be lost."""
     if pa.types.is_string(kind):
         return text
+    if (trimmed := _trimmed(text)) is None:
+        return None
+    text = trimmed
     present = _non_empty(text)
     if present.null_count == len(text):
         return pa.nulls(len(text), kind)
@@ -58,14 +64,32 @@ def as_type(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
     if pa.types.is_floating(kind) and not pc.all(pc.is_finite(values)).as_py():
         return None  # a word, such as nan
     doubtful = _doubtful(text, kind)
-    written, found = present.take(doubtful), values.take(doubtful)
-    if pa.types.is_timestamp(kind):
-        written = pc.replace_substring(written, "T", " ", max_replacements=1)
-    differs = pc.not_equal(found.cast(pa.string()), written)
-    others = pc.unique(written.filter(pc.fill_null(differs, False)))
+    cells, found = present.take(doubtful), values.take(doubtful)
+    differs = pc.not_equal(found.cast(pa.string()), _as_arrow_writes(cells, kind))
+    others = pc.unique(cells.filter(pc.fill_null(differs, False)))
     if all(_is_written_so(cell, kind) for cell in others.to_pylist()):
         return values
     return values if pa.types.is_floating(kind) and _has_one_format(text) else None
+
+
+def _trimmed(text: pa.StringArray) -> pa.StringArray | None:
+    """Remove spaces around cells. Return `None` if a cell has only spaces, because it is not empty."""
+    offsets, content = _parts(text)
+    if not (content[offsets[0] : offsets[-1]] == _SPACE).any():
+        return text
+    trimmed = pc.ascii_trim(text, " ")
+    is_blank = pc.and_(pc.equal(trimmed, ""), pc.not_equal(text, ""))
+    return None if pc.any(is_blank).as_py() else trimmed
+
+
+def _as_arrow_writes(cells: pa.StringArray, kind: pa.DataType) -> pa.StringArray:
+    """Rewrite common notations as Arrow's, so that few cells are compared in Python."""
+    if pa.types.is_floating(kind):
+        return pc.replace_substring_regex(cells, r"[eE]([+-])0?(\d+)$", r"e\1\2")
+    if pa.types.is_timestamp(kind):
+        cells = pc.replace_substring(cells, "T", " ", max_replacements=1)
+        return pc.replace_substring_regex(cells, r"\+00(:?00)?$", "Z") if kind.tz else cells
+    return cells
 
 
 def _has_one_format(text: pa.StringArray) -> bool:
@@ -141,9 +165,11 @@ def _is_from_1_to_9(each: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return each - np.uint8(ord("1")) <= 8
 
 
-_MINUS, _POINT, _ZERO = ord("-"), ord("."), ord("0")
+_MINUS, _POINT, _ZERO, _SPACE = ord("-"), ord("."), ord("0"), ord(" ")
 _SURE_DIGITS = 15
 """float64 holds each decimal number with as many digits."""
+_ALL_DIGITS = 17
+"""Digits by which each float64 differs from all others, as ``%.17g`` prints them."""
 _IS_DECIMAL = np.zeros(256, bool)
 _IS_DECIMAL[[*range(_ZERO, _ZERO + 10), _MINUS, _POINT]] = True
 
@@ -172,9 +198,14 @@ def _is_written_so(cell: str, kind: pa.DataType) -> bool:
     found = _FLOAT.fullmatch(cell) if pa.types.is_floating(kind) else None
     if found is None:
         return False
-    _, fraction, sign = found.groups()
+    fraction, sign = found.groups()
     if fraction is None and sign is None:
         return abs(int(cell)) <= _MOST_WHOLE
     # 1e5 may be part of a hash. Programs write 100000.0, 1e+05 or 1.0E5.
     number = float(cell)
-    return bool(fraction or sign) and math.isfinite(number) and Decimal(repr(number)) == Decimal(cell)
+    if not (fraction or sign) or not math.isfinite(number):
+        return False
+    if Decimal(repr(number)) == Decimal(cell):
+        return True
+    digits = sum(map(str.isdigit, cell.lower().partition("e")[0].lstrip("-0.")))
+    return f"{number:.{max(_ALL_DIGITS, digits)}g}" == cell.lower()

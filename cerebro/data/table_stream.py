@@ -326,7 +326,7 @@ def local_or_open(file: TableFile) -> Path | BinaryIO:
 
 
 def _empty_columns(file: pyarrow.parquet.ParquetFile) -> set[str]:
-    """Return the columns of which the statistics say that each cell is null. Of lists they do not say it."""
+    """Return columns with only nulls. Statistics count an empty list as null too, so skip nested columns."""
     metadata = file.metadata
     found = set(file.schema_arrow.names)
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
