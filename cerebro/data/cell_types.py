@@ -11,11 +11,15 @@ import math
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 from numpy.typing import NDArray
+
+from cerebro.contract.records import ColumnType
 
 TYPES: Sequence[pa.DataType] = (
     pa.int64(),
@@ -43,15 +47,24 @@ def type_of(name: str, text: pa.StringArray) -> pa.DataType:
         return pa.null()
     kinds = TYPES[:1] if name == "id" else TYPES
     # Arrow looks at all cells even if the first cannot be converted, so rule out most types by a few.
-    likely = [kind for kind in kinds if as_type(text[:_FEW], kind) is not None]
-    return next((kind for kind in likely if as_type(text, kind) is not None), pa.string())
+    is_id = name == "id"
+    likely = [kind for kind in kinds if as_type(text[:_FEW], kind, is_id=is_id) is not None]
+    return next((kind for kind in likely if as_type(text, kind, is_id=is_id) is not None), pa.string())
 
 
-def as_type(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
-    """Convert cells to a type, empty cells to null. Return `None` if a cell's notation would be lost."""
+def as_type(
+    text: pa.StringArray, kind: pa.DataType, *, is_decided: bool = False, is_id: bool = False
+) -> pa.Array | None:
+    """Convert cells to a type, empty cells to null. Return `None` if a cell's notation would be lost.
+
+    Args:
+        is_decided: True for rows after the sample. A float column then takes any finite decimal number.
+        is_id: True for ids, of which spaces are a part.
+    """
     if pa.types.is_string(kind):
         return text
-    if (trimmed := _trimmed(text)) is None:
+    trimmed = text if is_id else _trimmed(text)
+    if trimmed is None:
         return None
     text = trimmed
     present = _non_empty(text)
@@ -63,10 +76,13 @@ def as_type(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
         return None  # nothing casts to null or to a list
     if pa.types.is_floating(kind) and not pc.all(pc.is_finite(values)).as_py():
         return None  # a word, such as nan
+    if is_decided and pa.types.is_floating(kind):
+        return values
     doubtful = _doubtful(text, kind)
-    cells, found = present.take(doubtful), values.take(doubtful)
-    differs = pc.not_equal(found.cast(pa.string()), _as_arrow_writes(cells, kind))
-    others = pc.unique(cells.filter(pc.fill_null(differs, False)))
+    cells, found = present.take(doubtful), values.take(doubtful).cast(pa.string())
+    differs = pc.not_equal(found, cells)
+    cells, found = cells.filter(differs), found.filter(differs)
+    others = pc.unique(cells.filter(pc.not_equal(found, _as_arrow_writes(cells, kind))))
     if all(_is_written_so(cell, kind) for cell in others.to_pylist()):
         return values
     return values if pa.types.is_floating(kind) and _has_one_format(text) else None
@@ -174,13 +190,37 @@ _IS_DECIMAL = np.zeros(256, bool)
 _IS_DECIMAL[[*range(_ZERO, _ZERO + 10), _MINUS, _POINT]] = True
 
 
-def first_other(text: pa.StringArray, kind: pa.DataType) -> int:
+def first_other(
+    text: pa.StringArray, kind: pa.DataType, *, is_decided: bool = False, is_id: bool = False
+) -> int:
     """Return the position of the first cell that `as_type` refuses after the cells before it. There must be one."""
     start, stop = 0, len(text)
     while stop - start > 1:
         middle = (start + stop) // 2
-        start, stop = (start, middle) if as_type(text[:middle], kind) is None else (middle, stop)
+        is_refused = as_type(text[:middle], kind, is_decided=is_decided, is_id=is_id) is None
+        start, stop = (start, middle) if is_refused else (middle, stop)
     return start
+
+
+def type_to_name(kind: pa.DataType, cell: str) -> ColumnType:
+    """Return the type to name in a locator so that a column of a type also takes a cell."""
+    wider = [kind, pa.float64()] if pa.types.is_integer(kind) else [kind]
+    for alias in get_args(ColumnType):
+        if pa.type_for_alias(alias) in wider and _is_readable(cell, pa.type_for_alias(alias)):
+            found: ColumnType = alias
+            return found
+    return "string"
+
+
+def _is_readable(cell: str, kind: pa.DataType) -> bool:
+    """True if Arrow reads a cell of a CSV column of this type."""
+    if cell in pa.csv.ConvertOptions().null_values:
+        return True
+    try:
+        pa.array([cell.strip(" ")]).cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def joined(kinds: Sequence[pa.DataType]) -> pa.DataType:

@@ -12,12 +12,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, get_args
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from cerebro.contract.base import Split
+from cerebro.contract.records import ColumnType
 from cerebro.data.cell_types import joined
 from cerebro.data.objects.folder import FolderStore
 from cerebro.data.table_files import TableFile, TableFiles
@@ -158,9 +159,15 @@ def _unify(name: str, streams: Mapping[Split, TableStream]) -> None:
         for stream in streams.values():
             stream.retype(name, pa.string())
     elif problem:
+        alias = next((each for each in get_args(ColumnType) if pa.type_for_alias(each) == kind), None)
+        named = (
+            f"Give the text files 'types': {{{name!r}: {alias!r}}} in the locator, or write"
+            if alias
+            else "Write"
+        )
         raise SplitTypesError(
             f"column {name!r} is {kind} in {next(iter(fixed))!r}, but {problem} in {split!r}: a column needs one type "
-            f"in all splits. Give it in the locators, such as 'types': {{{name!r}: 'string'}}, or write the tables anew"
+            f"in all splits. {named} the tables with one type"
         )
 
 

@@ -17,7 +17,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from cerebro.contract.records import ColumnType
-from cerebro.data.cell_types import as_type, first_other, type_of
+from cerebro.data.cell_types import as_type, first_other, type_of, type_to_name
 from cerebro.data.table_files import TableFile, TableFiles
 from cerebro.data.table_stream import SAMPLE_BYTES, Rows, local_or_open, require_same_columns
 from cerebro.data.tables import DELIMITERS, TEXT_BLOCK_BYTES, column_names, parse_cells, text_options, whole
@@ -94,8 +94,8 @@ class TextStream:
             self._types[name] = given
         else:
             cells = whole(self._cells.column(place))
-            if as_type(cells, kind) is None:
-                return f"has {cells[first_other(cells, kind)].as_py()!r}"
+            if as_type(cells, kind, is_id=name == "id") is None:
+                return f"has {cells[first_other(cells, kind, is_id=name == 'id')].as_py()!r}"
         self.schema = self.schema.set(place, self.schema.field(place).with_type(kind))
         return None
 
@@ -161,9 +161,10 @@ class TextStream:
 
     def _typed(self, file: TableFile, first: int, field: pa.Field, text: pa.StringArray) -> pa.Array:
         """Convert a batch's cells, or name the first cell that does not fit."""
-        values = as_type(text, field.type)
+        is_id = field.name == "id"
+        values = as_type(text, field.type, is_decided=True, is_id=is_id)
         if values is None:
-            at = first_other(text, field.type)
+            at = first_other(text, field.type, is_decided=True, is_id=is_id)
             raise self._contradicted(field.name, text[at].as_py(), f"{file}, row {first + at:,}")
         return values
 
@@ -199,8 +200,8 @@ class TextStream:
         told = "is empty" if pa.types.is_null(kind) else f"is {kind}"
         return MetadataError(
             f"{has} in the first {SAMPLE_BYTES >> 20} MiB the column {told}, and this is none or is not written as one "
-            f"would be. Give the column a type in the locator, such as 'types': {{{name!r}: 'string'}}, or write the "
-            "table as Parquet"
+            f"would be. Give the column a type in the locator, such as 'types': "
+            f"{{{name!r}: {type_to_name(kind, value)!r}}}, or write the table as Parquet"
         )
 
 

@@ -253,11 +253,17 @@ def test_text_and_parquet_have_one_type(tmp_path: Path) -> None:
         first, second = pair(values, cells)
         assert first.type == second.type
         assert (first.to_pylist(), second.cast(pa.string()).to_pylist()) == (values.to_pylist(), cells)
-    with pytest.raises(SplitTypesError, match=r"'c' is int64 in 'train', but has '007' in 'valid'.*'string'"):
+    with pytest.raises(
+        SplitTypesError, match=r"'c' is int64 in 'train', but has '007' in 'valid'.*'c': 'int64'}"
+    ):
         pair(pa.array([7]), ["1", "007"])
+    addresses: dict[Split, str] = {"train": f"{tmp_path}/p.parquet", "valid": f"{tmp_path}/t.csv"}
+    assert read(addresses, {"valid": {"c": "int64"}})["valid"]["c"].to_pylist() == [1, 7]
     pq.write_table(pa.table({"id": ["r"], "c": ["x"]}), tmp_path / "q.parquet")
     with pytest.raises(SplitTypesError, match=r"'c' is int64 in 'train' and string in 'valid'"):
         read({"train": str(tmp_path / "p.parquet"), "valid": str(tmp_path / "q.parquet")})
+    with pytest.raises(SplitTypesError, match=r"has '1' in 'valid'.* Write the tables with one type"):
+        pair(pa.array([date(2024, 2, 29)]), ["1", "007"])
 
 
 @pytest.mark.parametrize(
@@ -298,12 +304,52 @@ def test_a_parquet_column_without_statistics_keeps_its_type(tmp_path: Path) -> N
         read({"train": csv_file, "predict": f"{tmp_path}/p.parquet"})
 
 
+def test_later_floats_may_have_any_notation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rows decide that a column has floats. Only words contradict."""
+    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
+    cells = ["0.5", "1.9", "1.5", "1.50", "3", "+2.5", "1e5", "", " 4.25"]
+    values = [0.5, 1.9, 1.5, 1.5, 3.0, 2.5, 1e5, None, 4.25]
+    assert read({"train": write(tmp_path / "t.csv", {"c": cells})})["train"]["c"].to_pylist() == values
+    for word in ("nan", "inf", "1e999", "NA", "x", "0x1F", "1,5"):
+        uri = write(tmp_path / "t.csv", {"c": [*cells, word]})
+        with pytest.raises(MetadataError, match=f"row 10, column 'c', has '{word}'"):
+            read({"train": uri})
+
+
+@pytest.mark.parametrize(
+    ("cells", "later", "alias"),
+    [
+        ("1 2", "007", "int64"),
+        ("1 2", "NA", "int64"),
+        ("1 2", "1.5", "float64"),
+        ("1 2", "x", "string"),
+        ("0.5 1.5", "NaN", "float64"),
+        ("0.5 1.5", "x", "string"),
+        ("true false", "NA", "bool"),
+        ("true false", "yes", "string"),
+        ("2024-02-29 2024-03-01", "NA", "string"),
+    ],
+)
+def test_the_type_that_an_error_names_reads_the_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, later: str, alias: str
+) -> None:
+    """It keeps the column's type where that is possible."""
+    monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
+    uri = write(tmp_path / "t.csv", {"c": [*(cells.split(" ") * 5), later]})
+    with pytest.raises(MetadataError, match=rf"row 11, column 'c', has '{later}'.*{{'c': '{alias}'}}"):
+        read({"train": uri})
+    assert read({"train": uri}, {"train": {"c": alias}})["train"].num_rows == 11
+
+
 def test_ids_have_one_type_in_all_splits(tmp_path: Path) -> None:
     """Whole numbers in each, or text in each."""
     (tmp_path / "a.csv").write_text("id\n1\n2\n")
     (tmp_path / "b.csv").write_text("id\n3\n04\n")
     found = read({"train": f"{tmp_path}/a.csv", "predict": f"{tmp_path}/b.csv"})
     assert [table["id"].to_pylist() for table in found.values()] == [["1", "2"], ["3", "04"]]
+    (tmp_path / "b.csv").write_text("id\n3\n 4\n")
+    found = read({"train": f"{tmp_path}/a.csv", "predict": f"{tmp_path}/b.csv"})
+    assert [table["id"].to_pylist() for table in found.values()] == [["1", "2"], ["3", " 4"]]
 
 
 @pytest.mark.parametrize(
