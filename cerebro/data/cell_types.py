@@ -59,7 +59,7 @@ def as_type(
 
     Args:
         is_decided: True for rows after the sample. A float column then takes any finite decimal number.
-        is_id: True for ids, of which spaces are a part.
+        is_id: True for ids, which keep their spaces.
     """
     if pa.types.is_string(kind):
         return text

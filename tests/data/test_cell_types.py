@@ -333,7 +333,7 @@ def test_later_floats_may_have_any_notation(tmp_path: Path, monkeypatch: pytest.
 def test_the_type_that_an_error_names_reads_the_column(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, later: str, alias: str
 ) -> None:
-    """It keeps the column's type where that is possible."""
+    """The column keeps its type if Arrow reads the cell so."""
     monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
     uri = write(tmp_path / "t.csv", {"c": [*(cells.split(" ") * 5), later]})
     with pytest.raises(MetadataError, match=rf"row 11, column 'c', has '{later}'.*{{'c': '{alias}'}}"):
