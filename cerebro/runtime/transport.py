@@ -27,6 +27,8 @@ _TRY_AGAIN = frozenset({500, 502, 503, 504})
 _SERVER_ERROR, _SERVER_ERROR_TRIES = 500, 3
 _MAX_PAUSE_S = 0.5
 _SUCCESS = 300
+_NO_CONTENT = 204
+"""Flask gives such an answer the type of HTML, though it has no body."""
 _TOO_LARGE = 413
 _CONNECT_S = 5.0
 
@@ -152,7 +154,7 @@ class Transport:
                 status = 0
             else:
                 status = response.status
-                is_foreign = _is_page(response.headers.get("Content-Type", ""))
+                is_foreign = status != _NO_CONTENT and _is_page(response.headers.get("Content-Type", ""))
                 if status < _SUCCESS and not is_foreign:
                     return response.data
                 if status == _TOO_LARGE:

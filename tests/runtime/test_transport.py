@@ -105,3 +105,10 @@ def test_a_refusal_is_not_asked_again(client: Made) -> None:
     with pytest.raises(BadRequestError, match="no"):
         kvs.lead("c", 5.0)
     assert service.asked == 1
+
+
+def test_an_answer_without_content_is_no_page(client: Made) -> None:
+    """kvs_api answers writes with 204, which Flask gives the type of HTML."""
+    kvs, service = client((204, HTML, b""), retry_for_s=0.0)
+    kvs.send("POST", "/v1/cluster/health", b"{}", 0.0)
+    assert service.asked == 1
