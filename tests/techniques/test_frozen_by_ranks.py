@@ -14,7 +14,7 @@ from torch import nn
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.contract.ways import Way
 from cerebro.data.based import is_base
-from cerebro.errors import StorageFullError
+from cerebro.errors import StorageFullError, VolumeError
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, resolve
 from cerebro.worker.training import frozen as freezing
@@ -69,7 +69,7 @@ def unit(
             module.get_submodule(changes).weight.data.mul_(1.5)  # type: ignore[operator]
     try:
         reference = trainee.save(root, written)
-    except (OSError, StorageFullError) as error:
+    except (OSError, StorageFullError, VolumeError) as error:
         return None, f"{error}, {getattr(error, 'needs_bytes', 0)}"
     state = trainee.state()
     if trainee.rank == 0:

@@ -47,15 +47,13 @@ def test_every_end_of_user_code_is_told_and_the_next_task_runs(agents: Agents, t
     assert TOKEN not in "".join(logs.values())
 
 
-def test_only_the_first_task_of_a_process_waits_for_it(agents: Agents) -> None:
-    """What it waited is told with its result, and with the signs of life before it."""
+def test_the_start_of_a_process_is_reported(agents: Agents) -> None:
+    """The first task's wait for its process is in its result, and in its live values before."""
     agents.start(is_fork=False)
-    first, second = (agents.end_of(agents.give(n, "work")) for n in (0, 1))
+    first = agents.end_of(agents.give(0, "work"))
     assert isinstance(first, TaskCommitted)
-    assert isinstance(second, TaskCommitted)
-    assert first.result.timings.start_s > 0.05  # an interpreter does not start sooner
-    assert second.result.timings.start_s == 0.0
-    assert [point.start_s for point in agents.bench.store.live("one")] == [first.result.timings.start_s, 0.0]
+    assert first.result.timings.start_s > 0
+    assert [point.start_s for point in agents.bench.store.live("one")] == [first.result.timings.start_s]
 
 
 def test_the_log_tells_start_and_end_of_each_attempt(agents: Agents, tmp_path: Path) -> None:
