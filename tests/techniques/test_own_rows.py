@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.errors import SpecError, StorageFullError
+from cerebro.errors import SpecError, StorageFullError, VolumeError
 from cerebro.spec import Hints
 from cerebro.techniques import Fsdp, Group
 from cerebro.worker.training.checkpoint import State, load, save
@@ -79,7 +79,7 @@ def failing(group: Group, root: Path, rank: int, number: int) -> tuple[str, int]
         os.pwrite = pwrite
     try:
         save_together(root, "together.pt", state, group)
-    except (StorageFullError, OSError) as error:
+    except (StorageFullError, VolumeError, OSError) as error:
         return f"{type(error).__name__}: {error}", getattr(error, "needs_bytes", 0)
     finally:
         os.pwrite = original
