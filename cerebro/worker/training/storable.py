@@ -172,7 +172,7 @@ def _without_unseen(state: dict[str, Any]) -> dict[str, Any]:
     Tensors that overlap still share memory afterwards.
     """
     by_storage: dict[int, dict[tuple[Any, ...], torch.Tensor]] = {}
-    for tensor in _tensors(state):
+    for tensor in tensors(state):
         if is_dense(tensor) and tensor.device.type != "meta":
             views = by_storage.setdefault(tensor.untyped_storage()._cdata, {})
             views[key_of(tensor, tensor.shape)] = tensor
@@ -259,17 +259,18 @@ def _span(view: torch.Tensor) -> tuple[int, int]:
     return start - start % _ALIGNMENT, start + (last + 1) * view.element_size()
 
 
-def _tensors(value: object) -> Iterator[torch.Tensor]:
+def tensors(value: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested mappings, lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors(item)
 
 
 def state_bytes(state: Mapping[str, Any]) -> int:
     """Return the bytes of all tensors of a state."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(state))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(state))

@@ -18,6 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from cerebro.worker.training.frameworks import only_single
 from cerebro.worker.training.rows import content
+from cerebro.worker.training.storable import tensors
 
 if TYPE_CHECKING:
     from cerebro.spec import DataLoader
@@ -107,9 +108,9 @@ class UnitChecks:
             {name: value for name, value in checkpoint.items() if name not in checkpoint.tracked}
         ):
             return ""  # user code saves the state itself, maybe as a copy
-        kept = {id(tensor) for tensor in _tensors(checkpoint.newest())}
+        kept = {id(tensor) for tensor in tensors(checkpoint.newest())}
         states = {
-            type(each).__name__: {id(tensor) for tensor in _tensors(dict(each.state))}
+            type(each).__name__: {id(tensor) for tensor in tensors(dict(each.state))}
             for each in self._stepped.values()
         }
         lost = [name for name, state in states.items() if state and state.isdisjoint(kept)]
@@ -242,17 +243,6 @@ def _has_optimizer_state(value: object) -> bool:
     if isinstance(value, Mapping):
         return "param_groups" in value or any(map(_has_optimizer_state, value.values()))
     return isinstance(value, (list, tuple)) and any(map(_has_optimizer_state, value))
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _listed(names: Sequence[str]) -> str:
