@@ -248,6 +248,7 @@ def test_of_a_long_epoch_the_next_one_is_asked_once_less_than_half_is_left() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_process_answers_and_is_gone_after_rest() -> None:
     """The real helper: a question, its answer, a question that is given up for another, and no process left."""
     simulation = simulated(narrow(3), 3, epochs=2, helper=None)

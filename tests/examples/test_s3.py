@@ -41,6 +41,7 @@ def _rows(home: Path, dataset: str, split: str) -> dict[Any, dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_digits_from_a_bucket_become_the_same_rows_as_from_a_folder(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

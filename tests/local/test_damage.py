@@ -43,6 +43,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("cut", [1, 17, 40])
 def test_a_write_that_was_cut_short_is_dropped(written: Path, tmp_path: Path, cut: int) -> None:
     """And nothing before it. Nobody has to do anything."""
@@ -53,6 +54,7 @@ def test_a_write_that_was_cut_short_is_dropped(written: Path, tmp_path: Path, cu
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_damage_in_the_middle_is_named_and_mended(written: Path, tmp_path: Path) -> None:
     """By the very command that is said; what is before it is there, and new records come behind."""
     flip(written)

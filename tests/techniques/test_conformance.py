@@ -21,7 +21,7 @@ from cerebro.techniques.conformance import check
 from cerebro.techniques.named import KINDS
 from tests.forking import Forked, Forks
 
-pytestmark = pytest.mark.slow  # each starts processes, some of which import torch
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")

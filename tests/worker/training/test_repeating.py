@@ -83,6 +83,7 @@ def repeat(partition: Path, epochs: int, *, is_single: bool = False) -> Repeat:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_units_are_trained_again_by_their_ways(tmp_path: Path) -> None:
     """Twice to the same bits; and on one device alone up to rounding, which is not to the bit."""
     one, again = (trained(tmp_path, None, DDP, None) for _ in range(2))
@@ -95,6 +96,7 @@ def test_units_are_trained_again_by_their_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_change_is_repeated_where_its_first_unit_ran_by_a_way(tmp_path: Path) -> None:
     """The optimizer's saved learning rate is not taken for the new one: as on one device, up to rounding."""
     trained(tmp_path, None)  # makes the partition
@@ -116,6 +118,7 @@ def test_a_change_is_repeated_where_its_first_unit_ran_by_a_way(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_way_that_cannot_be_used_here_says_what_to_do(tmp_path: Path) -> None:
     """Rather than to train otherwise than the log says."""
     with pytest.raises(
@@ -126,6 +129,7 @@ def test_a_way_that_cannot_be_used_here_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_units_of_gangs_are_trained_again_on_all_of_their_partitions(tmp_path: Path) -> None:
     """In as many processes, twice to the same bits; and in one that reads them all, up to rounding."""
     folders = {0: tmp_path / "p0", 1: tmp_path / "p1"}
