@@ -194,6 +194,7 @@ def _write_events(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_real_one_is_closed_to_strangers(address: str, tmp_path: Path) -> None:
     """Its data and its page alike; those who prove themselves get both. Nothing else listens."""
     port = int(address.rpartition(":")[2])
