@@ -44,9 +44,7 @@ def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "draw", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 5))]
-)
+@pytest.mark.parametrize("draw", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 5))])
 def test_what_computes_another_gradient_is_caught(
     kind: str, draw: int, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
