@@ -183,7 +183,7 @@ def fill(file: RawIOBase | BufferedIOBase, buffer: memoryview) -> memoryview:
 def verify(path: Path, written: Written) -> None:
     """Raise ShardCorruptError unless the file holds what was once written; VolumeError if it cannot be read now."""
     try:
-        with volume_errors_named(path.parent, also=NO_MEMORY):
+        with volume_errors_named(path, also=NO_MEMORY):  # an error of a read names no file
             found = checksum(path)
     except OSError as error:
         raise ShardCorruptError(f"{path} cannot be read ({error}): it must be made again") from error

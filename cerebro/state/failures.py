@@ -16,7 +16,8 @@ MAX_REOPENED = 3
 
 
 MAX_VOLUME_FAILURES = 3
-"""Attempts of a task, at different workers if there are some, that fail of a volume before the run pauses."""
+"""Attempts of a task, at different workers if there are some, that fail of a volume before the run pauses. After a pause
+one is enough until a task is committed."""
 MAX_DEATHS = 2
 """Attempts that may die on one savepoint: the next one starts from the beginning of the unit."""
 
@@ -58,7 +59,8 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     elif task.key.kind == "etl" and run.kind != "etl":
         _fail_making(failure, run, task)
     elif is_of_volume:
-        if failure.kind is FailureKind.STORAGE_FULL or task.volume_failures % MAX_VOLUME_FAILURES == 0:
+        is_known = failure.kind is FailureKind.STORAGE_FULL or run.volume_pauses > 0
+        if is_known or task.volume_failures % MAX_VOLUME_FAILURES == 0:
             run.storage_full = failure
     elif failure.kind is FailureKind.CHECKPOINT and model:
         _lose_checkpoint(failure, run, task, model)

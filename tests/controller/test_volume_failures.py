@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.events import RunPaused, RunResumed, TaskCommitted
+from cerebro.contract.events import RunPaused, RunResumed, TaskCommitted, TaskFailed
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.runtime.volume_errors import of_volume
 from cerebro.state import ModelState
 from cerebro.state.experiment import fold
+from cerebro.state.failures import MAX_VOLUME_FAILURES
 from cerebro.worker.agent.child import failure_of
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario
@@ -82,3 +83,31 @@ def test_a_model_that_leaks_file_descriptors_is_given_up_alone() -> None:
     assert failed is not None
     assert "Too many open files" in failed.message
     assert not any(isinstance(event, RunPaused) for event in simulation.log)
+
+
+def test_a_partition_that_its_only_holder_cannot_read_pauses_the_run() -> None:
+    """After the first pause one attempt tries the volume, so that the log stays short; then the run resumes by itself."""
+    made: list[Simulation] = []
+    broken_s = 3600.0
+    unread = AWAY.model_copy(update={"volume": "/volumes/x/shard-00000.arrow"})
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_there = isinstance(body, TrainTask) and body.partition == 0
+        return unread if is_there and made[0].now < broken_s else None
+
+    made.append(
+        Simulation(
+            Scenario(holdings=own_partition(2), outcome=outcome),
+            request(3, 2),
+            plan(3, 2, validated=True),
+        )
+    )
+    made[0].run()
+    assert_complete(fold(EXPERIMENT, made[0].log), epochs=2, partitions=2)
+    pauses = [event for event in made[0].log if isinstance(event, RunPaused)]
+    assert {event.volume for event in pauses} == {unread.volume}
+    failed = sum(isinstance(event, TaskFailed) for event in made[0].log)
+    assert failed <= 3 * MAX_VOLUME_FAILURES + 3 * len(pauses), (
+        "each pause ends with one attempt of each model"
+    )
+    assert made[0].now < broken_s + 150

@@ -43,6 +43,7 @@ from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.usage.memory import own_group
 from cerebro.runtime.volume_errors import platform_error, volume_errors_named
 from cerebro.state.keys import TaskKey
+from cerebro.worker.agent import unreadable_rows
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, Patience, clear_up
 from cerebro.worker.agent.device_errors import tells_of_device
 from cerebro.worker.agent.environment import archive_folder, python_for
@@ -151,6 +152,7 @@ class Execution:
         if not isinstance(answer, Failure):
             return answer
         # Whatever it failed of: also what keeps its processes from being started, or ends one before it begins.
+        answer = unreadable_rows.explained(answer, body, self._settings.volumes)
         asked = self._ruled(_as_asked(answer, body, self._task_log(item)), item)
         known: dict[str, bool | int] = {"is_by_way": is_by_way}
         if asked.place is not None and isinstance(body, ModelTask) and body.tells_device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 import os
 import signal
 import stat
@@ -191,6 +192,8 @@ class Handler:
             os.abort()
         if do == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
+        if do.startswith("truncate "):
+            _read_truncated(Path(do.removeprefix("truncate ")))
         if do in HOSTILE:
             HOSTILE[do]()
         if do == "flood":
@@ -302,6 +305,13 @@ class Handler:
             if leaves:
                 self._context.raise_if_ending()
             threading.Event().wait(0.01)
+
+
+def _read_truncated(path: Path) -> None:
+    """Read a map of a file that became shorter: the kernel sends SIGBUS, as after a failed read of the disk."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        file.truncate(0)
+        print(mapped[0])  # noqa: T201
 
 
 def _spy() -> None:

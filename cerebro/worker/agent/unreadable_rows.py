@@ -1,0 +1,55 @@
+"""The file behind a bus error of a task.
+
+Tasks map the shards of their partitions into memory. If the volume cannot read a page of a map, or the file has become
+shorter, the kernel ends the process with SIGBUS, and no exception names the file.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from cerebro.contract.tasks import (
+    AuditTask,
+    EvaluateTask,
+    Failure,
+    FailureKind,
+    PredictTask,
+    TaskBody,
+    TrainTask,
+    TrialTask,
+)
+from cerebro.errors import DataError, ShardCorruptError, VolumeError
+from cerebro.runtime.volumes import Volumes
+
+
+def explained(failure: Failure, body: TaskBody | None, volumes: Volumes) -> Failure:
+    """Return the failure of a file that the task cannot read, if its process had a bus error; else `failure`.
+
+    It reads all rows of the task's partitions on this worker.
+    """
+    if failure.kind is not FailureKind.CRASH or signal.SIGBUS.name not in failure.message:
+        return failure
+    try:
+        _read(body, volumes)
+    except VolumeError as error:
+        return failure.model_copy(
+            update={"kind": FailureKind.UNAVAILABLE, "message": str(error), "volume": error.path}
+        )
+    except (ShardCorruptError, DataError) as error:
+        return failure.model_copy(update={"kind": FailureKind.DATA, "message": str(error)})
+    return failure
+
+
+def _read(body: TaskBody | None, volumes: Volumes) -> None:
+    from cerebro.data.partitions import check_bytes, read_manifest  # an agent rarely needs it
+
+    if isinstance(body, EvaluateTask | PredictTask):
+        split, partitions = body.split, body.partitions
+    elif isinstance(body, TrainTask | AuditTask | TrialTask):
+        split, partitions = "train", (body.partition,)
+    else:
+        return
+    for partition in partitions:
+        folder = volumes.partition(body.dataset, split, partition)
+        for shard in read_manifest(folder).shards:
+            check_bytes(folder, shard, verify_bytes=True)

@@ -1,0 +1,75 @@
+"""A bus error of a task names the file that its process could not read."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.tasks import Failure, FailureKind, TrainTask
+from cerebro.data import durable
+from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent.unreadable_rows import explained
+from tests.data.rows import write_partition
+from tests.worker.agent.agents import SHA, Agents
+
+BODY = TrainTask(
+    key="fit-1/train/m00/e1/p0",
+    experiment="one",
+    run="fit-1",
+    model="m00",
+    hyperparams={},
+    code=SHA,
+    dataset="d",
+    seed=0,
+    hang_timeout_s=60.0,
+    epoch=1,
+    partition=0,
+    unit=0,
+    checkpoint=None,
+)
+
+
+def _crash(signal: str) -> Failure:
+    return Failure(kind=FailureKind.CRASH, message=f"the process ended by signal {signal}")
+
+
+@pytest.mark.parametrize(
+    ("number", "signal", "kind"),
+    [
+        (errno.EIO, "SIGBUS", FailureKind.UNAVAILABLE),
+        (errno.ESTALE, "SIGBUS", FailureKind.UNAVAILABLE),
+        (0, "SIGBUS", FailureKind.CRASH),
+        (errno.EIO, "SIGSEGV", FailureKind.CRASH),
+    ],
+)
+def test_rows_that_cannot_be_read_are_their_volumes_failure(
+    number: int, signal: str, kind: FailureKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the shard, so that the run pauses. A bus error with readable rows stays a crash."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    folder = volumes.partition("d", "train", 0)
+    manifest = write_partition(folder, [2, 3])
+    fill = durable.fill
+
+    def bad(*args: object) -> memoryview:
+        if number:
+            raise OSError(number, "cannot be read")
+        return fill(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(durable, "fill", bad)
+    found = explained(_crash(signal), BODY, volumes)
+    assert found.kind is kind
+    assert found.volume == (str(folder / manifest.shards[0].file) if found.is_of_volume else "")
+
+
+@pytest.mark.processes
+def test_a_shard_that_became_shorter_while_it_was_read_is_named(agents: Agents, tmp_path: Path) -> None:
+    """The kernel ends the process; the run fails for its data instead of losing one model after another."""
+    folder = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}).partition("d", "train", 0)
+    shard = folder / write_partition(folder, [2]).shards[0].file
+    agents.start()
+    kind, message = agents.failure(agents.give(0, f"truncate {shard}"))
+    assert kind is FailureKind.DATA
+    assert f"{shard} has 0 bytes" in message
