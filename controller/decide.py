@@ -98,8 +98,8 @@ def _decided(
         return steps
     if run.state is RunState.STOPPING:
         return _end(run, "stopped", "", now=snapshot.now)
-    if run.state is RunState.QUEUED:
-        return []
+    if run.plan is None:  # the loop plans a queued run
+        return _resumed(run, snapshot)
     problem = _fatal_message(run) or _mixed_parts(run) or unmakable(state, run)
     if problem:
         return _end(run, "failed", problem, now=snapshot.now)
@@ -138,12 +138,17 @@ def _go_on(
     if run.state is RunState.RUNNING and (reason := spent(state, run, snapshot.now)):
         return [_note(RunPaused(run=run.id, reason=reason))]
     if run.state is RunState.PAUSED:
-        return [_note(RunResumed(run=run.id))] if _may_try_volume(run, snapshot) else []
+        return _resumed(run, snapshot)
     if run.exhausted and (given_up := [*hopeless(state, run, snapshot)]):
         return [_note(event) for event in given_up]
     if fit is not None and fit.run == run.id and (struck := _out_of_reach(state, run, fit)):
         return [_note(event) for event in struck]
     return [*assign(record, state, run, fit, snapshot, search=search)]
+
+
+def _resumed(run: Run, snapshot: ClusterSnapshot) -> list[Step]:
+    is_paused = run.state is RunState.PAUSED
+    return [_note(RunResumed(run=run.id))] if is_paused and _may_try_volume(run, snapshot) else []
 
 
 def _may_try_volume(run: Run, snapshot: ClusterSnapshot) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from cerebro.commands.planning import etl_weights, plan_evaluation, plan_fit
 from cerebro.contract import api
-from cerebro.contract.events import RunFinished, RunStarted
+from cerebro.contract.events import RunFinished, RunPaused, RunStarted
 from cerebro.contract.records import Locators
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
 from cerebro.errors import CerebroError, StorageFullError, VolumeError
@@ -25,8 +25,6 @@ from controller.scratch import remove_abandoned
 
 log = logging.getLogger(__name__)
 
-_TRY_AGAIN_S, _LONGEST_S = 15.0, 120.0
-"""Seconds until the controller retries a plan that failed for a volume: doubled with each failure, up to the second."""
 _SOONEST_S, _SHARE = 0.02, 0.1
 """A plan that is being made is looked for so soon, and later each time a tenth of what it has taken has passed."""
 
@@ -69,11 +67,9 @@ class PlanMaker:
     def __init__(self, volumes: Volumes) -> None:
         self._volumes = volumes
         self._begun: dict[RunRef, _Begun] = {}
-        self._again: dict[RunRef, tuple[float, float]] = {}
-        """Runs whose plan failed for a volume: when to try again (monotonic), and the pause until then."""
 
     def steps(self, core: Core, run: Run, *, is_awaited: bool = False) -> list[Step]:
-        """That a queued run is planned, or cannot be. None while its plan is made, or while no worker is there.
+        """That a queued run starts, fails or pauses for a volume. None while its plan is made, or without a worker.
 
         Args:
             is_awaited: workers are on their way; data is cut for all of them.
@@ -87,11 +83,8 @@ class PlanMaker:
         try:
             plan = self._plan(core, run, weights)
         except (StorageFullError, VolumeError) as error:
-            ref = RunRef(core.state.name, run.id)
-            pause_s = min(2 * self._again.get(ref, (0.0, _TRY_AGAIN_S / 2))[1], _LONGEST_S)
-            log.warning("%s of %s is planned again in %g s: %s", run.id, core.state.name, pause_s, error)
-            self._again[ref] = (time.monotonic() + pause_s, pause_s)
-            return []
+            volume = error.path or str(self._volumes.shared)
+            return [api.Note(event=RunPaused(run=run.id, reason=str(error), volume=volume))]
         except CerebroError as error:
             return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=str(error)))]
         except Exception as error:
@@ -111,7 +104,6 @@ class PlanMaker:
         """End what was begun for others than these: for one that was stopped while it was planned, say."""
         for ref in [ref for ref in self._begun if ref not in queued]:
             self._begun.pop(ref).process.end()
-        self._again = {ref: when for ref, when in self._again.items() if ref in queued or ref in self._begun}
 
     def take_over(self) -> None:
         """Begin to lead: what was begun before is ended, and what ended processes left is removed beside the loop."""
@@ -126,8 +118,6 @@ class PlanMaker:
         if isinstance(run.request, EvaluateRequest):
             return plan_evaluation(core.state, run.request)
         ref = RunRef(core.state.name, run.id)
-        if time.monotonic() < self._again.get(ref, (0.0, 0.0))[0]:
-            return None
         made = self._begun.get(ref)
         if made is None or made.locators != core.record.locators:
             if made is not None:

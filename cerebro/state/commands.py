@@ -187,10 +187,12 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
     targets = TRANSITIONS.get((run.state, event.type))
     if targets is None:
         return False
-    if run.is_open:
+    was_open = run.is_open
+    if was_open and len(targets) == 1:
         (run.state,) = targets
     else:
         run.state = RunState.QUEUED if run.plan is None else RunState.RUNNING
+    if not was_open:
         breaks.add(run, run.ended, event.time)
         run.ended, run.error = 0.0, ""
         # It was made for the workers there were then.

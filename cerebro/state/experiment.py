@@ -229,7 +229,7 @@ class ExperimentState:
             case RunStarted():
                 run = self._move(event)
                 if run.plan is None:
-                    run.started = event.time
+                    run.started, run.volume_pauses = event.time, 0
                     plans.begin(self.datasets, self.holders, run, event.plan)
                     if isinstance(run.request, FitRequest) and run.request.search is not None:
                         run.search = SearchLog(first_workers=self._training(), workers=self._training())

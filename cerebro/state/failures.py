@@ -16,8 +16,8 @@ MAX_REOPENED = 3
 
 
 MAX_VOLUME_FAILURES = 3
-"""Attempts of a task, at different workers if there are some, that fail of a volume before the run pauses. After a pause
-one is enough until a task is committed."""
+"""Attempts of a task, at different workers if there are some, that fail of a volume before the run pauses. After a
+pause one is enough until a task is committed."""
 MAX_DEATHS = 2
 """Attempts that may die on one savepoint: the next one starts from the beginning of the unit."""
 

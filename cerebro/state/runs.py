@@ -55,7 +55,10 @@ OPEN_RUN = frozenset(RunState) - ENDED_RUN
 TRANSITIONS: dict[tuple[RunState, str], frozenset[RunState]] = {
     (RunState.QUEUED, "RunStarted"): frozenset({RunState.RUNNING}),
     (RunState.RUNNING, "RunPaused"): frozenset({RunState.PAUSED}),
-    (RunState.PAUSED, "RunResumed"): frozenset({RunState.RUNNING}),
+    (RunState.QUEUED, "RunPaused"): frozenset(
+        {RunState.PAUSED}
+    ),  # a volume that its plan needs cannot be used
+    (RunState.PAUSED, "RunResumed"): frozenset({RunState.RUNNING, RunState.QUEUED}),  # queued without a plan
     (RunState.QUEUED, "RunStopRequested"): frozenset({RunState.STOPPING}),
     (RunState.RUNNING, "RunStopRequested"): frozenset({RunState.STOPPING}),
     (RunState.PAUSED, "RunStopRequested"): frozenset({RunState.STOPPING}),

@@ -1,50 +1,63 @@
-"""The controller retries a plan that failed for a volume, after growing pauses."""
+"""A run whose plan fails for a volume pauses with the reason, and is planned again after growing pauses."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 
 import pytest
 
+from cerebro.contract.api import Note
+from cerebro.contract.events import Event, RunRequested
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
-from cerebro.errors import VolumeError
+from cerebro.errors import StorageFullError, VolumeError
+from cerebro.runtime.volumes import Volumes
+from cerebro.state import ExperimentState, RunState
+from cerebro.state.waiting import waiting_for
 from controller import plan_maker
-from controller.arbiter import RunRef
+from controller.cluster_snapshot import ClusterSnapshot
+from controller.core import Core
+from controller.decide import decide
 from controller.plan_maker import PlanMaker
+from controller.simulation.scenario import EXPERIMENT
 from tests.state.stories import SHA
 
+RECORD = ExperimentRecord(name=EXPERIMENT, locators=Locators(train=Locator(metadata="t.csv")))
+AWAY = VolumeError.at("/volumes/shared/x is read-only", Path("/volumes/shared/x"))
+FULL = StorageFullError.at("no space to write in /volumes/shared", Path("/volumes/shared"))
 
-def test_the_pauses_grow_to_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another run has short pauses again."""
-    now, tries = 0.0, list[float]()
 
-    class Made:
-        locators, is_done = None, True
+@pytest.mark.parametrize("error", [AWAY, FULL], ids=["away", "full"])
+def test_a_queued_run_pauses_for_the_volume_of_its_plan(
+    error: VolumeError | StorageFullError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause names the path; the pauses grow to two minutes."""
 
-        def start(self) -> None:
-            tries.append(now)
+    def failed() -> None:
+        raise error
 
-        def result(self) -> None:
-            raise VolumeError("/volumes/x is read-only")
-
+    made = SimpleNamespace(locators=RECORD.locators, is_done=True, start=lambda: None, result=failed)
     monkeypatch.setattr(plan_maker, "etl_weights", lambda state: {"w-0": 1.0})
-    monkeypatch.setattr(plan_maker, "time", SimpleNamespace(monotonic=lambda: now))
-    plans = PlanMaker(None)  # type: ignore[arg-type]
-    monkeypatch.setattr(plans, "_preparation", lambda *given: Made())
-    core: Any = SimpleNamespace(state=SimpleNamespace(name="one"), record=SimpleNamespace(locators=None))
+    plans = PlanMaker(Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
+    monkeypatch.setattr(plans, "_preparation", lambda *given: made)
+    state, tries = ExperimentState(name=EXPERIMENT), list[float]()
 
-    def turns(run: str, until_s: float) -> list[float]:
-        nonlocal now
-        now = 0.0
-        tries.clear()
-        request = EtlRequest(code=SHA, code_fingerprint=SHA)
-        asked: Any = SimpleNamespace(id=run, kind="etl", request=request)
-        while now < until_s:
-            assert plans.steps(core, asked) == []
-            plans.keep([RunRef("one", run)])
-            now += 1.0
-        return list(tries)
+    def note(event: Event, now: float) -> None:
+        state.apply(event.model_copy(update={"seq": state.seq + 1, "time": now}))
 
-    assert turns("etl-1", 500.0) == [0.0, 15.0, 45.0, 105.0, 225.0, 345.0, 465.0]
-    assert turns("etl-2", 50.0) == [0.0, 15.0, 45.0]
+    note(RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)), 0.0)
+    run, core = state.runs["etl-1"], cast(Core, SimpleNamespace(state=state, record=RECORD))
+    for now in map(float, range(500)):
+        for step in decide(RECORD, state, run, ClusterSnapshot(now=now), None):
+            assert isinstance(step, Note)
+            note(step.event, now)
+        if run.state is RunState.QUEUED:
+            tries.append(now)
+            (step,) = plans.steps(core, run)
+            assert isinstance(step, Note)
+            note(step.event, now)
+            assert waiting_for(state, run) == f"paused: {error}"
+            assert run.full_volume == error.path
+    assert tries == [0.0, 15.0, 45.0, 105.0, 225.0, 345.0, 465.0]

@@ -86,7 +86,7 @@ def test_a_model_that_leaks_file_descriptors_is_given_up_alone() -> None:
 
 
 def test_a_partition_that_its_only_holder_cannot_read_pauses_the_run() -> None:
-    """After the first pause one attempt tries the volume, so that the log stays short; then the run resumes by itself."""
+    """After a pause one attempt of each model tries the volume, so that the log stays short."""
     made: list[Simulation] = []
     broken_s = 3600.0
     unread = AWAY.model_copy(update={"volume": "/volumes/x/shard-00000.arrow"})

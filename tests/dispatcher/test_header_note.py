@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from cerebro.contract.events import RunRequested
+from cerebro.contract.runs import EtlRequest
 from tests.dispatcher.fakes import Bench
-from tests.dispatcher.stories import Story, running_story
+from tests.dispatcher.stories import CODE, Story, running_story
 
 LONG = "the checkpoint volume is full: " + "x" * 200 + " <b>and no more</b>"
 
@@ -24,6 +26,26 @@ def test_a_short_reason_stands_there() -> None:
     page = head(told)
     assert '<span class="noted noted-paused">the checkpoint volume is full</span>' in page
     assert 'id="note"' not in page
+
+
+def test_a_run_that_paused_before_its_plan_says_why_on_each_page() -> None:
+    """A volume that its plan needs cannot be used."""
+    told, reason = Story("new"), "/volumes/shared/x is read-only"
+    told.workers_join()
+    told.tell(RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
+    told.pause(reason, "etl-1")
+    bench = Bench()
+    bench.store.add(told)
+    for page in (
+        "/experiments",
+        "/experiments/new",
+        "/experiments/new/models",
+        "/experiments/new/schedule",
+        "/cluster",
+    ):
+        found = bench.signed_in().get(page).text
+        assert reason in found, page
+        assert "paused" in found, page
 
 
 def test_a_long_reason_opens_in_place() -> None:
