@@ -7,4 +7,4 @@ HANDLER = "etl_worker.handler"
 """Module the child imports; this one stays light for the agent."""
 
 OTHERS = {"fitting": "etl_worker.fitting"}
-"""Another kind of task, and its module: it runs user code in the child itself, from which no process is forked then."""
+"""Another kind of task, and its module."""

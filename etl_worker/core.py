@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
-from multiprocessing.reduction import recv_handle, send_handle
 from typing import NamedTuple
 
 import numpy as np
@@ -28,13 +27,11 @@ from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage.memory import offer_to_killer
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory
 from cerebro.worker.preprocessing.metadata import Metadata
-from cerebro.worker.preprocessing.shard import Bench, Preprocessor, RowsCallback
+from cerebro.worker.preprocessing.shard import Preprocessor, RowsCallback, begin
 
 DONE, FAILED, AT, LEAVE = 0, 1, 2, 3
 """Columns of the shared counts: rows done, rows failed, position of the row at hand; 1 once the core is to leave."""
 COLUMNS = 4
-_STREAMS = (1, 2)
-"""Standard output and standard error."""
 
 
 class _Call(NamedTuple):
@@ -49,21 +46,19 @@ class _Order(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Core:
-    """A core as its parent has it."""
+    """A core, as its parent sees it."""
 
     number: int
     process: ForkProcess
     pipe: Connection
 
     def call(self, job: EtlJob, source: Source) -> None:
-        """Tell it of a job, and where its output goes: to the log of this attempt, not of the one it was forked for.
+        """Give it the job, before its first shard and after each pause.
 
         Raises:
             OSError: it has ended.
         """
         self.pipe.send(_Call(job, source))
-        for stream in _STREAMS:
-            send_handle(self.pipe, stream, self.process.pid)
 
     def order(self, part: ShardRange, *, is_alone: bool) -> None:
         """Have it make a shard.
@@ -81,7 +76,7 @@ class Core:
 
 
 def start(number: int, counts: NDArray[np.int64], make_spec: SpecFactory) -> Core:
-    """Fork one, with a row of the counts. The caller must not have run user code."""
+    """Fork one, with a row of the counts."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(
@@ -109,7 +104,6 @@ def _run(
         os.environ.setdefault(
             name, "1"
         )  # one core each: libraries that user code loads must not start more threads
-    bench = Bench(make_spec)
     preprocessor: Preprocessor | None = None
     try:
         while True:
@@ -117,9 +111,9 @@ def _run(
             if told is None:
                 return
             if isinstance(told, _Call):
-                _redirect(pipe)
-                metadata = Metadata(told.job.metadata_path)
-                preprocessor = bench.preprocessor(told.job, metadata, told.source, process=number)
+                if preprocessor is None:
+                    metadata = Metadata(told.job.metadata_path)
+                    preprocessor = begin(told.job, metadata, told.source, make_spec, process=number)
                 pipe.send(("ready", None))
                 continue
             assert preprocessor is not None
@@ -150,16 +144,6 @@ def _observer(number: int, pipe: Connection, counts: NDArray[np.int64]) -> RowsC
             raise PreemptedError
 
     return on_rows
-
-
-def _redirect(pipe: Connection) -> None:
-    """Write where the caller does."""
-    _flush()
-    for stream in _STREAMS:
-        target = recv_handle(pipe)
-        os.dup2(target, stream)
-        if target not in _STREAMS:  # user code may have closed one, so that its number was free
-            os.close(target)
 
 
 def _flush() -> None:

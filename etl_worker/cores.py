@@ -6,9 +6,8 @@ the calling process gets no threads. Each core asks for its
 next shard when it has finished one. Counts go through memory shared by fork (anonymous: nothing is left
 behind, however the processes end).
 
-Where the kernel has ended a core for lack of memory, half as many go on, and its shard is made anew. Cores outlive a
-job that went well, because what they have imported may have taken longer than the job. The caller must have one thread
-and, with more than one core, must not have run user code: cores are forked from it.
+After the kernel has ended a core for lack of memory, half as many continue, and another core makes its shard again. The
+caller must have one thread and, with more than one core, no open files or shared memory of user code: cores are its forks.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from cerebro.errors import PreemptedError
 from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory
 from cerebro.worker.preprocessing.metadata import Metadata
-from cerebro.worker.preprocessing.shard import Bench, Preprocessor
+from cerebro.worker.preprocessing.shard import Preprocessor, begin
 from etl_worker.core import AT, COLUMNS, DONE, FAILED, LEAVE, Core, start
 from etl_worker.errors import CoreDiedError, NoMemoryError
 from etl_worker.shard_counts import REPORT_S, ShardCounts
@@ -43,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Cores:
-    """Processes that make shards with one spec; those that have done a job wait for the next one. Owned by one thread.
+    """Processes that make the shards of one job. Owned by one thread.
 
     Args:
         make_spec: called once in each process.
@@ -52,12 +51,7 @@ class Cores:
 
     def __init__(self, make_spec: SpecFactory, kills: Callable[[], int | None] | None = None) -> None:
         self._make_spec, self._kills = make_spec, kills or own_group().kills
-        self._bench = Bench(make_spec)
         self._running: list[Core] = []
-        self._counts: NDArray[np.int64] = np.zeros((0, COLUMNS), np.int64)
-        self._sizing = Sizing(1)
-        self._cores = 1
-        """For which the last two are."""
 
     def make(
         self,
@@ -69,13 +63,13 @@ class Cores:
         *,
         on_ready: Callable[[], None],
     ) -> None:
-        """Make ``parts`` of ``job``, and add them to ``shard_counts``.
+        """Make ``parts`` of ``job``, and add them to ``shard_counts``. Call it once.
 
         With one core the calling process does the work itself. A `PreemptedError` of ``shard_counts`` is handed on to
         the cores, which leave their shards at their next row. When this raises, close them.
 
         Args:
-            on_ready: called once the first process has restored the spec: the rows come now.
+            on_ready: called once the first process has the spec: the rows come now.
 
         Raises:
             CoreDiedError: a core ended by itself.
@@ -83,17 +77,20 @@ class Cores:
             Whatever `Preprocessor.shard`, the spec or ``shard_counts`` raise.
         """
         if job.cores == 1:
-            preprocessor = self._bench.preprocessor(job, metadata, source, process=0)
+            preprocessor = begin(job, metadata, source, self._make_spec, process=0)
             on_ready()
             _make_here(parts, preprocessor, shard_counts)
             return
-        self._prepare(job.cores)
+        most = MOST_PER_CORE * job.cores
+        shared = mmap.mmap(-1, most * COLUMNS * 8)  # by all forks
+        counts = np.frombuffer(shared, np.int64).reshape(most, COLUMNS)
+        self._sizing = Sizing(job.cores)
         self._sizing.begin(job.shortages)
-        work = _Work(self._running, self._counts, self._sizing, self._kills, self._make_spec)
+        work = _Work(self._running, counts, self._sizing, self._kills, self._make_spec)
         try:
             work.serve(job, source, deque(parts), shard_counts, on_ready)
         except PreemptedError:
-            self._counts[:, LEAVE] = 1
+            counts[:, LEAVE] = 1
             _let_leave(self._running)
             raise
 
@@ -104,19 +101,6 @@ class Cores:
         for core in self._running:
             core.end()
         self._running.clear()
-
-    def _prepare(self, cores: int) -> None:
-        is_whole = all(core.process.exitcode is None for core in self._running)
-        if self._cores != cores or not is_whole:
-            self.close()
-        if self._cores != cores:
-            self._cores, self._sizing = cores, Sizing(cores)
-            # Shared by fork.
-            most = MOST_PER_CORE * cores
-            shared = mmap.mmap(-1, most * COLUMNS * 8)
-            self._counts = np.frombuffer(shared, np.int64).reshape(most, COLUMNS)
-        self._counts[:] = 0
-        self._counts[:, AT] = -1
 
 
 class _Making(NamedTuple):
@@ -225,7 +209,7 @@ class _Work:
             self._began[core.number] = self._reductions
             core.order(part, is_alone=self._sizing.number == 1)
         else:
-            del self._waiting[core.pipe]  # it waits for the next job, or to be ended
+            del self._waiting[core.pipe]  # until more work comes, or it is ended
 
     def _lost(self, core: Core) -> None:
         """A core has ended by itself.

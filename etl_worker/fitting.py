@@ -1,7 +1,4 @@
-"""The handler of the tasks that fit: the user's `ETLSpec.fit` on all training rows. Runs in a worker's child process.
-
-User code runs in this process, and no other one is forked from it.
-"""
+"""The handler of `fitting` tasks: the user's `ETLSpec.fit` on all training rows. Runs in a worker's child process."""
 
 from __future__ import annotations
 
@@ -13,21 +10,12 @@ from cerebro.errors import SpecError
 from cerebro.state import TaskKey
 from cerebro.usercode.checks import NO_TRAINING_ROWS, check_etl_spec, fits
 from cerebro.usercode.fitted import pack_fitted, write_fitted
-from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.context import BaseHandler
 from cerebro.worker.preprocessing.fitting import FitPass
 
 
-class Handler:
-    """Fits; see `cerebro.worker.agent.context.Handler`."""
-
-    def __init__(self, context: Context) -> None:
-        self._context, self._volumes = context, context.volumes
-
-    def preload(self, body: TaskBody) -> None:
-        """Nothing is worth it."""
-
-    def rest(self) -> None:
-        """Nothing is kept."""
+class Handler(BaseHandler):
+    """Calls `ETLSpec.fit`."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Call `fit`, and store what it returns. The file is named by the attempt: the log says which one counts."""

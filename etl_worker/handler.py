@@ -7,16 +7,18 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 
-from cerebro.contract.tasks import EtlTask, FittedRef, TaskBody, TaskResult, Timings
+from cerebro.contract.tasks import EtlTask, TaskBody, TaskResult, Timings
 from cerebro.data.durable import write_json
 from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows
 from cerebro.errors import SpecError
 from cerebro.state import TaskKey
-from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.context import BaseHandler
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.cores import Cores
 from etl_worker.errors import TooManyFailedError
@@ -26,25 +28,15 @@ _ROWS_TOLD, _TRACEBACK = 1_000, 2_000
 """Failed rows of a partition that the page can show, and characters of each one's traceback: its end."""
 
 
-class Handler:
-    """Preprocesses partitions, one at a time; keeps the processes that do it for the next one."""
-
-    keeps_process = True
-
-    @staticmethod
-    def before_fork() -> None:
-        """Nothing to prepare."""
-
-    def __init__(self, context: Context) -> None:
-        self._context, self._volumes = context, context.volumes
-        self._cores: dict[tuple[str, tuple[str, ...], FittedRef | None], Cores] = {}
+class Handler(BaseHandler):
+    """Preprocesses a partition."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Make the partition's shards; those that are complete already are not made again."""
         if not isinstance(body, EtlTask):
             raise SpecError(f"etl_worker does not execute tasks of kind {body.kind!r}")
         job = self._job(body)
-        cores = self._cores_for(body.code, body.locators.misc, body.fitted)
+        make_spec = partial(self._context.spec, body.code, body.misc, body.fitted)
         start_s, began = 0.0, time.monotonic()
 
         def on_ready() -> None:
@@ -61,7 +53,8 @@ class Handler:
                 self._context.raise_if_ending()
 
         try:
-            manifest = preprocess_partition(job, cores, progress, on_ready)
+            with closing(Cores(make_spec)) as cores:
+                manifest = preprocess_partition(job, cores, progress, on_ready)
         except TooManyFailedError as error:
             self._tell_failed(body, error.rows_failed, error.rows)
             raise
@@ -77,14 +70,6 @@ class Handler:
             timings=Timings(start_s=start_s, compute_s=time.monotonic() - began),
         )
 
-    def _cores_for(self, code: str, misc: tuple[str, ...], fitted: FittedRef | None) -> Cores:
-        made_for = code, misc, fitted
-        if made_for not in self._cores:
-            for cores in self._cores.values():
-                cores.close()
-            self._cores = {made_for: Cores(self._context.spec_factory(*made_for))}
-        return self._cores[made_for]
-
     def _tell_failed(self, body: EtlTask, total: int, rows: Iterable[FailedRow]) -> None:
         """Write where all can read it which rows failed: the partition itself may be on this worker only."""
         path = self._volumes.failed_rows(body.dataset, body.split, body.partition)
@@ -95,12 +80,6 @@ class Handler:
         run = TaskKey.parse(body.key).run
         told = [asdict(row) | {"traceback": row.traceback[-_TRACEBACK:]} for row in islice(rows, _ROWS_TOLD)]
         write_json(path, {"experiment": body.experiment, "run": run, "total": total, "rows": told})
-
-    def preload(self, body: TaskBody) -> None:
-        """Nothing to load ahead."""
-
-    def rest(self) -> None:
-        """Nothing to let go of: what the cores keep is what they have imported."""
 
     def _job(self, body: EtlTask) -> EtlJob:
         locator = body.locators.splits()[body.split]

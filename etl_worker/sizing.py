@@ -39,7 +39,7 @@ class Window:
 
 
 class Sizing:
-    """The number of processes of one worker for one user code, kept from partition to partition.
+    """The number of processes that preprocess one partition.
 
     Args:
         cores: as many as the worker may compute with.

@@ -47,7 +47,7 @@ from cerebro.runtime.usage import memory
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.agent.context import PROGRESS_S, Context
+from cerebro.worker.agent.context import PROGRESS_S, BaseHandler, Context
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checked import CheckedFile
 from cerebro.worker.training.checkpoint import State
@@ -95,14 +95,13 @@ _EVALUATION_BATCH = 256
 """Rows per batch where the hyper-parameters name no batch size."""
 
 
-class Handler:
+class Handler(BaseHandler):
     """Does tasks on models, one at a time; keeps mapped partitions, and a checkpoint that was checked or read ahead."""
 
-    keeps_process = False
     before_fork = staticmethod(warm_up_before_fork)
 
     def __init__(self, context: Context) -> None:
-        self._context, self._volumes = context, context.volumes
+        super().__init__(context)
         self._device = default_device()
         self._mapped: dict[tuple[Path, ...], MappedRows] = {}
         self._reading = ReadingAhead(context.cores, memory.own_group().usable_bytes())

@@ -24,29 +24,14 @@ from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.fingerprint import fingerprint
-from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.context import BaseHandler
 from cerebro.worker.training.unit import default_device, require_gpu
 from trial_runner.inspecting import inspect
 from trial_runner.trying import Trial
 
 
-class Handler:
-    """Inspects and tries; see `cerebro.worker.agent.context.Handler`."""
-
-    keeps_process = False
-
-    @staticmethod
-    def before_fork() -> None:
-        """Nothing to prepare."""
-
-    def __init__(self, context: Context) -> None:
-        self._context, self._volumes = context, context.volumes
-
-    def preload(self, body: TaskBody) -> None:
-        """Nothing is worth it."""
-
-    def rest(self) -> None:
-        """Nothing is kept."""
+class Handler(BaseHandler):
+    """Inspects user code, and tries plans."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do one task."""

@@ -367,6 +367,11 @@ class EtlTask(LateContract):
     rules: tuple[FailureRule, ...] | None = Field(None, exclude_if=lambda rules: rules is None)
     """As of `ModelTask`."""
 
+    @property
+    def misc(self) -> tuple[str, ...]:
+        """As of `ModelTask`."""
+        return self.locators.misc
+
 
 class FittingTask(LateContract):
     """Call `ETLSpec.fit` with all rows of the training split, before any of them is preprocessed. Takes no device."""

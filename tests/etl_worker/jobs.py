@@ -15,7 +15,7 @@ import pyarrow as pa
 from cerebro.data.manifests import PartitionManifest
 from cerebro.data.mapped import MappedRows
 from cerebro.spec import ETLSpec, Mode
-from cerebro.worker.preprocessing.job import EtlJob, EtlProgress, ProgressCallback, SpecFactory
+from cerebro.worker.preprocessing.job import EtlJob, EtlProgress, ProgressCallback, Spec, SpecFactory
 from etl_worker.cores import Cores
 from etl_worker.partition import preprocess_partition
 
@@ -67,8 +67,19 @@ def stored(folder: Path) -> dict[Any, list[Any]]:
 
 def preprocess(job: EtlJob, make_spec: SpecFactory, progress: ProgressCallback) -> PartitionManifest:
     """One job, with processes of its own."""
-    with closing(Cores(make_spec)) as cores:
+    with closing(Cores(ready(make_spec))) as cores:
         return preprocess_partition(job, cores, progress)
+
+
+def ready(make_spec: SpecFactory) -> SpecFactory:
+    """Return a factory that initialises the spec, as a worker does."""
+
+    def make() -> Spec:
+        spec = make_spec()
+        spec.initialize_worker()
+        return spec
+
+    return make
 
 
 def nothing(progress: EtlProgress) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -121,9 +122,10 @@ def test_what_was_fitted_is_used_for_every_split(volumes: Volumes, context: Cont
         folder = volumes.partition("d", split, 0)
         ((inputs, _),) = PartitionLoader([folder], batch_size=len(expected), seed=None)
         assert inputs.tolist() == expected
-    path.unlink()
+    (volumes.shared / second.fitted.name).unlink()
+    shutil.rmtree(volumes.partition("d", "train", 0))
     with pytest.raises(DataError, match="what was fitted for this data set"):
-        make(context, Shifted(), "train", first.fitted)
+        make(context, Shifted(), "train", second.fitted)
 
 
 def test_a_spec_that_does_not_fit_is_left_alone(volumes: Volumes, context: Context) -> None:

@@ -32,7 +32,7 @@ from cerebro.runtime.volume_errors import limits, lowered_limit, platform_error,
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import forking, lost_access, stacks
 from cerebro.worker.agent.channel import Channel
-from cerebro.worker.agent.context import Context, Handler
+from cerebro.worker.agent.context import BaseHandler, Context
 from cerebro.worker.agent.device_errors import Blame, blame
 from cerebro.worker.agent.memory_errors import whose_memory
 from cerebro.worker.agent.sandbox import Sandbox
@@ -128,7 +128,7 @@ class Child:
     """
 
     def __init__(
-        self, channel: Channel, context: Context, handler: Handler, sandbox: Sandbox, code: str = ""
+        self, channel: Channel, context: Context, handler: BaseHandler, sandbox: Sandbox, code: str = ""
     ) -> None:
         self._channel, self._context, self._handler = channel, context, handler
         self._sandbox, self._limits = sandbox, limits()
@@ -247,7 +247,7 @@ class Child:
 
 
 def _task_processes(
-    channel: Channel, context: Context, make_handler: Callable[[Context], Handler], sandbox: Sandbox
+    channel: Channel, context: Context, make_handler: Callable[[Context], BaseHandler], sandbox: Sandbox
 ) -> TaskProcesses:
     def run_one(parent: Channel, code: str) -> None:
         context.forked = time.monotonic()

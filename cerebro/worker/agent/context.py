@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from cerebro.contract.tasks import FittedRef, Savepoint, TaskBody, TaskResult
+from cerebro.contract.tasks import FittedRef, FittingTask, Savepoint, TaskBody, TaskResult
 from cerebro.data.misc import fetch_misc
 from cerebro.errors import PreemptedError, RetryableError, SpecError
 from cerebro.runtime.volumes import Volumes
@@ -161,9 +162,9 @@ class Context:
         """Decode the user's code for tasks like this one, so that a fork of this process finds its imports done.
 
         Args:
-            initialises: make the spec, too, as `spec` does.
+            initialises: make the spec, too, as `spec` does; not for `fit`, which runs before `initialize_worker`.
         """
-        if initialises:
+        if initialises and not isinstance(body, FittingTask):
             self.spec(body.code, body.misc, body.fitted)
         else:
             self.decoded(body.code)
@@ -387,8 +388,8 @@ class Context:
             raise PreemptedError(self._wanted_end)
 
 
-class Handler(Protocol):
-    """What a handler module offers as its class `Handler`, made with a `Context` once in each process for user code.
+class BaseHandler(ABC):
+    """Base of the class `Handler` of each handler module, made with a `Context` once in each process for user code.
 
     Importing the module starts no thread and asks for no device: processes are forked from one that has imported it.
 
@@ -396,21 +397,21 @@ class Handler(Protocol):
         keeps_process: True if one process runs all tasks of a user code; False if each task gets a new process.
     """
 
-    keeps_process: ClassVar[bool]
+    keeps_process: ClassVar[bool] = False
 
-    @staticmethod
+    def __init__(self, context: Context) -> None:
+        self._context, self._volumes = context, context.volumes
+
+    @staticmethod  # noqa: B027 - most have nothing to prepare
     def before_fork() -> None:
         """Called once in the process that has imported the module; starts no thread either."""
-        ...
 
+    @abstractmethod
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do one task; what it raises becomes a `Failure`."""
-        ...
 
-    def preload(self, body: TaskBody) -> None:
+    def preload(self, body: TaskBody) -> None:  # noqa: B027
         """A hint that this task comes next; may do nothing."""
-        ...
 
-    def rest(self) -> None:
+    def rest(self) -> None:  # noqa: B027
         """Nothing is to be done for now: let go of all that is large and can be made again. May be called twice."""
-        ...

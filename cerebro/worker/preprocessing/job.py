@@ -96,7 +96,7 @@ class Spec(Protocol):
 
 
 SpecFactory: TypeAlias = Callable[[], Spec]
-"""Makes the spec; called once in each process that preprocesses rows, so that user code runs in no other."""
+"""Makes the spec, initialised; called once in each process that preprocesses rows."""
 
 ProgressCallback: TypeAlias = Callable[[EtlProgress], None]
 """Called from the job's own process and thread a few times a second; what it raises ends the job."""

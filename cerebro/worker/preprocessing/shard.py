@@ -162,27 +162,17 @@ _Call: TypeAlias = "tuple[int, Sequence[RowId], _Made]"
 """Position of the first row in the shard, ids of the rows, and what was made of them."""
 
 
-class Bench:
-    """A process's place of work: one spec, restored and initialised for the first job, and kept for the next ones."""
+def begin(
+    job: EtlJob, metadata: Metadata, source: Source, make_spec: SpecFactory, *, process: int
+) -> Preprocessor:
+    """Make the preprocessor of a job for this process, which has this number.
 
-    def __init__(self, make_spec: SpecFactory) -> None:
-        self._make_spec = make_spec
-        self._spec: Spec | None = None
-
-    def preprocessor(self, job: EtlJob, metadata: Metadata, source: Source, *, process: int) -> Preprocessor:
-        """What makes the shards of a job in this process, which has this number.
-
-        Raises:
-            SpecError: the spec cannot be restored or initialised, or names columns that the metadata has not.
-            LocatorError, ObjectStoreError: the object store cannot be used.
-        """
-        if self._spec is not None:
-            return open_preprocessor(job, metadata, source, self._spec, process=process)
-        spec: Spec = _user_code("the ETLSpec cannot be restored", self._make_spec)
-        made = open_preprocessor(job, metadata, source, spec, process=process)
-        initialize(spec)
-        self._spec = spec
-        return made
+    Raises:
+        SpecError: the spec cannot be restored or initialised, or names columns that the metadata lacks.
+        LocatorError, ObjectStoreError: the object store cannot be used.
+    """
+    spec = _user_code("the ETLSpec cannot be restored and initialised", make_spec)
+    return open_preprocessor(job, metadata, source, spec, process=process)
 
 
 def initialize(spec: Spec) -> None:

@@ -11,31 +11,21 @@ from cerebro.contract.tasks import SearchTask, TaskBody, TaskResult, Timings
 from cerebro.errors import SpecError
 from cerebro.search.own import answer
 from cerebro.search.questions import values_for
-from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.context import BaseHandler, Context
 
 _NICE = 15
 """Units train beside it, and nobody waits for an answer as they do."""
 
 
-class Handler:
-    """Answers questions; see `cerebro.worker.agent.context.Handler`."""
+class Handler(BaseHandler):
+    """Answers questions; the samplers stay imported."""
 
     keeps_process = True
 
-    @staticmethod
-    def before_fork() -> None:
-        """Nothing to prepare."""
-
     def __init__(self, context: Context) -> None:
-        self._context = context
+        super().__init__(context)
         with suppress(OSError):
             os.nice(_NICE)
-
-    def preload(self, body: TaskBody) -> None:
-        """Nothing is worth it."""
-
-    def rest(self) -> None:
-        """Nothing is kept."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Answer one question."""

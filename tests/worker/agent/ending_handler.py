@@ -6,26 +6,11 @@ import os
 import sys
 
 from cerebro.contract.tasks import TaskBody, TaskResult, TrialTask
-from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.context import BaseHandler
 
 
-class Handler:
-    """See `cerebro.worker.agent.context.Handler`."""
-
-    keeps_process = False
-
-    @staticmethod
-    def before_fork() -> None:
-        """Nothing to prepare."""
-
-    def __init__(self, context: Context) -> None:
-        """Nothing to make."""
-
-    def preload(self, body: TaskBody) -> None:
-        """Nothing to load."""
-
-    def rest(self) -> None:
-        """Nothing is kept."""
+class Handler(BaseHandler):
+    """See `BaseHandler`."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Fails where the hyper-parameters say so."""

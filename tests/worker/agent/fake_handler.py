@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cerebro.contract.tasks import CheckpointRef, Savepoint, TaskBody, TaskResult, Timings, TrainTask
 from cerebro.errors import NonFiniteMetricError, PreemptedError
-from cerebro.worker.agent.context import Context
+from cerebro.worker.agent.context import BaseHandler, Context
 
 if _NOTES := os.environ.get("NOTES"):
     with Path(_NOTES, "handler").open("a") as notes:
@@ -125,23 +125,12 @@ HOSTILE: dict[str, Callable[[], None]] = {
 _BATCHES = ("batches", "careful", "greedy", "confused")
 
 
-class Handler:
-    """See `cerebro.worker.agent.context.Handler`."""
-
-    keeps_process = False
-
-    @staticmethod
-    def before_fork() -> None:
-        """Nothing to prepare."""
+class Handler(BaseHandler):
+    """See `BaseHandler`."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self._rank = context, 0
-
-    def preload(self, body: TaskBody) -> None:
-        """Nothing to load."""
-
-    def rest(self) -> None:
-        """Nothing to let go of."""
+        super().__init__(context)
+        self._rank = 0
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do what is said."""

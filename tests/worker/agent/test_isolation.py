@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import ctypes
-import decimal
-import gc
-import json
-import locale
-import logging
-import multiprocessing
-import os
-import random
-import resource
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import EvaluateTask, Position, TaskBody, TaskResult, TrainTask
-from cerebro.spec import SubEpochSpec
+from cerebro.contract.records import Locator, Locators
+from cerebro.contract.tasks import (
+    CheckpointRef,
+    EtlTask,
+    EvaluateTask,
+    FittingTask,
+    InspectTask,
+    Position,
+    PredictTask,
+    TaskBody,
+    TaskResult,
+    TrainTask,
+    TrialTask,
+)
+from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.contract.ways import SINGLE
+from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.worker.training import checkpoint as checkpoints
+from tests.etl_worker.jobs import write_metadata
 from tests.forking import Forks
+from tests.misdeeds import FATAL, process_state
+from tests.misdeeds import MISDEEDS as OF_PROCESSES
 from tests.state.stories import DATASET
 from tests.worker.agent.agents import Agents, agent_forks
 from tests.worker.training.handlers import volumes_in, write_split
@@ -41,122 +43,21 @@ CACHE: dict[str, int] = {}
 
 
 def state_of(spec: Watchful) -> str:
-    """State of this process that a task may change, as text."""
-    found = (
-        os.getcwd(),  # noqa: PTH109
-        sorted(os.environ.items()),
-        os.umask(0o022),
-        os.nice(0),
-        os.sched_getaffinity(0),
-        [resource.getrlimit(which) for which in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)],
-        [str(signal.getsignal(which)) for which in (signal.SIGTERM, signal.SIGUSR2, signal.SIGALRM)],
-        signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        [each.name for each in threading.enumerate() if each.name.startswith("left")],
-        warnings.filters[:3],
-        locale.setlocale(locale.LC_ALL),
-        decimal.getcontext(),
-        np.geterr(),
-        np.get_printoptions()["precision"],
-        logging.getLogger().level,
-        gc.isenabled(),
-        sys.getrecursionlimit(),
-        sys.path,
-        sys.excepthook is sys.__excepthook__,
-        socket.getdefaulttimeout(),
-        "left" in sys.modules,
-        hasattr(json, "left"),
-        multiprocessing.get_start_method(allow_none=True),
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
-        len(torch.nn.modules.module._global_forward_hooks),
-        torch.nn.Linear.forward.__qualname__,
-        torch.optim.SGD.step.__qualname__,
-        random.seed.__qualname__,
-        dict(CACHE),
-        Watchful.scale,
-        spec.seen,
-    )
-    return repr(found)
-
-
-def _forward(self: Any, given: Any) -> Any:
-    return given[..., : self.out_features] * 0.0
-
-
-def _raise() -> None:
-    torch.set_default_dtype(torch.float64)
-    raise ValueError("misbehaves")
-
-
-def _reseed() -> None:
-    while True:
-        torch.manual_seed(1)
-        random.seed(1)
-        np.random.seed(1)
-
-
-def _enter_autocast() -> None:
-    torch.set_autocast_enabled("cpu", True)
-
-
-def _hook() -> None:
-    torch.nn.modules.module.register_module_forward_hook(lambda module, given, made: made * 2)
-
-
-def _patch(owner: Any, name: str, value: Any) -> Callable[[], Any]:
-    return lambda: setattr(owner, name, value)
-
-
-def _limit(which: int, value: int) -> Callable[[], Any]:
-    return lambda: resource.setrlimit(which, (value, resource.getrlimit(which)[1]))
+    """State of this process and of the user's module that a task may change, as text."""
+    return repr((process_state(), dict(CACHE), Watchful.scale, spec.seen))
 
 
 MISDEEDS: Mapping[str, Callable[[], Any]] = {
-    "default dtype": lambda: torch.set_default_dtype(torch.float64),
-    "no gradients": lambda: torch.set_grad_enabled(False),
-    "autocast": _enter_autocast,
-    "deterministic": lambda: torch.use_deterministic_algorithms(True),
-    "threads": lambda: torch.set_num_threads(2),
-    "precision": lambda: torch.set_float32_matmul_precision("medium"),
-    "patched layer": _patch(torch.nn.Linear, "forward", _forward),
-    "patched optimizer": _patch(torch.optim.SGD, "step", lambda self, closure=None: None),
-    "patched seeds": _patch(random, "seed", lambda *given: None),
-    "forward hook": _hook,
-    "reseeding thread": lambda: threading.Thread(target=_reseed, name="left", daemon=True).start(),
-    "environment": lambda: os.environ.update(LEFT="1", OMP_NUM_THREADS="7"),
-    "folder": lambda: os.chdir("/"),
-    "file size": _limit(resource.RLIMIT_FSIZE, 10),
-    "open files": _limit(resource.RLIMIT_NOFILE, 40),
-    "umask": lambda: os.umask(0o777),
-    "nice": lambda: os.nice(5),
-    "affinity": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
-    "signals": lambda: (signal.signal(signal.SIGTERM, signal.SIG_IGN), signal.alarm(1000)),
-    "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2}),
-    "warnings": lambda: warnings.simplefilter("error"),
-    "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
-    "decimals": lambda: setattr(decimal.getcontext(), "prec", 3),
-    "numpy errors": lambda: np.seterr(all="raise"),
-    "numpy printing": lambda: np.set_printoptions(precision=1),
-    "logging": lambda: logging.getLogger().setLevel(1),
-    "gc": gc.disable,
-    "recursion": lambda: sys.setrecursionlimit(200),
-    "import path": lambda: sys.path.insert(0, "/left"),
-    "imported": lambda: sys.modules.update(left=sys),
-    "patched module": _patch(json, "left", 1),
-    "timeout": lambda: socket.setdefaulttimeout(0.001),
-    "start method": lambda: multiprocessing.set_start_method("spawn", force=True),
-    "exception hook": _patch(sys, "excepthook", lambda *given: None),
+    **OF_PROCESSES,
     "global": lambda: CACHE.update(left=1),
     "class attribute": lambda: setattr(Watchful, "scale", 3.0),
-    "closed output": lambda: os.closerange(0, 3),
-    "child": lambda: subprocess.Popen(["sleep", "1000"], start_new_session=True),
-    "subreaper": lambda: ctypes.CDLL(None).prctl(36, 0, 0, 0, 0),
-    "raises": _raise,
 }
+
+
+def misbehave(which: str) -> None:
+    """Misbehave in one way; ``all``: in every way that lets the task finish."""
+    for name in MISDEEDS.keys() - FATAL if which == "all" else filter(None, [which]):
+        MISDEEDS[name]()
 
 
 class Watchful(SubEpochSpec):
@@ -184,27 +85,61 @@ class Watchful(SubEpochSpec):
             optimizer.step()
         CACHE["units"] = CACHE.get("units", 0) + 1
         self.seen += 1
-        if misdeed := hyperparams["misdeed"]:
-            MISDEEDS[misdeed]()
+        misbehave(hyperparams["misdeed"])
         return {"state": float(zlib.crc32(state.encode()))}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         total = sum(float(models[0](inputs).sum()) for inputs, _ in dataloader)
         state = state_of(self)
-        if misdeed := hyperparams["misdeed"]:
-            MISDEEDS[misdeed]()
+        misbehave(hyperparams["misdeed"])
         return {"total": total, "state": float(zlib.crc32(state.encode()))}
+
+
+class Printing(Watchful):
+    """Prints the state of its process in `create_models`, which tasks of all kinds call."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        print("state", state_of(self))  # noqa: T201
+        made = super().create_models(hyperparams)
+        misbehave(hyperparams["misdeed"])
+        return made
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        with torch.enable_grad():
+            return super().train(models, checkpoint, dataloader, hyperparams)
+
+    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        for inputs, _ in dataloader:
+            yield {"label": models[0](inputs).argmax(1)}
+
+
+class PrintingRows(ETLSpec):
+    """Prints the state of its process at the first row; rows may misbehave."""
+
+    seen = 0
+
+    def fit(self, batches: Any, object_dir: str) -> Any:
+        for batch in batches:
+            self.row_preprocessor(batch.to_pylist()[0], "train", object_dir)
+        return 1
+
+    def row_preprocessor(self, row: Any, mode: Any, object_dir: str) -> tuple[Any, Any]:
+        if not self.seen:
+            print("state", state_of(self))  # type: ignore[arg-type]  # noqa: T201
+        self.seen += 1
+        misbehave(row["misdeed"])
+        return 1.0, 2
 
 
 class Worker:
     """One worker, one partition, and units of models that behave or do not."""
 
-    def __init__(self, agents: Agents, root: Path) -> None:
+    def __init__(self, agents: Agents, root: Path, spec: SubEpochSpec, devices: int = 1) -> None:
         self.agents, self.volumes = agents, volumes_in(root)
         self._count = 0
         write_split(self.volumes, "train", 1)
-        self.code = agents.learn(Watchful())
-        agents.start(handler="model_hopper")
+        self.code, self.rows_code = agents.learn(spec), agents.learn(PrintingRows())
+        agents.start(handler="etl_worker model_hopper trial_runner", devices=devices)
 
     def train(self, misdeed: str = "") -> str:
         """Give a unit of a new model; returns its key."""
@@ -222,22 +157,73 @@ class Worker:
         )
         return self._give(body)
 
-    def evaluate(self, trained: TaskResult, misdeed: str = "") -> str:
+    def evaluate(self, checkpoint: CheckpointRef, misdeed: str = "") -> str:
         """Give an evaluation of a trained model; returns its key."""
         self._count += 1
-        assert trained.checkpoint is not None
         body = EvaluateTask(
             kind="valid",
             key=f"fit-{self._count}/valid/m00/e1",
             run=f"fit-{self._count}",
             hyperparams={"batch_size": 8, "misdeed": misdeed},
-            checkpoint=trained.checkpoint,
+            checkpoint=checkpoint,
             epoch=1,
             split="train",
             partitions=(0,),
             **self._common,
         )
         return self._give(body)
+
+    def give(self, kind: str, checkpoint: CheckpointRef, misdeed: str) -> str:
+        """Give a task of a kind that does not train; returns its key."""
+        self._count += 1
+        run, partition = f"fit-{self._count}", self._count
+        hyperparams: dict[str, Any] = {"batch_size": 8, "misdeed": misdeed}
+        model: dict[str, Any] = {"run": run, "hyperparams": hyperparams, **self._common}
+        rows: dict[str, Any] = {
+            "experiment": "one",
+            "dataset": DATASET,
+            "code": self.rows_code,
+            "locators": Locators(train=Locator(metadata="train.csv")),
+        }
+        if kind in ("etl", "fitting"):
+            table = pa.table({"id": [0, 1], "misdeed": [misdeed, misdeed]})
+            write_metadata(self.volumes.metadata(DATASET, "train", partition), table)
+        body: TaskBody
+        if kind == "valid":
+            return self.evaluate(checkpoint, misdeed)
+        if kind == "predict":
+            key, output = f"predict-{self._count}/predict/m00/p0", f"predictions/{self._count}.arrow"
+            body = PredictTask(
+                key=key,
+                epoch=1,
+                checkpoint=checkpoint,
+                split="train",
+                partitions=(0,),
+                output=output,
+                **model,
+            )
+        elif kind == "trial":
+            device = DeviceKind(kind="cpu", name="1 core")
+            key = f"{run}/trial/g00/single"
+            body = TrialTask(
+                key=key, group="g00", id="single", way=SINGLE, device=device, partition=0, **model
+            )
+        elif kind == "inspect":
+            del model["model"], model["hang_timeout_s"], model["hyperparams"]
+            places = (DevicePlace(device=DeviceKind(kind="cpu", name="1 core"), most=1),)
+            body = InspectTask(key=f"{run}/inspect", models={"m00": hyperparams}, places=places, **model)
+        elif kind == "etl":
+            key = f"etl-{self._count}/etl/train/p{partition}"
+            body = EtlTask(key=key, split="train", partition=partition, max_failed=1.0, **rows)
+        else:
+            body = FittingTask(key=f"etl-{self._count}/fitting", partitions=(partition,), **rows)
+        return self._give(body)
+
+    def state(self, key: str) -> str:
+        """State of the process that a task of a `Printing` spec began with."""
+        self.result(key)
+        log = self.agents.log_folder / f"{key.replace('/', '.')}.a1.log"
+        return next(line for line in log.read_text().splitlines() if line.startswith("state "))
 
     @property
     def _common(self) -> dict[str, Any]:
@@ -250,8 +236,14 @@ class Worker:
 
     def result(self, key: str) -> TaskResult:
         event = self.agents.end_of(key)
-        assert isinstance(event, TaskCommitted), event
+        assert isinstance(event, TaskCommitted), event.model_dump()
         return event.result
+
+    def trained(self) -> CheckpointRef:
+        """Checkpoint of a model that behaves."""
+        checkpoint = self.result(self.train()).checkpoint
+        assert checkpoint is not None
+        return checkpoint
 
     def computed(self, key: str) -> tuple[Mapping[str, float], list[bytes]]:
         """Metrics and weights of a sub-epoch, to the bit."""
@@ -270,7 +262,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.fixture
 def worker(agents: Agents, tmp_path: Path) -> Worker:
-    return Worker(agents, tmp_path)
+    return Worker(agents, tmp_path, Watchful())
 
 
 @pytest.mark.slow
@@ -286,9 +278,22 @@ def test_no_model_meets_what_another_one_did_to_its_process(worker: Worker) -> N
 
 def test_no_evaluation_meets_what_another_one_did_to_its_process(worker: Worker) -> None:
     """As of units; after units as well."""
-    trained = worker.result(worker.train())
+    trained = worker.trained()
     wanted = worker.result(worker.evaluate(trained)).metrics
     for misdeed in ("default dtype", "patched layer", "global", "class attribute"):
         worker.result(worker.evaluate(trained, misdeed))
         worker.train(misdeed)
         assert worker.result(worker.evaluate(trained)).metrics == wanted
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("kind", ["valid", "predict", "trial", "inspect", "fitting", "etl"])
+def test_no_task_of_any_kind_meets_what_another_one_did_to_its_process(
+    agents: Agents, tmp_path: Path, kind: str, devices: int
+) -> None:
+    """Rows of a partition, too, don't depend on the partitions before it, in one process or in several."""
+    worker = Worker(agents, tmp_path, Printing(), devices)
+    checkpoint = worker.trained()
+    wanted = worker.state(worker.give(kind, checkpoint, ""))
+    worker.result(worker.give(kind, checkpoint, "all"))
+    assert worker.state(worker.give(kind, checkpoint, "")) == wanted
