@@ -7,7 +7,8 @@ next shard when it has finished one. Counts go through memory shared by fork (an
 behind, however the processes end).
 
 After the kernel has ended a core for lack of memory, half as many continue, and another core makes its shard again. The
-caller must have one thread and, with more than one core, no open files or shared memory of user code: cores are its forks.
+caller must have one thread and, with more than one core, no open files or shared memory of user code: cores are its
+forks.
 """
 
 from __future__ import annotations
