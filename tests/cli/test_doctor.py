@@ -61,6 +61,7 @@ def case(tmp_path: Path) -> Callable[..., Case]:
     return make
 
 
+@pytest.mark.slow
 def test_a_good_machine_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Here, where the tests run, nothing fails; nothing is made where there was no home."""
     home = tmp_path / "home"

@@ -167,6 +167,7 @@ def test_one_that_is_gone_is_forgotten() -> None:
     assert logs.made == []
 
 
+@pytest.mark.slow
 def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: Service) -> None:
     """The fold from the snapshot and the rest is that of the whole log; so is the cluster's; twice is once."""
     bench = Bench(store=kvs, pass_a_moment=pass_a_moment)

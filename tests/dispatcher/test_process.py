@@ -144,6 +144,7 @@ def test_port_in_use_is_one_sentence(forks: Forks, tmp_path: Path) -> None:
     assert f"cannot listen on 127.0.0.1:{port}" in (tmp_path / "said").read_text()
 
 
+@pytest.mark.slow
 def test_heavy_libraries_are_not_imported() -> None:
     """Neither tensors nor tables nor the database's client."""
     heavy = "{'torch', 'pandas', 'pyarrow', 'numpy', 'redis', 'boto3'}"

@@ -165,6 +165,7 @@ def test_an_optional_service_that_cannot_start_fails_nothing(make_cluster: MakeC
     assert fake.info().state == ClusterState.READY
 
 
+@pytest.mark.slow
 def test_a_service_that_is_never_ready_is_named(make_cluster: MakeCluster) -> None:
     """A start that takes too long names who is late, and ends what it had started."""
     fake = make_cluster(Fake(name="slow", program=f"print('thinking', flush=True); {STEADY}", ready=False))

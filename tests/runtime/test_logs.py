@@ -169,6 +169,7 @@ for module in ("kvs_api", "controller", "dispatcher", "cerebro.worker.agent"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_services_refuse_a_format_that_there_is_not() -> None:
     """In one sentence, before anything else is done."""

@@ -33,12 +33,12 @@ FLOAT8 = [
     Way(technique="offload", params={"precision": "float8-emulated", "activations": True}),
 ]
 CHOICES = [
-    *((way, "mlp") for way in BF16),
-    *(pytest.param(way, model, marks=pytest.mark.slow) for way in BF16 for model in ("cnn", "gpt")),
+    *((way, model) for way in BF16 for model in ("mlp", "cnn", "gpt")),
     *(pytest.param(way, "wide", marks=needs_torchao) for way in FLOAT8),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "model"), CHOICES, ids=lambda each: getattr(each, "label", each))
 def test_another_precision_trains_to_other_results_that_are_near(
     model: str, chosen: Way, partition: Path, tmp_path: Path, ranks: Ranks
@@ -60,6 +60,7 @@ def test_another_precision_trains_to_other_results_that_are_near(
     assert {tensor.dtype for state in brief["models"] for tensor in state.values()} == {torch.float32}
 
 
+@pytest.mark.slow
 @needs_torchao
 def test_float8_is_another_precision_than_bfloat16(partition: Path, tmp_path: Path, ranks: Ranks) -> None:
     """Only its products of matrices differ."""
@@ -70,6 +71,7 @@ def test_float8_is_another_precision_than_bfloat16(partition: Path, tmp_path: Pa
     assert 1e-5 < distance(content(tmp_path, least), content(tmp_path, brief)) < 0.5
 
 
+@pytest.mark.slow
 @needs_torchao
 @pytest.mark.parametrize(
     ("model", "precision", "says"),
@@ -116,6 +118,7 @@ def test_float8_takes_linear_layers_that_are_nothing_else(mark: str) -> None:
     assert model[-1].weight is plain.weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen", [BF16[0], pytest.param(FLOAT8[0], marks=needs_torchao)], ids=lambda each: each.label
 )

@@ -43,6 +43,7 @@ def without_releases(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "secrets": secrets}
 
 
+@pytest.mark.slow
 def test_an_old_release_is_upgraded(cluster: Cluster) -> None:
     """Claims, secrets, services and selectors stay as they are; so do they when it is rolled back."""
     cluster.helm("install", chart=OLD)

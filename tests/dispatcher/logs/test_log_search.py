@@ -35,6 +35,7 @@ def test_search_by_level_and_expression(volumes: Volumes) -> None:
     assert len(LogReader(volumes).search("digits", [source()], LogQuery(level="error")).hits) == 4
 
 
+@pytest.mark.slow
 def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found before counts, and the page says that it is not all."""
     monkeypatch.setattr("dispatcher.logs.reading.SEARCH_S", 2.0)

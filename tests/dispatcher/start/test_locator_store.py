@@ -20,7 +20,7 @@ from tests.data.objects.s3 import BUCKET, put, s3_server
 from tests.dispatcher import fakes
 from tests.http_server import HttpServer
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAOFTHEPAGE", "AWS_SECRET_ACCESS_KEY": "secret-of-the-page"}
 

@@ -146,6 +146,7 @@ def test_a_gpu_that_the_driver_has_lost() -> None:
     assert (found.text, found.is_broken) == ("2 GPUs were registered, the driver tells of 1", True)
 
 
+@pytest.mark.slow
 def test_a_real_worker_checks_its_machine_when_it_is_asked(agents: Agents, kvs: KvsClient) -> None:
     """Through the store and its inbox; asked twice while one is under way, it is one."""
     agents.start()

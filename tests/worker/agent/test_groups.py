@@ -156,6 +156,7 @@ def test_the_rank_that_hangs_is_named(agents: Agents, do: str, rank: int | None,
     assert failure.message.startswith(f"no batch for 0.5 s: {says}"), failure.message
 
 
+@pytest.mark.slow
 def test_a_rank_that_was_stopped_is_named(agents: Agents) -> None:
     """Whatever batches the ranks are at."""
     agents.start(devices=2)

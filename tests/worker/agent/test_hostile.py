@@ -37,6 +37,7 @@ def warm(agents: Agents) -> Agents:
     return agents
 
 
+@pytest.mark.slow
 def test_every_hostile_end_is_told_by_its_cause(warm: Agents) -> None:
     """In one attempt, by the same process, which goes on; what it says can be stored and read."""
     incarnation = warm.incarnation()

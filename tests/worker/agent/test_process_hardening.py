@@ -73,6 +73,7 @@ def test_a_hidden_process_is_closed_to_its_own_user_and_its_children_are_not() -
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_user_code_in_a_pod_does_not_see_the_token(agents: Agents) -> None:
     """Nor in the environment of the process that started it, where a worker outside pods has it."""

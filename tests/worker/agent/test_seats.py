@@ -62,6 +62,7 @@ def test_one_computes_at_a_time_and_each_has_its_turns(agents: Agents) -> None:
     assert noted[1::2] == [(name, "ends") for name, _ in noted[::2]]
 
 
+@pytest.mark.slow
 def test_who_waits_for_its_turn_does_not_hang(agents: Agents) -> None:
     """However long; and when the one that has the turn hangs, that one is ended, and the next has the turn."""
     shared(agents, quantum_s=NEVER)

@@ -49,6 +49,7 @@ def lines(path: Path) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
     """The same code finds its process, with all that it has imported. Other code gets a process of its own, in which
     the platform's imports are done and nothing is left of the first."""
@@ -66,6 +67,7 @@ def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
     assert all(results[first].timings.start_s > 0 for first in (0, 2, 4))
 
 
+@pytest.mark.slow
 def test_the_first_unit_finds_the_imports_done(agents: Agents, tmp_path: Path) -> None:
     """A worker that only trains has its process before anything is assigned."""
     agents.start(is_fork=False, NOTES=str(tmp_path))

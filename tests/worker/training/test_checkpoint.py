@@ -224,6 +224,7 @@ numpy.save = numpy.load = numpy.savez = json.dumps = json.loads = broken
 """
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_what_user_code_replaces_writes_no_checkpoint(tmp_path: Path) -> None:
     """A model whose code patches torch.save and others harms no other model of its process: in a process of its own

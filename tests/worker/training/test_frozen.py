@@ -338,6 +338,7 @@ def test_any_damaged_byte_of_how_it_is_put_together_is_found(tmp_path: Path, byt
         load(tmp_path, reference, "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_kill_between_any_two_writes_loses_nothing(tmp_path: Path) -> None:
     """The checkpoint before stays as it is, and the next attempt is right. What a dead one has left goes with the next
