@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.deploy.chart.rendering import CHART, NAMESPACE, ROOT, Rendered, parse, run, template

@@ -6,6 +6,8 @@ import itertools
 import os
 import signal
 
+import pytest
+
 from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import FailureKind
