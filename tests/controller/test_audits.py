@@ -223,6 +223,7 @@ def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_meas
     assert any("/m00/" in e.task for e in redos(simulation)) or not is_measured
 
 
+@pytest.mark.slow
 def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
     """Which units are audited is the same in every life, and each redo is committed once."""
     expected = fitted(simulate(Scenario(holdings=everywhere(3)), audit=0.4)).audits

@@ -189,6 +189,7 @@ def test_more_workers_are_asked_for_where_the_end_would_come_too_late() -> None:
     assert (held.advised, held.asked_for) == (8, None)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_lost_for_a_moment_makes_the_run_no_later() -> None:
     """It will be back, and its partition with it: as many workers are told of, and nearly the same end."""
     calm = forecasts(simulated())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,7 @@ def test_a_unit_that_was_queued_gives_its_place_to_a_higher_priority() -> None:
     assert run.state is RunState.FINISHED
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     policy=st.sampled_from(sorted(POLICIES)),
@@ -164,6 +166,7 @@ def test_no_unit_begins_where_a_model_of_a_higher_priority_has_waited(
     assert state.runs["fit-1"].state is RunState.FINISHED
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_each_unit_is_given_what_the_log_says(data: st.DataObject) -> None:

@@ -41,6 +41,7 @@ def stragglers(
     return Scenario(holdings=own_partition(8), unit_time=unit_time, lease_s=300.0)
 
 
+@pytest.mark.slow
 def test_a_worker_four_times_slower_costs_a_third_more() -> None:
     """Not four times: its partition is made on others, too, which train on it."""
     calm = simulate(stragglers({}), models=16)
@@ -52,6 +53,7 @@ def test_a_worker_four_times_slower_costs_a_third_more() -> None:
     assert len(trained_by(state)[3]) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "sigma"), [(0, 0.1), (1, 0.3), (2, 0.3)])
 def test_equal_workers_get_no_copies(seed: int, sigma: float) -> None:
     """Whatever the noise of unit times."""
@@ -65,6 +67,7 @@ def test_two_slow_workers_are_relieved() -> None:
     assert slow.now < 32 * UNIT_S * 2
 
 
+@pytest.mark.slow
 def test_a_copy_that_takes_longer_than_it_saves_is_not_made() -> None:
     """Half of what a copy would save is the most that making it may take."""
     slow = stragglers({"worker-3": 4.0}, etl_s=100 * UNIT_S)
@@ -102,6 +105,7 @@ def test_a_volume_has_room_for_a_copy_and_some_more(asked: WorkerStatus, has_roo
     assert worker_view(asked, None, silent_s=0.0, lease_s=10.0).has_room is has_room
 
 
+@pytest.mark.slow
 def test_a_worker_without_room_gets_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those with room are given one."""
     cramped = {f"worker-{number}" for number in range(6)}
@@ -120,6 +124,7 @@ def test_a_worker_without_room_gets_no_copy(monkeypatch: pytest.MonkeyPatch) -> 
     assert {worker for _, worker in made} <= {"worker-6-etl", "worker-7-etl"}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     shape=st.tuples(st.integers(1, 6), st.integers(2, 5), st.integers(1, 3)),

@@ -280,6 +280,7 @@ def test_a_user_prevails_over_an_own_procedure(seed: int) -> None:
     assert run.models["m01"].state is ModelState.STOPPED
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(data=st.data())
 def test_an_own_search_ends_whatever_befalls_it(data: st.DataObject) -> None:

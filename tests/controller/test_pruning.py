@@ -198,6 +198,7 @@ def _draw_command(data: st.DataObject, number: int) -> ClientEvent:
     return data.draw(st.sampled_from(kinds))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_needed_checkpoint_is_ever_removed(data: st.DataObject) -> None:

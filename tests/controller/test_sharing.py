@@ -207,6 +207,7 @@ def test_a_priority_that_is_changed_changes_the_shares() -> None:
     assert 2.5 < had("other") / had(EXPERIMENT) < 5.0
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @example(changes=[(EXPERIMENT, 0, 0, 0.0), (EXPERIMENT, 4, 1, 621.0), (EXPERIMENT, 0, 1, 582.0)])  # 35 and 40
 @given(

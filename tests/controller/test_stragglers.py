@@ -47,6 +47,7 @@ def test_a_worker_on_another_machine_is_judged_by_what_it_does_there() -> None:
     assert found.is_slow
 
 
+@pytest.mark.slow
 def test_a_slow_worker_is_labelled_and_loses_the_label_with_its_cause() -> None:
     """By what its units show, in words that status and page have; dispatch and copies rest on the same."""
     rng, slow = Random(0), 6

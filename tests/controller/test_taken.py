@@ -115,6 +115,7 @@ def gap_of(events: Sequence[Event]) -> float:
     return found.gap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("models", "others"), [(4, 8), (8, 8)])
 def test_the_gap_beside_another_run_is_that_of_the_devices_it_had(models: int, others: int) -> None:
     """Within noise what it is alone. Were the others' time not told, it would look as if half of the time was lost."""

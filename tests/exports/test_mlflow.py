@@ -76,6 +76,7 @@ def patient(address: str) -> tuple[MlflowServer, list[float]]:
     return MlflowServer(address, {}, sleep=pauses.append, clock=lambda: sum(pauses)), pauses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_sent", [False, True])
 def test_an_export_that_is_killed_at_any_request_goes_on(
     fake: FakeMlflow, address: str, is_sent: bool

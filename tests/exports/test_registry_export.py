@@ -51,6 +51,7 @@ class TestStandIn(RegistryContract):
         return self.fake.files[f"{source.removeprefix('mlflow-artifacts:/')}/model.pt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_sent", [False, True])
 def test_a_push_that_is_killed_at_any_request_doubles_no_version(
     fake: FakeRegistry, address: str, is_sent: bool, tmp_path: Path

@@ -60,6 +60,7 @@ def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["lrptw", "planner"])
 def test_the_controllers_core_can_decide(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``--core`` runs policies and the planner in the controller itself."""

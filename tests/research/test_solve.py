@@ -39,6 +39,7 @@ def test_an_optimal_answer_is_that_of_trying_everything(problem: Problem) -> Non
     assert found.schedule.makespan == pytest.approx(optimal_makespan(problem))
 
 
+@pytest.mark.slow
 @given(multi_gpu_problems(max_models=2))
 @settings(deadline=None, max_examples=15)
 def test_strategies_are_part_of_the_optimum(problem: Problem) -> None:

@@ -22,6 +22,7 @@ from tests.state.soundness import assert_sound
 EPOCHS = 6
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10**6),

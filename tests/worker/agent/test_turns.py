@@ -119,6 +119,7 @@ class Sharing(RuleBasedStateMachine):
             assert holder is not None
 
 
+@pytest.mark.slow
 def test_whatever_units_do_one_has_the_turn() -> None:
     """However many come, compute, leave and die, in any order."""
     run_state_machine_as_test(
