@@ -41,7 +41,6 @@ def test_a_run_that_paused_before_its_plan_says_why_on_each_page() -> None:
         "/experiments/new",
         "/experiments/new/models",
         "/experiments/new/schedule",
-        "/cluster",
     ):
         found = bench.signed_in().get(page).text
         assert reason in found, page
