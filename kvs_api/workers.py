@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from pydantic import ValidationError
 
 from cerebro import errors
 from cerebro.contract import api
@@ -24,6 +27,8 @@ from cerebro.contract.records import (
 from kvs_api import keys, steps
 from kvs_api.database import seq_of, text, translated
 from kvs_api.quotas import QuotaStore
+
+log = logging.getLogger(__name__)
 
 _DAY_S = 24 * 3600
 
@@ -221,10 +226,14 @@ class WorkerStore(QuotaStore):
         return found
 
     def troubles(self) -> Troubles:
-        """Why workers do not start; none if nobody has said so."""
+        """Why workers do not start; none if nobody has said so, or if another release wrote it in another form."""
         with translated():
             content: Any = self._redis.get(keys.TROUBLES)
-        return Troubles() if content is None else Troubles.model_validate_json(content)
+        try:
+            return Troubles() if content is None else Troubles.model_validate_json(content)
+        except ValidationError as error:
+            log.warning("the stored troubles are left out: %s", errors.found_in(error.errors()))
+            return Troubles()
 
     def set_troubles(self, troubles: Troubles) -> None:
         """Replace what is known of workers that do not start."""

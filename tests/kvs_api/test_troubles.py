@@ -1,0 +1,33 @@
+"""What another release stored about workers that do not start is read as far as this release knows it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+
+from cerebro.contract.records import Troubles
+from cerebro.runtime.kvs import KvsClient
+from kvs_api import keys
+from tests.kvs_api.real import Service
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("stored", "read"),
+    [
+        ({"schema_version": 1, "pods": {"w-1": "no node"}}, Troubles(pods={"w-1": "no node"})),
+        ({"note": "none come", "size": 2}, Troubles(note="none come", size=2)),
+        ({"schema_version": 1, "size": 2, "later": {"field": [1]}}, Troubles(size=2)),
+        ({"schema_version": 2, "size": "many"}, Troubles()),
+        ([], Troubles()),
+    ],
+)
+def test_troubles_of_another_release_are_read(
+    stored: object, read: Troubles, kvs: KvsClient, service: Service
+) -> None:
+    """After an upgrade and after a rollback: fields may be missing, unknown or of another form."""
+    with redis.Redis.from_url(service.database.url) as database:
+        database.set(keys.TROUBLES, json.dumps(stored))
+    assert kvs.troubles() == read
