@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.base import Contract, Name, Sha256, Split
@@ -355,11 +355,9 @@ def no_workers_for(runs: Sequence[str]) -> str:
 class Troubles(Contract):
     """Why workers that are wanted do not start, as the cluster manager tells it; for people.
 
-    Not part of a worker's record, because what never started never registered. Fields of other releases are ignored:
-    the controller of a release before or after may have stored it.
+    Not part of a worker's record, because what never started never registered. Readers ignore unknown fields: the
+    controller of another release may have stored it.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     schema_version: Literal[1] = SCHEMA_VERSION
     pods: dict[str, str] = Field(default_factory=dict)

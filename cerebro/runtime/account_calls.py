@@ -30,13 +30,14 @@ class AccountCalls(Transport):
         headers = {ACTS_FOR: acts_for} if acts_for else {}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        return Principal.model_validate_json(self.send("GET", "/v1/whoami", None, 0.0, headers))
+        content = self.send("GET", "/v1/whoami", None, 0.0, headers)
+        return self.answered(Principal, "GET", "/v1/whoami", content)
 
     def tokens(self, *, acts_for: str = "") -> tuple[TokenRecord, ...]:
         """The caller's tokens, newest first; an admin's: all."""
         headers = {ACTS_FOR: acts_for} if acts_for else {}
         content = self.send("GET", "/v1/tokens", None, 0.0, headers)
-        return api.TokensAnswer.model_validate_json(content).tokens
+        return self.answered(api.TokensAnswer, "GET", "/v1/tokens", content).tokens
 
     def make_token(self, request: TokenRequest) -> MadeToken:
         """Make a token; the answer alone has it. Sent twice it makes two, of which one is never shown.

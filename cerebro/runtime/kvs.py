@@ -149,7 +149,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         path = f"/v1/experiments/{_quoted(experiment)}/events{'?unread=1' if is_unread else ''}"
         identity = {api.ONCE: once or uuid.uuid4().hex}
         content = self.send("POST", path, event.model_dump_json().encode(), 0.0, identity)
-        return api.AppendAnswer.model_validate_json(content).seq
+        return self.answered(api.AppendAnswer, "POST", path, content).seq
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none.
@@ -205,7 +205,8 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
             after = request.after
             while events := self.events(experiment, after):
                 after = events[-1].seq
-            raise  # the events are well: it is the outcomes that are not
+            # The events are well, so it is the outcomes that are not, or something else has answered.
+            answer = self.answered(api.DecideAnswer, "POST", path, content)
         whole(answer.events, request.after, is_merged=answer.ledger)
         return answer
 
@@ -361,7 +362,8 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
 
     def troubles(self) -> Troubles:
         """Why workers that are wanted do not start."""
-        return self.call("GET", "/v1/cluster/troubles", Troubles)
+        path = "/v1/cluster/troubles"
+        return self.answered(Troubles, "GET", path, self.send("GET", path, None, 0.0), extra="ignore")
 
     def set_troubles(self, troubles: Troubles) -> None:
         """Replace what is known of workers that do not start; the controller does."""
@@ -406,7 +408,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         identity = {api.ONCE: uuid.uuid4().hex}
         path = f"/v1/registry/{_quoted(name)}"
         content = self.send("POST", path, asked.model_dump_json().encode(), 0.0, identity)
-        return ModelVersion.model_validate_json(content)
+        return self.answered(ModelVersion, "POST", path, content)
 
     def settle_version(self, name: str, outcome: VersionOutcome) -> ModelVersion:
         """The controller's: what became of a version's files."""

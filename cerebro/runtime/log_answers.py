@@ -37,9 +37,10 @@ def readable(experiment: str, content: bytes) -> tuple[Event, ...]:
 
     Raises:
         UnreadableError: one cannot be read.
+        StoreUnavailableError: there are no events in it.
     """
     found: list[Event] = []
-    for entry in json.loads(content)["events"]:
+    for entry in _entries(content):
         kind = errors.UnreadableLedgerError if entry.pop(api.OF_CLUSTER, False) else errors.UnreadableError
         try:
             found.append(_EVENT.validate_json(json.dumps(entry)))
@@ -53,17 +54,28 @@ def readable_ledger(content: bytes) -> api.LedgerAnswer:
 
     Raises:
         UnreadableLedgerError: one cannot be read.
+        StoreUnavailableError: there are no events in it.
     """
     try:
         return api.LedgerAnswer.model_validate_json(content)
     except ValidationError as error:
-        for entry in json.loads(content)["events"]:
+        for entry in _entries(content):
             try:
                 _CLUSTER_EVENT.validate_json(json.dumps(entry))
             except ValidationError as cause:
                 seq, reason = entry.get("seq", 0), _reason(cause, entry)
                 raise errors.UnreadableLedgerError.of("", seq, reason) from cause
         raise error  # the events are well: it is the rest that is not
+
+
+def _entries(content: bytes) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = json.loads(content)["events"]
+    except (ValueError, KeyError, TypeError) as cause:
+        raise errors.StoreUnavailableError(
+            f"something else than kvs_api answered with {content[:80]!r}: check whether a proxy does"
+        ) from cause
+    return found
 
 
 def _reason(cause: ValidationError, entry: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ class SegmentCalls(Transport):
         path = (
             f"{_log(experiment)}/snapshot?seq={seq}&format={quote(of_format)}&term={term}&created={created!r}"
         )
-        return Snapshot.model_validate_json(self.send("PUT", path, content, 0.0))
+        return self.answered(Snapshot, "PUT", path, self.send("PUT", path, content, 0.0))
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
         """The newest fold of a log that was made by this format; `None`: there is none, and the log is to be folded."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import urllib3
 from pydantic import BaseModel, ValidationError
@@ -31,6 +31,8 @@ _NO_CONTENT = 204
 """Flask gives such an answer the type of HTML, though it has no body."""
 _TOO_LARGE = 413
 _CONNECT_S = 5.0
+_BEGIN = 100
+"""Bytes of an answer that show that it is a page."""
 
 
 class Transport:
@@ -98,10 +100,26 @@ class Transport:
         content = body.model_dump_json().encode() if body is not None else None
         return self.answered(answer, method, path, self.send(method, path, content, wait_s))
 
-    def answered(self, answer: type[Answer], method: str, path: str, content: bytes) -> Answer:
-        """An answer as a model; `StoreUnavailableError` if it is no JSON: something else than kvs_api answered."""
+    def answered(
+        self,
+        answer: type[Answer],
+        method: str,
+        path: str,
+        content: bytes,
+        *,
+        extra: Literal["ignore"] | None = None,
+    ) -> Answer:
+        """Parse the answer of kvs_api.
+
+        Args:
+            extra: ``"ignore"`` leaves out fields that this version does not know; by default they are errors.
+
+        Raises:
+            StoreUnavailableError: it is no JSON, so something else than kvs_api answered.
+            ValidationError: it is JSON of another form.
+        """
         try:
-            return answer.model_validate_json(content)
+            return answer.model_validate_json(content, extra=extra)
         except ValidationError as cause:
             if not any(
                 each["type"] == "json_invalid"
@@ -154,9 +172,9 @@ class Transport:
                 status = 0
             else:
                 status = response.status
-                is_foreign = status != _NO_CONTENT and _is_page(response.headers.get("Content-Type", ""))
+                is_foreign = status != _NO_CONTENT and _is_page(response)
                 if status < _SUCCESS and not is_foreign:
-                    return response.data
+                    return response.data or b""
                 if status == _TOO_LARGE:
                     size = f"{len(content or b'') / 2**20:,.1f} MiB"
                     raise errors.BadRequestError(
@@ -185,9 +203,12 @@ class Transport:
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
 
 
-def _is_page(content_type: str) -> bool:
-    """True for HTML, which no route of kvs_api answers with."""
-    return content_type.partition(";")[0].strip().lower() in ("text/html", "application/xhtml+xml")
+def _is_page(response: urllib3.BaseHTTPResponse) -> bool:
+    """True for HTML, which no route of kvs_api answers with; a proxy may give it no type, or a wrong one."""
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind in ("text/html", "application/xhtml+xml"):
+        return True
+    return (response.data or b"")[:_BEGIN].lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
 def _message(content: bytes) -> str:

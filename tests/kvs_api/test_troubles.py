@@ -1,4 +1,4 @@
-"""What another release stored about workers that do not start is read as far as this release knows it."""
+"""Releases read what other releases stored about workers that do not start."""
 
 from __future__ import annotations
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import urllib3
 
 from cerebro.contract import api
+from cerebro.contract.events import RunStopRequested
+from cerebro.contract.records import Troubles
+from cerebro.contract.registry import Registration
 from cerebro.errors import BadRequestError, ServerError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 
@@ -55,9 +59,11 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Made:
         (500, JSON, b'{"error": "ServerError", "message": "boom"}'),
         (500, HTML, PAGE),
         (200, HTML, PAGE),
+        (200, {}, b"\n<!DOCTYPE HTML><p>Please sign in"),
+        (200, JSON, PAGE),
         (502, HTML, PAGE),
     ],
-    ids=["500", "500 of a proxy", "200 of a proxy", "502"],
+    ids=["500", "500 of a proxy", "200 of a proxy", "page without a type", "page of a wrong type", "502"],
 )
 def test_one_bad_answer_is_asked_again(client: Made, bad: Answer) -> None:
     """Agent, controller, dispatcher and clients all call through this code, and survive it."""
@@ -92,11 +98,37 @@ def test_an_error_that_stays_is_told_after_three_tries(client: Made, body: bytes
     assert service.asked == 3
 
 
-def test_what_is_no_json_is_no_validation_error(client: Made) -> None:
-    """A proxy may name no type."""
-    kvs, _ = client((200, {}, PAGE), retry_for_s=0.0)
-    with pytest.raises(StoreUnavailableError, match="check whether a proxy answers"):
-        kvs.lead("c", 5.0)
+CALLS: dict[str, Callable[[KvsClient], object]] = {
+    "lead": lambda kvs: kvs.lead("c", 5.0),
+    "append": lambda kvs: kvs.append("one", RunStopRequested(run="fit-1")),
+    "events": lambda kvs: kvs.events("one"),
+    "watch": lambda kvs: kvs.watch({"one": 0}, 0, 0.0),
+    "decide": lambda kvs: kvs.decide("one", api.DecideRequest(term=1, after=0, steps=())),
+    "ledger": lambda kvs: kvs.ledger(),
+    "write_ledger": lambda kvs: kvs.write_ledger(api.LedgerRequest(term=1, after=0, events=())),
+    "keep_snapshot": lambda kvs: kvs.keep_snapshot("one", 1, "1", 1, b""),
+    "register_model": lambda kvs: kvs.register_model(
+        "m", cast(Registration, api.Problem(error="", message=""))
+    ),
+    "whoami": lambda kvs: kvs.whoami(),
+    "tokens": lambda kvs: kvs.tokens(),
+    "troubles": lambda kvs: kvs.troubles(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("body", [PAGE, b"Please sign in", b""])
+def test_an_answer_of_something_else_is_an_error_to_retry(client: Made, call: str, body: bytes) -> None:
+    """A proxy may name no type, and sends what it likes."""
+    kvs, _ = client((200, {}, body), retry_for_s=0.0)
+    with pytest.raises(StoreUnavailableError, match="proxy"):
+        CALLS[call](kvs)
+
+
+def test_fields_of_another_release_stop_no_reading_of_troubles(client: Made) -> None:
+    """Each controller reads them when it begins to lead."""
+    kvs, _ = client((200, JSON, b'{"note": "none come", "later": 1}'))
+    assert kvs.troubles() == Troubles(note="none come")
 
 
 def test_a_refusal_is_not_asked_again(client: Made) -> None:
