@@ -1,4 +1,5 @@
-"""What a worker does beside its tasks: it measures what it uses, keeps logs short, and frees space on its shard volume.
+"""What a worker does beside its tasks: it measures what it uses, keeps logs short, frees space on its shard volume, and
+prepares for models when training data appears there.
 
 A thread of its own, and none that the worker could not do without: a driver or a file system that hangs keeps this
 thread for ever, and neither a lease nor a task.
@@ -30,6 +31,7 @@ class Housekeeping:
         metrics: is told what was measured.
         reports: knows the number of the list of data sets that nobody uses, and is told when holdings change.
         task_logs: of attempts that run.
+        expect_models: called when a data set appears on the shard volume, and at the start if there is one.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Housekeeping:
         metrics: Metrics,
         reports: Reports,
         task_logs: TaskLogs,
+        expect_models: Callable[[], None],
     ) -> None:
-        self._task_logs = task_logs
+        self._task_logs, self._expect_models = task_logs, expect_models
+        self._datasets: set[str] = set()
         self._meter, self._reclaimer, self._metrics, self._reports = meter, reclaimer, metrics, reports
         self._lock = threading.Lock()
         self._newest: WorkerUsage | None = None
@@ -55,10 +59,12 @@ class Housekeeping:
     def run(self, finished: threading.Event, pause_s: float) -> None:
         """Go on until `finished`, with pauses of so many seconds."""
         self._try(self._reclaimer.sweep)
+        self._try(self._prepare)
         while not finished.wait(pause_s):
             self._try(self._task_logs.keep_short)
             self._try(self._measure)
             self._try(self._reclaim)
+            self._try(self._prepare)
 
     def _measure(self) -> None:
         if self._meter is None or time.monotonic() - self._measured < PAUSE_S:
@@ -72,6 +78,12 @@ class Housekeeping:
     def _reclaim(self) -> None:
         if self._reclaimer.act(self._reports.reclaim):
             self._reports.changed()
+
+    def _prepare(self) -> None:
+        held = self._reclaimer.held()
+        appeared, self._datasets = held - self._datasets, held
+        if appeared:
+            self._expect_models()
 
     def _try(self, duty: Callable[[], None]) -> None:
         try:

@@ -88,7 +88,6 @@ class Agent:
         )
         self._reclaimer = Reclaimer(kvs, settings.volumes)
         task_logs = TaskLogs(settings.task_log_bytes)
-        self._housekeeping = Housekeeping(resources.meter, self._reclaimer, metrics, self._reports, task_logs)
         self._children = ChildPool(settings, own_group(), len(resources.devices.devices))
         self._shared = Shared(
             kvs=kvs,
@@ -106,6 +105,9 @@ class Agent:
             seating=seating,
             reports=self._reports,
             task_logs=task_logs,
+        )
+        self._housekeeping = Housekeeping(
+            resources.meter, self._reclaimer, metrics, self._reports, task_logs, self._expect_models
         )
         self._teller = StacksTeller(kvs, settings.worker)
         self._checker = NodeChecker(kvs, settings, resources.devices, self._reports.incarnation)
@@ -132,8 +134,6 @@ class Agent:
         """Register and work."""
         self._reclaimer.clear_meeting_places(self._settings.worker)
         last_duty = _started(self._end_in_time)
-        if "etl" not in self._shared.handlers:
-            self._shared.expect_models()  # nothing that comes before will tell that they are near
         self._reports.register(sorted(self._shared.handlers))
         self._threads = [last_duty]
         self._threads += (_started(self._read_inbox), _started(self._report_regularly))
@@ -154,6 +154,11 @@ class Agent:
             self._teller.end()
             self._checker.end()
             self._children.end_all()
+
+    def _expect_models(self) -> None:
+        # Where this process preprocesses as well, the task says so sooner, and old data says nothing.
+        if "etl" not in self._shared.handlers:
+            self._shared.expect_models()
 
     # --- slots -----------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class Reclaimer:
         reclaim = self._kvs.reclaim()
         try:
             # The list names whatever was ever deleted; most of it was never here.
-            held = self._held().intersection(reclaim.datasets)
+            held = self.held().intersection(reclaim.datasets)
             kept = [dataset for dataset in held if not self._is_moved(dataset, asked)]
             self._seq = -1 if kept else reclaim.seq
         except OSError as error:
@@ -81,8 +81,12 @@ class Reclaimer:
         except OSError as error:
             log.warning("it cannot be told whether %s holds anything: %s", self._trash, error)
 
-    def _held(self) -> set[str]:
-        """Data sets of which anything is on the volume."""
+    def held(self) -> set[str]:
+        """Data sets of which anything is on the volume.
+
+        Raises:
+            OSError: the volume cannot be read.
+        """
         folders = [self._volumes.shards / kind for kind in _KINDS]
         return {path.name for folder in folders if folder.exists() for path in folder.iterdir()}
 

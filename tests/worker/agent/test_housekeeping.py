@@ -45,6 +45,8 @@ class Beside:
     def __init__(self) -> None:
         self.reclaim, self.changes, self.acted, self.swept = 3, 0, list[int](), 0
         self.problems: dict[str, Sequence[Exception | None]] = {}
+        self.datasets: list[set[str]] = [set()]
+        self.expected = 0
 
     def _come(self, what: str) -> None:
         problem, *rest = self.problems.get(what, (None,))
@@ -65,6 +67,12 @@ class Beside:
         self.acted.append(seq)
         return len(self.acted) == 1
 
+    def held(self) -> set[str]:
+        return self.datasets.pop(0) if len(self.datasets) > 1 else self.datasets[0]
+
+    def expect_models(self) -> None:
+        self.expected += 1
+
     def changed(self) -> None:
         self.changes += 1
 
@@ -75,7 +83,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(beside: Any) -> Housekeeping:
-    return Housekeeping(beside, beside, Metrics({}), beside, TaskLogs(0))
+    return Housekeeping(beside, beside, Metrics({}), beside, TaskLogs(0), beside.expect_models)
 
 
 def test_it_measures_and_makes_room() -> None:
@@ -85,6 +93,24 @@ def test_it_measures_and_makes_room() -> None:
     own.run(Passes(2), 1.0)
     assert (beside.swept, beside.acted, beside.changes) == (1, [3, 3], 1)
     assert (own.newest_usage(), own.newest_usage()) == (USAGE, None)
+
+
+@pytest.mark.parametrize(
+    ("datasets", "expected"),
+    [
+        ([set()], 0),
+        ([{"a"}], 1),
+        ([set(), set(), {"a"}, {"a"}, {"a", "b"}], 2),
+        ([{"a"}, set(), {"a"}], 2),
+    ],
+    ids=["none", "there already", "appear one after the other", "reclaimed and made again"],
+)
+def test_models_are_expected_when_training_data_appears(datasets: list[set[str]], expected: int) -> None:
+    """A worker of a fresh release holds no data, and starts no process."""
+    beside = Beside()
+    beside.datasets = datasets
+    made(beside).run(Passes(5), 1.0)
+    assert beside.expected == expected
 
 
 @pytest.mark.parametrize("what", ["measure", "sweep", "act"])

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from cerebro.contract.events import TaskCommitted
@@ -68,9 +69,12 @@ def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_unit_finds_the_imports_done(agents: Agents, tmp_path: Path) -> None:
-    """A worker that only trains has its process before anything is assigned."""
-    agents.start(is_fork=False, NOTES=str(tmp_path))
+def test_the_first_unit_after_preprocessing_finds_the_imports_done(agents: Agents, tmp_path: Path) -> None:
+    """A worker that only trains starts its process when another one writes training data to their volume, and not before:
+    an idle release has none."""
+    agent = agents.start(is_fork=False, NOTES=str(tmp_path))
+    assert psutil.Process(agent.pid).children() == []
+    (tmp_path / "shards" / "datasets" / "scans").mkdir(parents=True)
     until(lambda: len(lines(tmp_path / "handler")) == 2, "the agent and a process that have imported")
     result(agents, agents.give(0, "spec", code=agents.learn(Counted(tmp_path, "one"))))
     assert len(lines(tmp_path / "handler")) == 2, "no other process imported anything"
