@@ -276,6 +276,17 @@ def test_shared_memory_is_larger_than_the_64_mib_of_a_container() -> None:
         assert volumes[name] == {"medium": "Memory", "sizeLimit": "1Gi"}
 
 
+@pytest.mark.parametrize("name", ["notebook", "tensorboard"])
+def test_servers_for_browsers_start_at_their_first_connection(name: str) -> None:
+    """On the pod's port something small listens; TensorBoard, which asks for no password, on loopback alone."""
+    (container,) = render("defaults").pod(name)["spec"]["containers"]
+    (port,) = container["ports"]
+    listens = f"--bind=[::]:{port['containerPort']}"
+    assert container["command"] == ["python", "-P", "-m", "cerebro.runtime.on_demand", listens, "--"]
+    assert "--port={port}" in container["args"]
+    assert ("--host=127.0.0.1" in container["args"]) == (name == "tensorboard")
+
+
 def test_workers_spread_over_nodes_and_yield_to_the_control_plane() -> None:
     """Topology spread selects the workers themselves. The store, controller and page come first; workers push nobody
     out, and nobody's notebook, TensorBoard or test pushes a worker out."""
