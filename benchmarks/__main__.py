@@ -39,6 +39,7 @@ NAMES = (
         "warm",
         "efficiency",
         "idle",
+        "release",
         "control_plane",
         "thousand_workers",
         "half_requests",
