@@ -3,7 +3,7 @@
 The chart is rendered with its defaults. The command of each container runs on this machine, as often as the release has
 pods, with the container's environment, probed as the kubelet does. Folders replace the volumes, free ports the pods'
 addresses, and an emulator the API server. Resident sizes are summed over all processes, so pages that processes share
-count every time, as on nodes of their own; the proportional sizes, where they count once, are told beside.
+count for each process, as on separate nodes; a second figure counts them once.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _release(folder: Path) -> Iterator[_Running]:
 
 
 def _containers(rendered: Rendered) -> list[_Container]:
-    """Containers of all pods, those of `_FIRST` before the others."""
+    """Containers of all pods; `_FIRST` come first."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     found = []
     for one in (*rendered.of("StatefulSet"), *rendered.of("Deployment")):

@@ -26,7 +26,7 @@ from cerebro.runtime.parent_death import with_parent_death_signal
 
 HOST = "127.0.0.1"
 START_S = 120.0
-"""Time for the server to listen. Nobody else would notice that it doesn't: probes hold meanwhile."""
+"""Time for the server to listen. A server that hangs here fails no probe."""
 
 _PROBE = re.compile(rb"^user-agent: *kube-probe/", re.IGNORECASE | re.MULTILINE)
 _WELL = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nConnection: close\r\n\r\nidle\n"
@@ -87,7 +87,7 @@ class OnDemandServer:
                     self._started = asyncio.create_task(self._start())
                 await asyncio.shield(self._started)
             await self._relay(request, reader, writer)
-        except (OSError, asyncio.CancelledError):  # one of both has left, or this process ends
+        except (OSError, asyncio.CancelledError):  # a connection was lost, or this process ends
             pass
         finally:
             writer.close()
@@ -142,7 +142,7 @@ class OnDemandServer:
 
 
 async def _first_request(reader: asyncio.StreamReader) -> bytes:
-    """The head of a request, or what there is of it; empty if the caller has left."""
+    """Read the head of a request; return less if the caller leaves before its end."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
@@ -152,13 +152,13 @@ async def _first_request(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Hand on all that comes, and then the end."""
+    """Copy all bytes, then the end of the stream."""
     try:
         while piece := await source.read(_PIECE_BYTES):
             target.write(piece)
             await target.drain()
         target.write_eof()
-    except OSError:  # one of both has left: end the other's connection
+    except OSError:  # a connection was lost: end the other
         target.transport.abort()
 
 

@@ -47,7 +47,7 @@ ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 
 class OnDemand:
-    """The program before a server, and what it is asked."""
+    """The program in front of a small server."""
 
     def __init__(self, *command: str) -> None:
         with socket.create_server((HOST, 0)) as free:
@@ -74,7 +74,7 @@ class OnDemand:
         return True
 
     def ask(self, path: str = "/", body: bytes | None = None, agent: str = "Mozilla/5.0") -> bytes:
-        """The body of the answer, on a connection of its own."""
+        """Ask on a new connection; return the body of the answer."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=HANG_S)
         try:
             connection.request("GET" if body is None else "POST", path, body, {"User-Agent": agent})
@@ -103,7 +103,7 @@ def test_a_probe_is_answered_without_the_server(on_demand: OnDemand) -> None:
 
 
 def test_the_first_request_starts_the_server_and_gets_its_answer(on_demand: OnDemand) -> None:
-    """Those that come meanwhile, too; there is one server. Probes then ask the server."""
+    """Later requests and probes reach the same server."""
     body = b"x" * 3_000_000
     assert on_demand.ask("/upload", body) == body
     (server,) = on_demand.servers()
@@ -114,7 +114,7 @@ def test_the_first_request_starts_the_server_and_gets_its_answer(on_demand: OnDe
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_it_ends_as_the_server_ends(on_demand: OnDemand, status: int) -> None:
-    """Whoever started it, the kubelet, reports that and starts it again."""
+    """The kubelet reports the status and restarts the container."""
     with pytest.raises((http.client.HTTPException, OSError)):
         on_demand.ask(f"/exit/{status}")
     assert on_demand.process.wait(HANG_S) == status
@@ -137,7 +137,7 @@ def test_a_server_that_does_not_start_is_reported() -> None:
 
 
 def test_a_server_that_never_listens_is_ended() -> None:
-    """Once its time is over: probes hold until then, so nobody else would end it."""
+    """After `start_s`: no probe fails until then."""
 
     async def ask(bound: socket.socket) -> int:
         running = asyncio.create_task(OnDemandServer(["sleep", "infinity"], start_s=0.01).run(bound))
@@ -153,7 +153,7 @@ def test_a_server_that_never_listens_is_ended() -> None:
 
 @pytest.mark.parametrize("is_started", [False, True])
 def test_sigterm_ends_it_and_the_server(on_demand: OnDemand, is_started: bool) -> None:
-    """Though somebody is connected."""
+    """An open connection does not delay the end."""
     if is_started:
         on_demand.ask()
     servers = on_demand.servers()

@@ -1,5 +1,4 @@
-"""What a worker does beside its tasks: it measures what it uses, keeps logs short, frees space on its shard volume, and
-prepares for models when training data appears there.
+"""Duties of a worker between tasks: measure usage, shorten logs, free space on the shard volume, prepare for models.
 
 A thread of its own, and none that the worker could not do without: a driver or a file system that hangs keeps this
 thread for ever, and neither a lease nor a task.
@@ -31,7 +30,7 @@ class Housekeeping:
         metrics: is told what was measured.
         reports: knows the number of the list of data sets that nobody uses, and is told when holdings change.
         task_logs: of attempts that run.
-        expect_models: called when a data set appears on the shard volume, and at the start if there is one.
+        expect_models: called once the shard volume holds a data set, and again for each new one.
     """
 
     def __init__(
@@ -41,6 +40,7 @@ class Housekeeping:
         metrics: Metrics,
         reports: Reports,
         task_logs: TaskLogs,
+        *,
         expect_models: Callable[[], None],
     ) -> None:
         self._task_logs, self._expect_models = task_logs, expect_models

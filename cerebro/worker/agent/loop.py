@@ -107,7 +107,12 @@ class Agent:
             task_logs=task_logs,
         )
         self._housekeeping = Housekeeping(
-            resources.meter, self._reclaimer, metrics, self._reports, task_logs, self._expect_models
+            resources.meter,
+            self._reclaimer,
+            metrics,
+            self._reports,
+            task_logs,
+            expect_models=self._expect_models,
         )
         self._teller = StacksTeller(kvs, settings.worker)
         self._checker = NodeChecker(kvs, settings, resources.devices, self._reports.incarnation)

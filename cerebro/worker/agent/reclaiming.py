@@ -82,7 +82,7 @@ class Reclaimer:
             log.warning("it cannot be told whether %s holds anything: %s", self._trash, error)
 
     def held(self) -> set[str]:
-        """Data sets of which anything is on the volume.
+        """Data sets with files on the volume.
 
         Raises:
             OSError: the volume cannot be read.

@@ -82,8 +82,8 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "PAUSE_S", 0.0)
 
 
-def made(beside: Any) -> Housekeeping:
-    return Housekeeping(beside, beside, Metrics({}), beside, TaskLogs(0), beside.expect_models)
+def made(parts: Any) -> Housekeeping:
+    return Housekeeping(parts, parts, Metrics({}), parts, TaskLogs(0), expect_models=parts.expect_models)
 
 
 def test_it_measures_and_makes_room() -> None:
@@ -107,10 +107,10 @@ def test_it_measures_and_makes_room() -> None:
 )
 def test_models_are_expected_when_training_data_appears(datasets: list[set[str]], expected: int) -> None:
     """A worker of a fresh release holds no data, and starts no process."""
-    beside = Beside()
-    beside.datasets = datasets
-    made(beside).run(Passes(5), 1.0)
-    assert beside.expected == expected
+    parts = Beside()
+    parts.datasets = datasets
+    made(parts).run(Passes(5), 1.0)
+    assert parts.expected == expected
 
 
 @pytest.mark.parametrize("what", ["measure", "sweep", "act"])
