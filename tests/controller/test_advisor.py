@@ -231,6 +231,7 @@ def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
         assert asked.problem.epochs == 1 + ahead
 
 
+@pytest.mark.slow
 def test_of_a_long_epoch_the_next_one_is_asked_once_less_than_half_is_left() -> None:
     """By the time that a plan is there, the present one would be done."""
     scenario = Scenario(holdings=own_partition(13))

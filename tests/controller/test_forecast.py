@@ -15,6 +15,7 @@ from controller.brain.forecast import Outlook, forecast
 from tests.controller.brain_worlds import outlook
 
 
+@pytest.mark.slow
 def test_more_workers_help_as_far_as_there_is_something_to_share() -> None:
     """16 models on 8 partitions: half of the workers take twice as long, twice as many half, and what they have to wait
     for to be there; 8 models cannot use twice as many."""

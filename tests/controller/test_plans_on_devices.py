@@ -52,6 +52,7 @@ def test_each_device_has_its_own_ready_time() -> None:
     assert asked.problem.gpu_ready == ((ends[1] + 5.0, ends[0], ends[2]),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", [8, 9, 11])
 @pytest.mark.parametrize("at", [1.3, 2.3])
 def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:

@@ -20,6 +20,7 @@ def _rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict
     return {row["procedure"]: row for row in json.loads(line)["rows"]}
 
 
+@pytest.mark.slow
 def test_procedures_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> None:
     """A row for each, with how many models, how busy workers were, how long it took and when a good model was there;
     asked again it says the same."""

@@ -66,6 +66,7 @@ def test_jobs_are_as_the_paper_says() -> None:
     assert max(goals) <= 1000
 
 
+@pytest.mark.slow
 def test_better_than_hermes_on_jobs_that_nobody_has_tuned_for() -> None:
     """As the benchmark, on a seed of its own."""
     for name, least in (("hermes-4", 1.3), ("hermes-12", 1.1)):

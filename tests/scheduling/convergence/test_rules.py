@@ -139,6 +139,7 @@ def test_among_many_one_more_is_compared_alone() -> None:
     assert set(later[0].worth_against) != against[0]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 40), st.randoms(use_true_random=False))
 def test_worth_follows_from_what_was_shown_and_not_from_who_was_asked_before(
     count: int, rng: random.Random

@@ -431,6 +431,7 @@ def full(*args: object, **named: object) -> int:
 # --- what is removed --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_base_goes_with_the_last_file_that_names_it(

@@ -16,6 +16,7 @@ from cerebro.worker.training.unit import default_device, require_gpu
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_well(tmp_path: Path) -> None:
     """Every probe is made or says why not, none finds anything, and the volumes are left as they were."""
     held = tmp_path / "datasets" / "d" / "train" / "partition-0000"
