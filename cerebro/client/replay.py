@@ -33,6 +33,7 @@ from cerebro.keras.backend import CORES
 from cerebro.local.home import ClusterHome
 from cerebro.runtime.forked import in_fork
 from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
 from cerebro.state import ExperimentState, Model, Run, RunState
@@ -69,13 +70,17 @@ class Replayed:
     tolerance: float = 0.0
     is_random: bool = False
     """True if `train` draws random numbers, such as dropout masks."""
+    failure: str = ""
+    """Why the model could not be trained again."""
 
     @property
     def is_equal(self) -> bool:
         """Whether the final state is the saved one."""
-        return not self.differences
+        return not self.differences and not self.failure
 
     def __str__(self) -> str:
+        if self.failure:
+            return f"{self.model}: not replayed: {self.failure} (for the traceback, add --model {self.model})"
         outcome = f"{self.model}: {self.units} units replayed, final state "
         if self.is_equal:
             return outcome + (f"equal up to {self.tolerance:g}" if self.tolerance else "equal to the bit")
@@ -197,6 +202,7 @@ def replay(
     Raises:
         NotFoundError, ConflictError: there is nothing to replay.
         DataError: a partition is not on this machine and cannot be made again.
+        Exception: user code raised it, and only one model is replayed. Of several, `Replayed.failure` says it.
     """
     record = connection.kvs.experiment(experiment)
     state = Session(connection, record).state()
@@ -286,7 +292,12 @@ def replay(
 
         for trained in models:
             saved_in = connection.files.checkpoints(trained.visits[-1].checkpoint)
-            yield in_fork(partial(replayed, trained, saved_in), f"the replay of {trained.id}")
+            try:
+                yield in_fork(partial(replayed, trained, saved_in), f"the replay of {trained.id}")
+            except Exception as error:
+                if len(models) == 1:
+                    raise
+                yield Replayed(model=trained.id, units=0, differences=(), failure=line_of(error))
 
 
 def own_volumes(volumes: Volumes) -> Volumes:
