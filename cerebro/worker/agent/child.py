@@ -170,11 +170,11 @@ class Child:
             self._channel.send(answer)
             unread = self._channel.left()
         is_first_to_end = is_told_late or self._context.has_gpu
+        over = {"is": "over", "unread": unread.decode(), "log": message["log"], "codes": message["codes"]}
+        parent.send(over | {"is_first_to_end": is_first_to_end})
         if not is_first_to_end:
             with suppress(OSError):
                 os.nice(_NICE_END)  # the next task goes first
-        over = {"is": "over", "unread": unread.decode(), "log": message["log"], "codes": message["codes"]}
-        parent.send(over | {"is_first_to_end": is_first_to_end})
 
     def _next(self) -> dict[str, Any] | None:
         """The next order to run a task; `None` when the agent is gone."""

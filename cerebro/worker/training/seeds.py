@@ -32,7 +32,18 @@ def seed_everything(seed: int) -> None:
     """Seed Python's, NumPy's and torch's generators, on every device."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    if has_cpu_only():
+        # torch.manual_seed() also formats a stack trace for each kind of device, from source files that a new process
+        # reads again.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
+def has_cpu_only() -> bool:
+    """Return whether torch was built for CPUs alone, and no plug-in added a device. Initialises no driver."""
+    is_cpu_build = torch.version.cuda is None and torch.version.hip is None and not torch.xpu._is_compiled()
+    return is_cpu_build and torch.accelerator.current_accelerator() is None
 
 
 def generators() -> dict[str, Any]:

@@ -9,7 +9,8 @@ import io
 
 import torch
 
-from cerebro.worker.training.seeds import seed_everything
+from cerebro.worker.training.checkpoint import put
+from cerebro.worker.training.seeds import has_cpu_only, seed_everything
 
 
 def warm_up_before_fork() -> None:
@@ -25,7 +26,7 @@ def warm_up_before_fork() -> None:
         optimizer.zero_grad()
         labels = torch.zeros(2, dtype=torch.long)
         loss = torch.nn.functional.cross_entropy(module(torch.randn(2, 2)), labels)
-        if _is_cpu_build():
+        if has_cpu_only():
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     file = io.BytesIO()
@@ -35,11 +36,8 @@ def warm_up_before_fork() -> None:
 
 
 def warm_up() -> None:
-    """Seed and multiply a few numbers; avoids functions that user code may have patched."""
+    """Seed, multiply and save a few numbers; avoids functions that user code may have patched."""
     seed_everything(0)
     numbers = torch.zeros(2, 2, requires_grad=True)
     (numbers @ numbers).relu().sum().backward()  # type: ignore[no-untyped-call]
-
-
-def _is_cpu_build() -> bool:
-    return torch.version.cuda is None and torch.version.hip is None and not torch.xpu._is_compiled()
+    put({"models": [{"weight": numbers}]}, io.BytesIO())
