@@ -31,7 +31,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--model",
         metavar="M",
-        help="such as m03 (default: the best of all fits of one metric)",
+        help="such as m03 (default: the best of all fits with one metric and data set)",
     )
     new.add_argument(
         "--run", metavar="R", dest="of_run", help="such as fit-1 (default: of --model the newest fit)"

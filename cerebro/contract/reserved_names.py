@@ -1,7 +1,8 @@
 """Reserved names: people cannot have them, because logs and rules mean the platform. Pure.
 
 `reason` compares skeletons: case, accents, width, punctuation, and letters of other scripts that look like Latin ones
-make no difference. The look-alikes follow Unicode Technical Standard 39, for the letters of these names only.
+make no difference. Spaces do: "B. Rain" is a person. The look-alikes follow Unicode Technical Standard 39, for the
+letters of these names only.
 """
 
 # ruff: noqa: RUF001 - the table below needs letters that look like Latin ones
@@ -39,9 +40,10 @@ _LOOK_ALIKES = {
 
 def _skeleton(name: str) -> str:
     """Map names that look alike to the same text."""
-    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name).casefold())
-    letters = (_LOOK_ALIKES.get(letter, letter) for letter in plain)
-    return "".join(letter for letter in letters if letter.isalnum()).replace("rn", "m").replace("vv", "w")
+    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name).casefold()).strip()
+    letters = ("_" if letter.isspace() else _LOOK_ALIKES.get(letter, letter) for letter in plain)
+    skeleton = "".join(letter for letter in letters if letter.isalnum() or letter == "_")
+    return skeleton.replace("rn", "m").replace("vv", "w")
 
 
 _SKELETONS = {_skeleton(name): name for name in RESERVED}

@@ -78,7 +78,9 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
             ClusterError: whatever answers there, it is no Cerebro.
         """
         try:
-            answer = _AnyHealth.model_validate_json(self.send("GET", "/health", None, 0.0))
+            answer = _AnyHealth.model_validate_json(
+                self.send("GET", "/health", None, 0.0, accepts_pages=True)
+            )
         except (ValueError, errors.BadRequestError, errors.NotFoundError) as cause:
             raise errors.ClusterError(
                 f"{self.address} answers, but is no Cerebro: give the address of a dispatcher or a kvs_api, "

@@ -138,8 +138,13 @@ class Transport:
         content: bytes | None,
         wait_s: float,
         headers: Mapping[str, str] | None = None,
+        *,
+        accepts_pages: bool = False,
     ) -> bytes:
-        """A request as it is sent, until it is answered or `retry_for_s` has passed.
+        """Send a request until it is answered or `retry_for_s` has passed.
+
+        Args:
+            accepts_pages: True returns an HTML page like any answer. By default it is retried, as a proxy may send one.
 
         Raises:
             StoreUnavailableError: nothing answers.
@@ -172,7 +177,7 @@ class Transport:
                 status = 0
             else:
                 status = response.status
-                is_foreign = status != _NO_CONTENT and _is_page(response)
+                is_foreign = not accepts_pages and status != _NO_CONTENT and _is_page(response)
                 if status < _SUCCESS and not is_foreign:
                     return response.data or b""
                 if status == _TOO_LARGE:

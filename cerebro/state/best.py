@@ -1,4 +1,4 @@
-"""The best model of an experiment, over all fits that are ranked by the same metric. Pure."""
+"""The best model of an experiment, over all fits with the same metric on the same data set. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BestModel:
 def best_model(
     state: ExperimentState, fit: Run | None = None, *, best_of: Callable[[Run], Model | None] = Run.best_model
 ) -> BestModel | None:
-    """Find the best model over all fits that are ranked as `fit` is; of equal ones the first.
+    """Find the best model over all fits with the metric, split and data set of `fit`; the first of equal ones.
 
     Args:
         fit: a planned fit. Default: the newest.
@@ -55,6 +55,7 @@ def best_in(run: Run, *, best_of: Callable[[Run], Model | None] = Run.best_model
     return None if value is None else BestModel(run=run, model=model, epoch=epoch, value=value)
 
 
-def _ranking(run: Run) -> tuple[str, str, bool]:
-    """Metric, mode and split: two values are comparable only if all three are equal."""
-    return run.fit_request.metric, run.fit_request.mode, run.is_validated
+def _ranking(run: Run) -> tuple[str, str, bool, str | None]:
+    """Metric, mode, split and data set: two values are comparable only if all four are equal."""
+    dataset = run.plan.dataset if run.plan else None
+    return run.fit_request.metric, run.fit_request.mode, run.is_validated, dataset

@@ -74,17 +74,15 @@ class Story:
             kinds = ("etl", "train", "valid", "test", "predict")
             self.tell(WorkerJoined(worker=f"worker-{index}", incarnation="a", weight=1, kinds=kinds), 0.1)
 
-    def etl(self, rows: int = 898, failed: int = 0) -> None:
+    def etl(self, rows: int = 898, failed: int = 0, *, run: str = "etl-1", dataset: str = "d1") -> None:
         """A finished preprocessing of two training partitions."""
         parts = tuple(PartitionPlan(partition=p, worker=f"worker-{p}", rows=rows) for p in range(2))
-        self.tell(
-            RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada")
-        )
-        self.tell(RunStarted(run="etl-1", plan=EtlPlan(dataset="d1", splits={"train": parts})))
+        self.tell(RunRequested(run=run, request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
+        self.tell(RunStarted(run=run, plan=EtlPlan(dataset=dataset, splits={"train": parts})))
         for part in parts:
-            key = f"etl-1/etl/train/p{part.partition}"
+            key = f"{run}/etl/train/p{part.partition}"
             self.run_task(key, part.worker, TaskResult(rows=rows - failed, rows_failed=failed))
-        self.tell(RunFinished(run="etl-1", outcome="finished"))
+        self.tell(RunFinished(run=run, outcome="finished"))
 
     def fit(self, models: int = 8, epochs: int = 3, run: str = "fit-1") -> None:
         """A fit that was planned; nothing of it is done."""

@@ -1,4 +1,4 @@
-"""The best model is the best over all fits with one ranking; an experiment has the state of its newest fit."""
+"""The best model over all fits with one metric and data set; the state of an experiment."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from cerebro.state.best import best_model
 from tests.dispatcher.stories import CODE, Story
 
 
-def two_fits(*, metric: str = "accuracy", mode: str = "max", valid: tuple[int, ...] = ()) -> Story:
-    """A first fit with 0.9405 as its best accuracy, and a second one with 0.9205, ranked by another metric if asked."""
+def two_fits(
+    *, metric: str = "accuracy", mode: str = "max", valid: tuple[int, ...] = (), dataset: str = "d1"
+) -> Story:
+    """A first fit with a best accuracy of 0.9405 on data set d1, and a second one with 0.9205."""
     story = Story("twice")
     story.workers_join()
     story.etl()
@@ -18,10 +20,15 @@ def two_fits(*, metric: str = "accuracy", mode: str = "max", valid: tuple[int, .
     for epoch in (1, 2):
         story.train("m00", epoch)
     story.finish()
+    if dataset != "d1":
+        story.etl(run="etl-2", dataset=dataset)
     values = {"code": CODE, "models": ({"batch_size": 32},), "epochs": 1, "metric": metric, "mode": mode}
     story.tell(RunRequested(run="fit-2", request=FitRequest.model_validate(values)))
     plan = FitPlan(
-        dataset="d1", models={"m00": {"batch_size": 32}}, partitions={0: 898, 1: 898}, valid_partitions=valid
+        dataset=dataset,
+        models={"m00": {"batch_size": 32}},
+        partitions={0: 898, 1: 898},
+        valid_partitions=valid,
     )
     story.tell(RunStarted(run="fit-2", plan=plan))
     story.train("m00", 1, run="fit-2")
@@ -44,6 +51,11 @@ def test_fits_are_compared_only_by_the_same_metric_mode_and_split() -> None:
     assert chosen(two_fits(metric="loss", mode="min"), "fit-1") == ("fit-1", "m00", 2)
     assert chosen(two_fits(mode="min")) == ("fit-2", "m00", 1)
     assert chosen(two_fits(valid=(0,))) is None  # its first validation is yet to come
+
+
+def test_fits_on_rows_of_different_preprocessing_are_not_compared() -> None:
+    assert chosen(two_fits(dataset="d2")) == ("fit-2", "m00", 1)
+    assert chosen(two_fits(dataset="d2"), "fit-1") == ("fit-1", "m00", 2)
 
 
 def test_of_equal_models_the_first_one_is_the_best() -> None:

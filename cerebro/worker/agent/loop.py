@@ -139,7 +139,7 @@ class Agent:
         """Register and work."""
         self._reclaimer.clear_meeting_places(self._settings.worker)
         last_duty = _started(self._end_in_time)
-        self._reports.register(sorted(self._shared.handlers))
+        self._register()
         self._threads = [last_duty]
         self._threads += (_started(self._read_inbox), _started(self._report_regularly))
         for name, duty in (("stacks", self._teller.run), ("checks", self._checker.run)):
@@ -159,6 +159,20 @@ class Agent:
             self._teller.end()
             self._checker.end()
             self._children.end_all()
+
+    def _register(self) -> None:
+        """Register this worker; retry for as long as kvs_api fails."""
+        is_warned = False
+        while True:
+            try:
+                self._reports.register(sorted(self._shared.handlers))
+            except RetryableError as error:
+                if not is_warned:
+                    log.warning("not registered yet, retrying until kvs_api accepts it: %s", error)
+                is_warned = True
+                self._finished.wait(_CROWDED_S)
+            else:
+                return
 
     def _expect_models(self) -> None:
         # Where this process preprocesses as well, the task says so sooner, and old data says nothing.

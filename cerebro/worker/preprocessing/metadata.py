@@ -13,6 +13,7 @@ import pyarrow as pa
 from cerebro.data.durable import checksum
 from cerebro.data.tables import is_text
 from cerebro.errors import LocatorError, MetadataError
+from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
 
 class Metadata:
@@ -25,12 +26,13 @@ class Metadata:
 
     def __init__(self, path: Path) -> None:
         try:
-            self.checksum = checksum(path).checksum
-            options = pa.ipc.IpcReadOptions(use_threads=False)  # the process is going to fork
-            with pa.memory_map(str(path)) as file:
-                reader = pa.ipc.open_file(file, options=options)
-                self._schema = reader.schema
-                self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            with volume_errors_named(path.parent, also=NO_MEMORY):
+                self.checksum = checksum(path).checksum
+                options = pa.ipc.IpcReadOptions(use_threads=False)  # the process is going to fork
+                with pa.memory_map(str(path)) as file:
+                    reader = pa.ipc.open_file(file, options=options)
+                    self._schema = reader.schema
+                    self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         except (OSError, pa.ArrowException) as error:
             raise LocatorError(f"partitioned metadata {path} cannot be read: {error}") from error
         if "id" not in self.columns:

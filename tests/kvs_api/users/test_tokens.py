@@ -325,6 +325,7 @@ LOOK_ALIKES = [
     "ad-min",
     "adrnin",
     "c0ntroller",
+    "kvs api",
 ]
 
 
@@ -342,7 +343,8 @@ def test_nobody_is_called_as_the_platform_is(place: Place, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ada", "admin@example.org", "Brian", "Boris", "\u674e Zo\u00eb", "Controllerova"]
+    "name",
+    ["ada", "admin@example.org", "Brian", "Boris", "B. Rain", "Ad Min", "\u674e Zo\u00eb", "Controllerova"],
 )
 def test_other_names_are_free(place: Place, name: str) -> None:
     """A name may contain a reserved one, such as Controllerova."""

@@ -9,6 +9,7 @@ import pytest
 
 from cerebro.errors import ServerError
 from cerebro.worker.agent import slot
+from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.slot import Slot
 
 
@@ -59,3 +60,29 @@ def test_a_report_that_always_fails_ends_the_worker(clock: list[float]) -> None:
     with pytest.raises(ServerError, match="boom"):
         one._sent([SimpleNamespace(task="t")])  # type: ignore[list-item]
     assert clock == [121.0]
+
+
+class Registration:
+    """Refuses `failures` times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.kinds = failures, ["train"]
+
+    def register(self, kinds: list[str]) -> None:
+        """See `cerebro.worker.agent.reports.Reports`."""
+        assert kinds == self.kinds
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ServerError("boom")
+
+
+def test_an_agent_registers_as_soon_as_the_store_answers(caplog: pytest.LogCaptureFixture) -> None:
+    """However long kvs_api failed. The log has one line."""
+    agent, registration, pauses = Agent.__new__(Agent), Registration(50), list[float]()
+    agent._reports, agent._shared = registration, SimpleNamespace(handlers={"train": None})  # type: ignore[assignment]
+    agent._finished = SimpleNamespace(wait=pauses.append)  # type: ignore[assignment]
+    agent._register()
+    assert (registration.failures, pauses) == (-1, [1.0] * 50)
+    assert [record.message for record in caplog.records] == [
+        "not registered yet, retrying until kvs_api accepts it: boom"
+    ]

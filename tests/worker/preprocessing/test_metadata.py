@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.errors import VolumeError
 from cerebro.worker.preprocessing.metadata import Metadata
 
 
@@ -36,3 +42,20 @@ def test_any_rows_are_read_from_any_batches(
     assert metadata.rows(start, stop, ["id"]) == [{"id": row["id"]} for row in expected]
     if start < stop:
         assert metadata.batch(start, stop).to_pylist() == expected
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM, errno.EMFILE])
+def test_an_error_of_the_volume_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A file that cannot be mapped for a moment is tried again; its rows are not called damaged."""
+
+    def fail(path: str) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    path = tmp_path / "t.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, pa.schema([("id", pa.int64())])):
+        pass
+    monkeypatch.setattr(pa, "memory_map", fail)
+    with pytest.raises(VolumeError, match=re.escape(os.strerror(number))):
+        Metadata(path)
