@@ -25,7 +25,8 @@ IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
 
 # Byte code is kept, whatever the environment says: without it each process that a test starts compiles the platform.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
-TEST_PROCESSES ?= $(shell getconf _NPROCESSORS_ONLN)
+# One more than there are cores: tests wait for threads and disks.
+TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 SPREAD := -n $(TEST_PROCESSES) --dist worksteal
 
 # A folder that is called cerebro, beside a script or where Python is started, hides no package that lies on the path.

@@ -83,6 +83,7 @@ def wait_until_healthy(port: int) -> urllib3.BaseHTTPResponse:
         return http.request("GET", f"http://127.0.0.1:{port}/health", retries=retries, timeout=_STARTS_S)
 
 
+@pytest.mark.slow
 def test_process_is_healthy_without_a_store_and_ends_when_asked() -> None:
     """It draws a page, too."""
     port = free_port()

@@ -109,6 +109,7 @@ def test_readers_are_told_when_the_database_is_away(replica: Replica) -> None:
     assert [event.type for event in reader.result()] == ["RunRequested"]
 
 
+@pytest.mark.slow
 def test_news_that_nobody_published_are_found(
     kvs: KvsClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

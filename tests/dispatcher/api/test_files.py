@@ -170,6 +170,7 @@ class Wire:
         self._listener.close()
 
 
+@pytest.mark.slow
 def test_a_transfer_that_breaks_off_goes_on_where_it_was(
     served: Served, checkpoint: CheckpointRef, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def test_the_death_of_a_rank_ends_the_attempt(agents: Agents, rank: int) -> None
     assert not any(map(is_running, pids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("do", "rank", "says"),
     [

@@ -286,6 +286,7 @@ def test_no_evaluation_meets_what_another_one_did_to_its_process(worker: Worker)
         assert worker.result(worker.evaluate(trained)).metrics == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("kind", ["valid", "predict", "trial", "inspect", "fitting", "etl"])
 def test_no_task_of_any_kind_meets_what_another_one_did_to_its_process(
