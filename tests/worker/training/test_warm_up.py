@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cerebro.worker.training.seeds import has_cpu_only
 from cerebro.worker.training.warm_up import warm_up_before_fork
 
 
-@pytest.mark.parametrize(("cuda", "passes"), [(None, 2), ("13.0", 0)])
+@pytest.mark.parametrize(
+    ("cuda", "passes"),
+    [
+        pytest.param(None, 2, marks=pytest.mark.skipif(not has_cpu_only(), reason="torch is built for GPUs")),
+        ("13.0", 0),
+    ],
+)
 def test_a_build_for_gpus_makes_no_backward_pass(
     cuda: str | None, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
