@@ -120,6 +120,7 @@ def test_what_is_missing_is_said_before_anything_is_built(
     assert checkout.builds() == []
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_an_address_of_the_source_loses_its_password(checkout: Checkout) -> None:
     """The label `source` is the remote's address; whoever pulls the image must not get a token with it."""
     git = ["git", "-C", str(checkout.folder)]
