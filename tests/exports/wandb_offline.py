@@ -31,6 +31,9 @@ def main(folder: Path) -> None:
 
 def written(folder: Path) -> list[dict[str, Any]]:
     """What each folder of a run has, in the order in which they were made."""
+    import wandb
+
+    wandb.teardown()  # its service writes files after the call that ends a run has returned
     return [_of(path) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=_made)]
 
 
