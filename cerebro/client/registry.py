@@ -110,8 +110,8 @@ class RegistryMixin:
 
         Args:
             name: lower-case letters, digits and dashes, at most 50.
-            model: its id, such as ``m03``. Default: the best model of `fit`, or of all fits ranked by the metric of the
-                newest one.
+            model: its id, such as ``m03``. Default: the best model of `fit`, or of all fits with the metric and data
+                set of the newest one.
             fit: the fit run. Default with `model`: the newest.
             epoch: a completed epoch; the best one if left out.
             alias: to mean this version from now on, such as ``champion``.

@@ -1,9 +1,8 @@
 """Requests to a Cerebro service: connections, the token, retries, and the service's errors as ours.
 
-A refused connection, a 502, 503 or 504, and the HTML page of a proxy have the call sent again until `retry_for_s` has
-passed. After a 500 of kvs_api it is sent twice more: that error may depend on the request. So every call has to be safe
-to repeat. Safe for use by several threads; a blocking read occupies one pooled
-connection.
+A call is retried until `retry_for_s` has passed after a refused connection, a 502, 503 or 504, or a proxy's HTML page.
+After a 500 of kvs_api it is retried twice, because that error may depend on the request. So every call must be safe to
+repeat. Threads can share a client; a blocking read occupies one pooled connection.
 """
 
 from __future__ import annotations

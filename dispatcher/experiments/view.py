@@ -60,7 +60,7 @@ class ExperimentRow:
         run, kind: of `cerebro.state.wording.shown_run`. done, total: its committed tasks, and all its tasks.
         models: number of models of the newest planned fit. models_done: trained completely, or stopped by the search.
         models_stopped: stopped by users. models_failed: failed for good.
-        best: over all fits with the same ranking.
+        best: over all fits with the same metric and data set.
         started: when its first run did. begun: later by the time in which no run of it was in progress. ended: when the
             last one did, `None` while one is open: from `begun` to then, or to now, is what its runs took.
         left: how long `run` will take yet, as estimated at its newest event.

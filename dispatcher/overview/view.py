@@ -39,7 +39,7 @@ class FitSummary:
 
     Attributes:
         counts: number of models per state word, most first.
-        best: best model over all fits with the same ranking; the `best_` fields describe it.
+        best: best model over all fits with the same metric and data set; the `best_` fields describe it.
     """
 
     run: str

@@ -33,7 +33,7 @@ class Header:
         fit: the one whose models are shown; empty without any.
         searches: whether that one does.
         left: how much longer the run in progress will take, if that can be told.
-        best: model over all fits that are ranked as `fit` is.
+        best: best model over all fits with the metric, split and data set of `fit`.
         standing: where `run` stands among all open runs; `None` of one that has ended.
         priority: of an open `run`, as last chosen.
         priorities: those with names, to choose from, and `priority`.

@@ -24,7 +24,7 @@ class Best:
 
 
 def found_best(read_model: ReadModel, fit: Run | None) -> BestModel | None:
-    """The best model over all fits that are ranked as `fit` is; `None` while no model has the objective."""
+    """Return the best model over all fits with the metric, split and data set of `fit`, if there is one."""
     return best_model(read_model.state, fit, best_of=read_model.best_of) if fit else None
 
 
