@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,34 +24,35 @@ FULL = Failure(kind=FailureKind.STORAGE_FULL, message="no room in /volumes/x", v
 NEEDS = FULL.model_copy(update={"needs_bytes": 1000})
 
 
+def simulated(broken_s: float, failure_of_task: Callable[[TaskBody], Failure | None]) -> Simulation:
+    """Run three models for two epochs; tasks fail as given until `broken_s` seconds have passed."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        return failure_of_task(body) if made.now < broken_s else None
+
+    made = Simulation(
+        Scenario(holdings=own_partition(2), outcome=outcome), request(3, 2), plan(3, 2, validated=True)
+    )
+    made.run()
+    return made
+
+
 @pytest.mark.parametrize("failure", [AWAY, FULL, NEEDS], ids=["away", "full", "full checkpoints"])
 @pytest.mark.parametrize("broken_s", [2.0, 40.0, 400.0])
 def test_a_run_survives_a_volume_that_is_away(failure: Failure, broken_s: float) -> None:
     """Every model finishes, each unit is committed once, and the run resumes by itself."""
-    made: list[Simulation] = []
-
-    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        return failure if made[0].now < broken_s else None
-
-    made.append(
-        Simulation(
-            Scenario(holdings=own_partition(2), outcome=outcome),
-            request(3, 2),
-            plan(3, 2, validated=True),
-        )
-    )
-    made[0].run()
-    state = fold(EXPERIMENT, made[0].log)
+    made = simulated(broken_s, lambda body: failure)
+    state = fold(EXPERIMENT, made.log)
     assert_complete(state, epochs=2, partitions=2)
     assert {model.state for model in state.runs["fit-1"].models.values()} == {ModelState.FINISHED}
-    commits = [event.task for event in made[0].log if isinstance(event, TaskCommitted)]
+    commits = [event.task for event in made.log if isinstance(event, TaskCommitted)]
     assert len(commits) == len(set(commits))
-    pauses = [event for event in made[0].log if isinstance(event, RunPaused)]
+    pauses = [event for event in made.log if isinstance(event, RunPaused)]
     if broken_s > 5:
         assert all(event.volume == "/volumes/x" and "/volumes/x" in event.reason for event in pauses)
     assert len(pauses) <= 8, "the pauses grow"
-    assert len(pauses) == sum(isinstance(event, RunResumed) for event in made[0].log)
-    assert made[0].now < broken_s + 150, "it goes on within two minutes"
+    assert len(pauses) == sum(isinstance(event, RunResumed) for event in made.log)
+    assert made.now < broken_s + 150, "it goes on within two minutes"
 
 
 def test_a_volume_that_one_worker_lost_is_met_by_one_worker() -> None:
@@ -87,27 +89,15 @@ def test_a_model_that_leaks_file_descriptors_is_given_up_alone() -> None:
 
 def test_a_partition_that_its_only_holder_cannot_read_pauses_the_run() -> None:
     """After a pause one attempt of each model tries the volume, so that the log stays short."""
-    made: list[Simulation] = []
-    broken_s = 3600.0
     unread = AWAY.model_copy(update={"volume": "/volumes/x/shard-00000.arrow"})
-
-    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        is_there = isinstance(body, TrainTask) and body.partition == 0
-        return unread if is_there and made[0].now < broken_s else None
-
-    made.append(
-        Simulation(
-            Scenario(holdings=own_partition(2), outcome=outcome),
-            request(3, 2),
-            plan(3, 2, validated=True),
-        )
+    made = simulated(
+        3600.0, lambda body: unread if isinstance(body, TrainTask) and body.partition == 0 else None
     )
-    made[0].run()
-    assert_complete(fold(EXPERIMENT, made[0].log), epochs=2, partitions=2)
-    pauses = [event for event in made[0].log if isinstance(event, RunPaused)]
+    assert_complete(fold(EXPERIMENT, made.log), epochs=2, partitions=2)
+    pauses = [event for event in made.log if isinstance(event, RunPaused)]
     assert {event.volume for event in pauses} == {unread.volume}
-    failed = sum(isinstance(event, TaskFailed) for event in made[0].log)
+    failed = sum(isinstance(event, TaskFailed) for event in made.log)
     assert failed <= 3 * MAX_VOLUME_FAILURES + 3 * len(pauses), (
         "each pause ends with one attempt of each model"
     )
-    assert made[0].now < broken_s + 150
+    assert made.now < 3600 + 150
