@@ -15,6 +15,12 @@ from contextlib import suppress
 from typing import NoReturn
 
 
+def fork() -> int:
+    """Fork a process that ends by `end_after`. Write buffered output first, or both processes would write it."""
+    _flush()
+    return os.fork()
+
+
 def end_after(work: Callable[[], object]) -> NoReturn:
     """Do it and end this process at once: with status 0, or with 1 and a traceback on stderr if it raised."""
     code = 1
@@ -23,7 +29,11 @@ def end_after(work: Callable[[], object]) -> NoReturn:
         code = 0
     except BaseException:  # noqa: BLE001 - its outermost frame: told as any process tells it
         traceback.print_exc()
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    _flush()
     os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cerebro.errors import ConflictError
-from cerebro.runtime.ending import end_after
+from cerebro.runtime.ending import end_after, fork
 from cerebro.runtime.parent_death import end_with
 
 Result = TypeVar("Result")
@@ -43,7 +43,7 @@ def in_fork(work: Callable[[], Result], name: str) -> Result:
     if lasting_threads():
         return work()
     parent, (read, write) = os.getpid(), os.pipe()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
 
         def run() -> None:

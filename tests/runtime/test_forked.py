@@ -42,7 +42,12 @@ stop.set()
 def test_a_call_in_a_fork_leaves_nothing_but_its_result() -> None:
     """Errors are raised in the caller. A process with threads makes the call itself."""
     done = subprocess.run(
-        [sys.executable, "-c", CALLS], env=os.environ, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", CALLS],
+        env=os.environ | {"PYTHONUNBUFFERED": ""},  # buffered output is written once
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.stdout.splitlines() == [
         "True False",

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from cerebro.runtime.ending import end_after
+from cerebro.runtime.ending import end_after, fork
 from cerebro.runtime.parent_death import end_with
 
 Work = Callable[[bytes], bytes]
@@ -50,7 +50,7 @@ def serve(work: Work, attend: Callable[[int], int] = lambda process: os.waitpid(
     while True:
         left = os.memfd_create("unread")  # shared by fork
         own = os.getpid()
-        process = os.fork()
+        process = fork()
         if process == 0:
             _work(work, unread, left, own)
         status = attend(process)

@@ -24,7 +24,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cerebro.runtime.ending import end_after
+from cerebro.runtime.ending import end_after, fork
 from cerebro.runtime.forked import lasting_threads
 from cerebro.runtime.parent_death import end_with
 from cerebro.worker.agent.channel import Channel
@@ -216,7 +216,7 @@ class _TaskProcess:
     def __init__(self, work: Callable[[Channel], None], others: tuple[_TaskProcess, ...]) -> None:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
-        self.pid = os.fork()
+        self.pid = fork()
         if self.pid == 0:
 
             def run() -> None:
