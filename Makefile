@@ -93,7 +93,7 @@ test: $(DEV_STAMP)  ## run the tests, but for the slow ones
 
 test-slow: $(DEV_STAMP) $(TRACKERS_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
 	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m '(hypothesis or slow) and not processes'
-	@$(PYTEST) -n 2 --dist loadfile --hypothesis-profile=thorough -m '(hypothesis or slow) and processes'
+	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --hypothesis-profile=thorough -m '(hypothesis or slow) and processes'
 
 lint: $(DEV_STAMP)  ## check style, format, types and import layers
 	$(BIN)/ruff check .
