@@ -30,9 +30,10 @@ end
 
 -- What its owner has read. Another incarnation's cursor is of another inbox.
 function calls.trim()
-  if redis.call('HGET', request.worker, 'incarnation') ~= request.incarnation then return {current = false} end
-  redis.call('XTRIM', request.inbox, 'MINID', string.format('%d-0', request.after + 1))
-  return {current = true}
+  if redis.call('HGET', request.worker, 'incarnation') == request.incarnation then
+    redis.call('XTRIM', request.inbox, 'MINID', string.format('%d-0', request.after + 1))
+  end
+  return {}
 end
 
 function calls.remove()

@@ -40,16 +40,11 @@ _TOLD = ("record", "reported", "free", "running", "leaving", "usage")
 _NOTHING = '""'
 
 _TRIMMED = 32
-"""So many entries that were read are removed from an inbox at a time: a write for each would be one more per unit."""
+"""At least so many read entries are removed from an inbox at once: removing each alone would cost a write per task."""
 
 
 class WorkerStore(QuotaStore):
     """Reads and changes of all that concerns workers."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._trimmed: dict[str, tuple[str, int]] = {}
-        """Worker -> incarnation, and up to which entry this process removed what that has read."""
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -165,31 +160,33 @@ class WorkerStore(QuotaStore):
     def inbox(self, worker: str, incarnation: str, after: int, wait_s: float) -> Iterator[str]:
         """Inbox entries as JSON objects; none for an incarnation that was replaced.
 
-        The reader has all up to `after`, and will not ask for them again: they are removed, some at a time.
+        The reader has all up to `after` and does not ask for them again. They are removed, `_TRIMMED` or more at a
+        time.
         """
-        self._trim(worker, incarnation, after)
-        for _, entries in self._block({keys.inbox(worker): after}, wait_s):
-            with translated():
-                if self._redis.hget(keys.worker(worker), "incarnation") != incarnation.encode():
-                    return
+        key = keys.inbox(worker)
+        for _, entries in self._block({key: after}, wait_s):
+            with translated(), self._redis.pipeline(transaction=False) as pipeline:
+                pipeline.hget(keys.worker(worker), "incarnation")
+                pipeline.xlen(key)
+                current, length = pipeline.execute()
+            if current != incarnation.encode():
+                return
+            if length - len(entries) >= _TRIMMED:
+                self._trim(worker, incarnation, after)
             for identity, fields in entries:
                 body = fields[b"b"].decode() or "null"
                 yield f'{{"seq":{seq_of(identity)},"body":{body},{fields[b"e"].decode()[1:]}'
 
     def _trim(self, worker: str, incarnation: str, after: int) -> None:
-        known, trimmed = self._trimmed.get(worker, ("", 0))
-        is_known = known == incarnation and trimmed <= after
-        if after - (trimmed if is_known else 0) < _TRIMMED:
-            return
-        call = {
-            "call": "trim",
-            "worker": keys.worker(worker),
-            "inbox": keys.inbox(worker),
-            "incarnation": incarnation,
-            "after": after,
-        }
-        if self._run(call)["current"]:
-            self._trimmed[worker] = incarnation, after
+        self._run(
+            {
+                "call": "trim",
+                "worker": keys.worker(worker),
+                "inbox": keys.inbox(worker),
+                "incarnation": incarnation,
+                "after": after,
+            }
+        )
 
     # --- the cluster's size ----------------------------------------------------------------------
 

@@ -74,6 +74,19 @@ def test_what_was_not_read_stays(bench: Bench, database: redis.Redis) -> None:
     assert held(database) == 20
 
 
+def test_what_was_read_is_removed_after_the_database_was_emptied(bench: Bench, database: redis.Redis) -> None:
+    """kvs_api decides by what the database holds, and remembers nothing of an earlier content."""
+    assign(bench, 40)
+    bench.store.inbox("worker-0", "a", 0, wait_s=0)
+    bench.store.inbox("worker-0", "a", 39, wait_s=0)
+    database.flushall()
+    again = Bench(store=bench.store, pass_a_moment=pass_a_moment)
+    again.store.register(worker("a"))
+    assign(again, 60)
+    again.store.inbox("worker-0", "a", 40, wait_s=0)
+    assert held(database) == 20
+
+
 def test_a_predecessor_removes_nothing(bench: Bench, database: redis.Redis) -> None:
     """Its cursor is of an inbox that is gone; nor does one that was never registered."""
     bench.store.register(worker("b", devices=3))
