@@ -61,5 +61,6 @@ def test_one_report_is_written_at_a_time(
         return "written"
 
     monkeypatch.setattr(report, "report_html", write)
+    monkeypatch.setattr(report, "_WAIT_S", 0.0)
     assert browser.get("/experiments/digits/report").status_code == 200
     assert inner == [503]

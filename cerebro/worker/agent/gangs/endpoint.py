@@ -3,6 +3,7 @@ to them."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -71,6 +72,7 @@ class GangEndpoint:
         self._over: deque[Name] = deque(maxlen=_REMEMBERED)
         """Attempts that have ended, the newest last."""
         self._welcoming = threading.BoundedSemaphore(_CALLERS)
+        self._is_closed = threading.Event()
         threading.Thread(target=self._accept, name="gang endpoint", daemon=True).start()
 
     def expect(self, attempt: Name, ranks: Mapping[int, RemoteRank]) -> None:
@@ -114,7 +116,10 @@ class GangEndpoint:
         return end
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening. Established connections stay."""
+        self._is_closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() alone does not
         self._listener.close()
 
     def _accept(self) -> None:
@@ -126,9 +131,8 @@ class GangEndpoint:
                 self._send_away_outdated()
                 continue
             except OSError:
-                if self._listener.fileno() < 0:
+                if self._is_closed.wait(_PAUSE_S):  # else no descriptor is left for now
                     return
-                time.sleep(_PAUSE_S)  # no descriptor is left for now
                 continue
             self._welcoming.acquire()
             threading.Thread(target=self._welcome, args=(end,), name="gang caller", daemon=True).start()
