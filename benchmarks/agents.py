@@ -158,7 +158,7 @@ class SimulatedAgent:
         while True:
             path = f"/v1/workers/{self.name}/inbox?incarnation={self._incarnation}&after={cursor}&wait_s={INBOX_S}"
             began = time.perf_counter()
-            status, answer = await self._inbox.ask("GET", f"{path}&places=1&devices=1")
+            status, answer = await self._inbox.ask("GET", path)
             items = api.InboxAnswer.model_validate_json(answer).items if status == 200 else ()
             if not items and time.perf_counter() - began < INBOX_S / 2:
                 self._measured.early += self._measured.is_on

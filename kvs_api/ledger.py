@@ -99,21 +99,14 @@ class LedgerStore(StacksStore):
         )
         return bool(answer["written"])
 
-    def has_ledger(self) -> bool:
-        """Whether anything was ever written into it."""
-        with translated():
-            return bool(self._redis.exists(keys.LEDGER))
-
-    def read_log(
-        self, name: str, after: int, wait_s: float, *, is_checked: bool = False, is_marked: bool = False
-    ) -> list[str]:
+    def read_log(self, name: str, after: int, wait_s: float, *, is_checked: bool = False) -> list[str]:
         """An experiment's log after a cursor, as JSON objects; waits for news up to `wait_s` seconds.
 
         Args:
-            is_checked: what is no JSON object is answered as an event of no known type. Else all is taken for one.
-            is_marked: those of the ledger say so (`api.OF_CLUSTER`).
+            is_checked: True to return damaged entries as events of no known type, and to mark events of the ledger with
+                `api.OF_CLUSTER`.
         """
-        found, _ = self.read_logs({name: after}, None, wait_s, is_checked=is_checked, is_marked=is_marked)
+        found, _ = self.read_logs({name: after}, None, wait_s, is_checked=is_checked)
         return found.get(name, [])
 
     def read_logs(
@@ -123,7 +116,6 @@ class LedgerStore(StacksStore):
         wait_s: float,
         *,
         is_checked: bool = False,
-        is_marked: bool = False,
     ) -> tuple[dict[str, list[str]], int]:
         """The same of several experiments, each with its cursor, and the number of the newest notification.
 
@@ -144,7 +136,7 @@ class LedgerStore(StacksStore):
         if notifications is not None and (news := answer.get(keys.CLUSTER)):
             notifications = seq_of(news[-1][0])
         ledger, is_cut = self._page(keys.CLUSTER_LOG, streams.get(keys.LEDGER, 0), ledger)
-        if is_marked:
+        if is_checked:
             ledger = [(identity, {**fields, _OF_CLUSTER: b"1"}) for identity, fields in ledger]
         found: dict[str, list[str]] = {}
         for name, after in cursors.items():

@@ -87,12 +87,8 @@ class Views(SegmentViews):
     def events(self, name: str) -> Response:
         """A log after a cursor; waits for news if asked to."""
         self._store.require(checked_name(name))
-        self._refuse_older()
         is_checked = request.args.get("check") == "1"
-        events = self._store.read_log(
-            checked_name(name), *cursor(), is_checked=is_checked, is_marked=is_checked and _knows_ledger()
-        )
-        return json_answer(f'{{"events":[{",".join(events)}]{_told()}}}')
+        return spliced("events", self._store.read_log(checked_name(name), *cursor(), is_checked=is_checked))
 
     def quarantine(self, name: str) -> Response:
         """Quarantine an experiment that cannot be read."""
@@ -113,10 +109,9 @@ class Views(SegmentViews):
 
     def watch(self) -> Response:
         """Wait until one of several logs, or the cluster, has news."""
-        self._refuse_older()
         found, cluster = self._store.watch(body(api.WatchRequest))
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
-        return json_answer(f'{{"events":{{{logs}}},"cluster":{cluster}{_told()}}}')
+        return json_answer(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
 
     def ledger(self) -> Response:
         """The cluster's log after a cursor; waits for news if asked to."""
@@ -131,16 +126,13 @@ class Views(SegmentViews):
 
     def decide(self, name: str) -> Response:
         """Apply the controller's steps, and return the events since its cursor."""
-        self._refuse_older()
         outcomes, found = self._store.decide(checked_name(name), body(api.DecideRequest))
         told = ",".join(api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes)
-        return json_answer(f'{{"outcomes":[{told}],"events":[{",".join(found)}]{_told()}}}')
+        return json_answer(f'{{"outcomes":[{told}],"events":[{",".join(found)}]}}')
 
     def queue(self) -> Response:
         """Open runs, oldest first, and experiments to delete."""
-        self._refuse_older()
-        known = None if _knows_ledger() else {"runs", "deleting"}
-        return json_answer(self._store.queue().model_dump_json(include=known))
+        return answer(self._store.queue())
 
     def audit(self) -> Response:
         """The newest entries of the audit list, oldest first."""
@@ -270,9 +262,6 @@ class Views(SegmentViews):
     def inbox(self, name: str) -> Response:
         """A worker's inbox after a cursor; waits for an entry if asked to."""
         items = self._store.inbox(checked_name(name), request.args.get("incarnation", ""), *cursor())
-        knows = {name for name in ("places", "devices") if request.args.get(name) == "1"}
-        if knows != {"places", "devices"}:
-            items = (_for_older(item, knows) for item in items)
         return spliced("items", items)
 
     def trials(self) -> Response:
@@ -302,19 +291,6 @@ class Views(SegmentViews):
         """User code by its hash."""
         return answer(self._store.code(sha256))
 
-    def _refuse_older(self) -> None:
-        """Refuse a caller that knows no events of the cluster's log, once there are any.
-
-        Versions before it refuse fields and events that they do not know, and there are more of them. A client that
-        connects asks for the queue first. `ConflictError`: a controller of such a version gives up its leadership.
-        """
-        if not _knows_ledger() and self._store.has_ledger():
-            here = package_version()
-            raise errors.ConflictError(
-                f"this cluster runs Cerebro {here}, this program is of version 0.1.0 or older and cannot read what "
-                f"happens in it: install Cerebro {here}"
-            )
-
     def put_archive(self, sha256: str) -> Response:
         """Store a code archive under its hash."""
         self._store.put_archive(sha256, request.get_data())
@@ -323,17 +299,6 @@ class Views(SegmentViews):
     def archive(self, sha256: str) -> Response:
         """A code archive by its hash."""
         return Response(self._store.archive(sha256), mimetype="application/octet-stream")
-
-
-def _for_older(item: str, knows: set[str]) -> str:
-    """An entry of an inbox for a worker of a version that does not know `TrainTask.position` or `InboxItem.devices`: it
-    refuses what it does not know, and during an upgrade it trains on beside newer ones."""
-    found = json.loads(item)
-    if found["body"] and "places" not in knows:
-        found["body"].pop("place", None)
-    if "devices" not in knows:
-        found.pop("devices", None)
-    return json.dumps(found)
 
 
 @cache
@@ -350,13 +315,3 @@ def package_version() -> str:
         return version("cerebro-platform")
     except PackageNotFoundError:
         return "0"
-
-
-def _knows_ledger() -> bool:
-    """Whether the caller knows events of the cluster's log; one of an older version does not."""
-    return request.args.get("ledger") == "1"
-
-
-def _told() -> str:
-    """What who knows of the ledger is told beside events: that they are from a server that does, too."""
-    return ',"ledger":true' if _knows_ledger() else ""

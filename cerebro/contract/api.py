@@ -94,7 +94,6 @@ class DecideAnswer(LateContract):
 
     outcomes: tuple[StepOutcome, ...]
     events: tuple[Event, ...]
-    ledger: bool = False
 
 
 class LedgerRequest(LateContract):
@@ -149,8 +148,6 @@ class EventsAnswer(Contract):
     cluster's, in the order in which they were written."""
 
     events: tuple[Event, ...]
-    ledger: bool = False
-    """Whether it is from a server that knows the cluster's log: told to those who say that they do, too."""
 
 
 class LiveAnswer(Contract):
@@ -221,7 +218,6 @@ class WatchAnswer(LateContract):
 
     events: dict[str, tuple[Event, ...]]
     cluster: int
-    ledger: bool = False
 
 
 class QueueEntry(Contract):

@@ -40,19 +40,12 @@ class _Cursor(BaseModel):
     wait_s: float = Field(0.0, ge=0, le=api.MAX_WAIT_S)
 
 
-class _Ledger(BaseModel):
-    ledger: int = 0
-    """1: the caller knows events of the cluster's log."""
-
-
-class _Events(_Cursor, _Ledger):
+class _Events(_Cursor):
     check: int = 0
 
 
 class _Inbox(_Cursor):
     incarnation: str = ""
-    places: str = ""
-    devices: str = ""
 
 
 class _Term(BaseModel):
@@ -242,7 +235,6 @@ STORE: dict[str, Operation] = {
         summary="Apply the controller's steps.",
         body=api.DecideRequest,
         answer=api.DecideAnswer,
-        query=_Ledger,
         statuses=(200, 404, 409),
     ),
     "POST /v1/watch": Operation(
@@ -251,7 +243,6 @@ STORE: dict[str, Operation] = {
         summary="Block until a log has news.",
         body=api.WatchRequest,
         answer=api.WatchAnswer,
-        query=_Ledger,
         statuses=(200, 409),
     ),
     "GET /v1/cluster/log": Operation(
@@ -307,7 +298,6 @@ STORE: dict[str, Operation] = {
         scope=Scope.READ,
         summary="Open runs, oldest first, and experiments that are to be deleted.",
         answer=api.QueueAnswer,
-        query=_Ledger,
         statuses=(200, 409),
     ),
     "GET /v1/audit": Operation(

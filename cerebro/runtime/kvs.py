@@ -40,7 +40,7 @@ from cerebro.contract.tasks import InboxItem
 from cerebro.contract.trials import TrialRecord
 from cerebro.runtime.account_calls import AccountCalls
 from cerebro.runtime.history_calls import HistoryCalls
-from cerebro.runtime.log_answers import readable, readable_ledger, whole
+from cerebro.runtime.log_answers import readable, readable_ledger
 from cerebro.runtime.machine_calls import MachineCalls
 from cerebro.runtime.segment_calls import SegmentCalls
 
@@ -160,13 +160,12 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
             UnreadableError: one of them cannot be read; it has those before that one. `UnreadableLedgerError` if it is
                 one of the cluster's.
         """
-        path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}&ledger=1"
+        path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}"
         content = self.send("GET", f"{path}&wait_s={wait_s}", None, wait_s)
         try:
-            answer = api.EventsAnswer.model_validate_json(content)
+            return api.EventsAnswer.model_validate_json(content).events
         except ValidationError:
             return readable(experiment, self.send("GET", f"{path}&check=1", None, 0.0))
-        return whole(answer.events, after, is_merged=answer.ledger)
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
         """Live points with seq > `after`, oldest first, at most 1,000."""
@@ -182,15 +181,12 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
             UnreadableError: as `events`, of any of the logs.
         """
         body = api.WatchRequest(cursors=cursors, cluster=cluster, wait_s=wait_s)
-        content = self.send("POST", "/v1/watch?ledger=1", body.model_dump_json().encode(), wait_s)
+        content = self.send("POST", "/v1/watch", body.model_dump_json().encode(), wait_s)
         try:
-            answer = api.WatchAnswer.model_validate_json(content)
+            return api.WatchAnswer.model_validate_json(content)
         except ValidationError:
             news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
             return api.WatchAnswer(events=news, cluster=cluster)
-        for name, events in answer.events.items():
-            whole(events, cursors[name], is_merged=answer.ledger)
-        return answer
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
         """Apply the controller's steps atomically.
@@ -199,18 +195,16 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
             ConflictError: another controller leads now.
             UnreadableError: an event after the cursor cannot be read. The steps were applied all the same.
         """
-        path = f"/v1/experiments/{_quoted(experiment)}/decisions?ledger=1"
+        path = f"/v1/experiments/{_quoted(experiment)}/decisions"
         content = self.send("POST", path, request.model_dump_json().encode(), 0.0)
         try:
-            answer = api.DecideAnswer.model_validate_json(content)
+            return api.DecideAnswer.model_validate_json(content)
         except ValidationError:
             after = request.after
             while events := self.events(experiment, after):
                 after = events[-1].seq
             # The events are well, so it is the outcomes that are not, or something else has answered.
-            answer = self.answered(api.DecideAnswer, "POST", path, content)
-        whole(answer.events, request.after, is_merged=answer.ledger)
-        return answer
+            return self.answered(api.DecideAnswer, "POST", path, content)
 
     def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
         """Events of the cluster's log with seq > `after`, oldest first, at most 1,000.
@@ -258,15 +252,15 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs of all experiments, oldest first."""
-        return self.call("GET", "/v1/queue?ledger=1", api.QueueAnswer).runs
+        return self.call("GET", "/v1/queue", api.QueueAnswer).runs
 
     def queued(self) -> api.QueueAnswer:
         """`queue`, with how many are worked on at once, and which."""
-        return self.call("GET", "/v1/queue?ledger=1", api.QueueAnswer)
+        return self.call("GET", "/v1/queue", api.QueueAnswer)
 
     def deleting(self) -> tuple[str, ...]:
         """Experiments that are to be deleted."""
-        return self.call("GET", "/v1/queue?ledger=1", api.QueueAnswer).deleting
+        return self.call("GET", "/v1/queue", api.QueueAnswer).deleting
 
     def delete_experiment(self, name: str, term: int) -> None:
         """Forget an experiment whose deletion was asked for, once its files are gone; leaves an entry in `audit`.
@@ -322,7 +316,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
         """Inbox entries of this incarnation with seq > `after`; blocks up to `wait_s` seconds."""
         path = f"/v1/workers/{_quoted(worker)}/inbox?incarnation={_quoted(incarnation)}&after={after}&wait_s={wait_s}"
-        return self.call("GET", f"{path}&places=1&devices=1", api.InboxAnswer, wait_s=wait_s).items
+        return self.call("GET", path, api.InboxAnswer, wait_s=wait_s).items
 
     # --- where a task's process is ---------------------------------------------------------------
 

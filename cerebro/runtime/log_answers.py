@@ -1,5 +1,4 @@
-"""Events in answers of kvs_api: which of them cannot be read, because a newer version wrote it or it is damaged, and
-whether any is missing."""
+"""Events in answers of kvs_api, and which of them cannot be read."""
 
 from __future__ import annotations
 
@@ -15,21 +14,6 @@ from cerebro.contract.events import ClusterEvent, Event
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _CLUSTER_EVENT: TypeAdapter[ClusterEvent] = TypeAdapter(ClusterEvent)
-
-
-def whole(events: tuple[Event, ...], after: int, *, is_merged: bool) -> tuple[Event, ...]:
-    """Events that follow `after` without a gap.
-
-    Raises:
-        StoreUnavailableError: a process of kvs_api that is older than the cluster's log has left its events out: while
-            the service is replaced by this version. It is asked again.
-    """
-    if not is_merged and events and events[-1].seq - after != len(events):
-        raise errors.StoreUnavailableError(
-            "kvs_api answers as an older version, which is about to be replaced: it leaves out what the cluster's log "
-            "tells"
-        )
-    return events
 
 
 def readable(experiment: str, content: bytes) -> tuple[Event, ...]:

@@ -116,7 +116,7 @@ class Gateway:
             address = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
             if path != "/v1/watch":
                 return self._ask(address)
-            return self._wait(address + "?ledger=1" * (request.args.get("ledger") == "1"))
+            return self._wait(address)
 
         return view
 

@@ -11,7 +11,7 @@ import redis
 
 from cerebro.contract import api
 from cerebro.contract.records import SizeRequest, WorkerUsage
-from cerebro.contract.tasks import Position, TrainTask
+from cerebro.contract.tasks import TrainTask
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import keys
 from tests.kvs_api.bench import Bench, worker
@@ -113,41 +113,6 @@ def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.R
     bench.store.inbox("worker-0", "a", cursor, wait_s=0)
     left = itertools.chain(database.scan_iter(f"{keys.worker('')}*"), database.smembers(keys.WORKERS))
     assert list(left) == []
-
-
-def test_a_worker_of_an_earlier_version_gets_what_it_can_read(
-    kvs: KvsClient, bench: Bench, service: Service
-) -> None:
-    """During an upgrade: where a unit is in its training, and its devices, go to workers that say that they know of
-    them."""
-    unit = TrainTask(
-        key="fit-1/train/m00/e1/p0",
-        experiment="one",
-        run="fit-1",
-        model="m00",
-        hyperparams={"batch_size": 1},
-        code="0" * 64,
-        dataset="d",
-        seed=0,
-        hang_timeout_s=1.0,
-        epoch=1,
-        partition=0,
-        unit=0,
-        position=Position(epochs=3, units=6),
-        checkpoint=None,
-    )
-    step = api.Assign(task=unit.key, attempt=1, worker="worker-0", incarnation="a", body=unit)
-    assert bench.decide(step) == ["done"]
-    assert [item.body for item in kvs.inbox("worker-0", "a", 0, wait_s=0)] == [unit]
-    for query, is_body_whole, devices in (
-        ("", False, None),
-        ("&places=1", True, None),
-        ("&devices=1", False, [0]),
-    ):
-        status, content = send(service, f"GET /v1/workers/worker-0/inbox?incarnation=a{query}")
-        (item,) = json.loads(content)["items"]
-        assert (status, item["task"], item.get("devices")) == (200, unit.key, devices)
-        assert item["body"] == unit.model_dump(mode="json", exclude=set() if is_body_whole else {"position"})
 
 
 def test_names_on_the_wire_stay(bench: Bench, service: Service) -> None:

@@ -17,11 +17,10 @@ from cerebro.contract import api
 from cerebro.contract.events import Event, ExperimentArchived, WorkerJoined
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.segments import SegmentRequest
-from cerebro.errors import ConflictError, StoreUnavailableError
+from cerebro.errors import ConflictError
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import database, ledger
 from kvs_api.store import Store
-from kvs_api.views import package_version
 from tests.kvs_api.bench import JOINED, LOCATORS, Bench, requested
 from tests.kvs_api.ledger_contract import LOST, tell
 from tests.kvs_api.real import Service
@@ -219,64 +218,6 @@ def test_what_an_older_process_wrote_in_a_row_is_read(bench: Bench, service: Ser
 def ledger_length(order: list[str]) -> int:
     """How many events of the cluster there are."""
     return sum(what.startswith("cluster") for what in order)
-
-
-# --- readers of an older version -------------------------------------------------------------------------
-
-
-def as_older(kvs: KvsClient) -> list[dict[str, Any]]:
-    """What a client of 0.1.0 is answered where an answer has changed since."""
-    watch = api.WatchRequest(cursors={"one": 0}, cluster=0, wait_s=0.0).model_dump_json().encode()
-    decide = api.DecideRequest(term=1, after=0, steps=()).model_dump_json().encode()
-    asked: list[tuple[str, str, bytes | None]] = [
-        ("GET", "/v1/experiments/one/events?after=0", None),
-        ("POST", "/v1/watch", watch),
-        ("POST", "/v1/experiments/one/decisions", decide),
-        ("GET", "/v1/queue", None),
-    ]
-    found = []
-    for method, path, body in asked:
-        try:
-            found.append(json.loads(kvs.send(method, path, body, 0.0)))
-        except ConflictError as refusal:
-            found.append({"refusal": str(refusal)})
-    return found
-
-
-def test_an_older_client_is_told_which_version_to_install(bench: Bench, kvs: KvsClient) -> None:
-    """Once the cluster has a log of its own, which older ones do not know. Until then nothing is kept from it, and
-    answers have the fields that it knows and no others."""
-    bench.store.append("one", requested("etl-1"))
-    events, watched_now, decided, queue = as_older(kvs)
-    assert [answer.keys() for answer in (events, decided)] == [{"events"}, {"outcomes", "events"}]
-    assert [event["type"] for event in events["events"]] == ["RunRequested"]
-    assert watched_now == {"events": {"one": events["events"]}, "cluster": watched_now["cluster"]}
-    assert queue == {"runs": [{"experiment": "one", "run": "etl-1"}], "deleting": []}
-    tell(bench, JOINED)
-    for answer in as_older(kvs):
-        assert answer["refusal"] == (
-            f"this cluster runs Cerebro {package_version()}, this program is of version 0.1.0 or older and cannot read "
-            f"what happens in it: install Cerebro {package_version()}"
-        )
-
-
-def test_a_server_of_an_older_version_is_not_believed(bench: Bench, kvs: KvsClient) -> None:
-    """It leaves out what is in the ledger, while it is being replaced: it is asked again, and no log is damaged."""
-    tell(bench, JOINED)
-    bench.store.append("one", requested("etl-1"))
-    send = kvs.send
-
-    def older(method: str, path: str, *rest: Any) -> bytes:
-        answer = json.loads(send(method, path, *rest))
-        answer.pop("ledger", None)
-        answer["events"] = [event for event in answer["events"] if event["type"] != "WorkerJoined"]
-        return json.dumps(answer).encode()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kvs, "send", older)
-        with pytest.raises(StoreUnavailableError, match="older version"):
-            kvs.events("one")
-    assert len(kvs.events("one")) == 2
 
 
 # --- waiting ----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tests.waiting import HANG_S, until
 READERS = 60
 LIMIT_S = HANG_S
 NEVER_S = 1e6
-_PATH = "/v1/experiments/one/events?after=0&wait_s=25&ledger=1"
+_PATH = "/v1/experiments/one/events?after=0&wait_s=25"
 _READ = f"GET {_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
 
 

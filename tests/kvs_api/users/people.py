@@ -74,7 +74,7 @@ class Place:
 
     def events(self, name: str = "one") -> list[dict[str, Any]]:
         """The log."""
-        found = self.ask(OPERATOR, f"GET /v1/experiments/{name}/events?ledger=1").json
+        found = self.ask(OPERATOR, f"GET /v1/experiments/{name}/events").json
         assert found is not None
         return list(found["events"])
 

@@ -76,7 +76,7 @@ def test_who_is_not_in_the_project_steers_nothing(
     assert "is in project 'vision', and bob is not" in answer.text
     assert place.ask(bob, "POST /v1/experiments/one/stacks", b"{}").status_code == 403
     assert place.append(OPERATOR, event).status_code in (200, 409)
-    assert place.ask(bob, "GET /v1/experiments/one/events?ledger=1").status_code == 200
+    assert place.ask(bob, "GET /v1/experiments/one/events").status_code == 200
 
 
 @pytest.mark.parametrize("kind", get_args(get_args(ClientEvent)[0]))
