@@ -101,8 +101,8 @@ def test_values_with_an_equal_in_json_are_carried(value: Any, expected: object) 
         (range(3), "is a range"),
         (iter([1]), "is a list_iterator"),
         (object, "is a type"),
-        ("x" * (60 << 20), "takes 60.0 MiB, at most 1 MiB"),
-        ([0.5] * MAX_VALUE_BYTES, r"takes \d\.\d MiB, at most 1 MiB: list a file under `misc`"),
+        ("x" * (2 << 20), "takes 2.0 MiB, at most 1 MiB"),
+        ([0.5] * (MAX_VALUE_BYTES // 4), r"takes \d\.\d MiB, at most 1 MiB: list a file under `misc`"),
     ],
 )
 def test_values_that_json_would_change_are_refused_by_name(value: Any, reason: str) -> None:

@@ -108,7 +108,7 @@ class Web:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         scheme = "https" if context else "http"
         self.address = f"{scheme}://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
         """Answer no more."""

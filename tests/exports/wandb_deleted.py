@@ -77,7 +77,7 @@ class Server(BaseHTTPRequestHandler):
 
 def main() -> None:
     server = HttpServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     os.environ |= {"WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}", "WANDB_API_KEY": "a" * 40}
     Server.refuses = sys.argv[1:] == ["refuses"]
     Server.deleted = Projection(record()).id_of(_DELETED)

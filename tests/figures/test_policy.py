@@ -74,7 +74,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
             """Say nothing."""
 
     server = HttpServer(("127.0.0.1", 0), Files)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
     server.server_close()

@@ -274,7 +274,7 @@ def test_cluster_asks_no_address_of_its_own_network(
     """Not through an S3 endpoint, and not for credentials of the machine."""
     handler = type("Handler", (_Asked,), {"requests": []})
     server = HttpServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     for name in (
         "AWS_ENDPOINT_URL",

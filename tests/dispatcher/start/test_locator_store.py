@@ -55,7 +55,7 @@ def _service(status: int = 200) -> Iterator[tuple[str, list[str]]]:
             """Not to standard error."""
 
     server = HttpServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", paths
     finally:
