@@ -193,7 +193,7 @@ function calls.erase()
   forget_bytes(request.bytes, request.name)
   redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
     request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets', request.log .. ':time',
-    request.log .. ':waiting', request.log .. ':models', request.log .. ':cluster', request.log .. ':old',
+    request.log .. ':waiting', request.log .. ':models', request.log .. ':cluster',
     request.log .. ':decided', request.log .. ':units',
     request.log .. ':segments', request.log .. ':snapshots',
     request.log .. ':history',

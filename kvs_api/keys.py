@@ -7,7 +7,6 @@
 | exp:E:log:seq            | string | number of its newest event, or of the ledger's newest that has one in it | steps.lua          | steps.lua          | never  |
 | exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON), `c`: events in the ledger then (none: 0) | steps.lua | all | never  |
 | exp:E:log:cluster        | string | events of the ledger that have a number in it     | steps.lua          | steps.lua          | never  |
-| exp:E:log:old            | string | events it had before the ledger began             | steps.lua          | kvs_api            | never  |
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
 | exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
 | exp:E:log:marks          | hash   | deletion: seq of the command; by: whose it is; archived: `1` or empty; unreadable: Unreadable, JSON | steps.lua | steps.lua, client | never |

@@ -2,15 +2,9 @@
 --
 -- `:workers` holds the incarnation of each worker that is there, as the log says; empty for one that is not.
 
--- Not before what any experiment's log tells: it is read among its events. `:time` is the newest of all logs since this
--- one began; what was there before, it has to look at once.
+-- Never before the newest event of any experiment, because readers get both in one order.
 local function stamp_cluster()
   local time = math.max(wall, tonumber(redis.call('GET', request.ledger .. ':time') or '0'))
-  if newest(request.ledger) == 0 then
-    for _, name in ipairs(redis.call('ZRANGE', request.experiments, 0, -1)) do
-      time = math.max(time, tonumber(redis.call('GET', request.experiment .. name .. ':log:time') or '0'))
-    end
-  end
   redis.call('SET', request.ledger .. ':time', time)
   return time
 end

@@ -83,8 +83,6 @@ class LedgerStore(StacksStore):
                 "call": "ledger",
                 "after": request.after,
                 "term": request.term,
-                "experiments": keys.EXPERIMENTS,
-                "experiment": keys.experiment(""),
                 "events": [
                     {"event": event.model_dump_json(exclude=UNNUMBERED)}
                     | (
@@ -162,39 +160,13 @@ class LedgerStore(StacksStore):
         for (name, after), newest in zip(cursors.items(), answers, strict=True):
             last = newest or (self._files.until(keys.log(name), name, after) if after else [])
             number = seq_of(last[0][0]) if last else 0
-            found[name] = after - number + (self._count(name, last[0]) if last else 0)
+            found[name] = after - number + (int(last[0][1].get(b"c", 0)) if last else 0)
         return found, min(int(count or 0) for count in reserved)
 
     def _reserve(self, names: Iterable[str]) -> int:
         """Have the experiments reserve numbers for the ledger's events; returns how many events have one in all."""
         logs = [{"experiment": keys.experiment(name), "log": keys.log(name)} for name in names]
         return int(self._run({"call": "reserve", "logs": logs})["cluster"])
-
-    def _count(self, name: str, entry: tuple[bytes, dict[bytes, bytes]]) -> int:
-        """How many events the ledger had when this one of an experiment was appended."""
-        identity, fields = entry
-        if b"c" in fields:
-            return int(fields[b"c"])
-        with translated():
-            old: Any = self._redis.get(f"{keys.log(name)}:old")
-            if old is None or seq_of(identity) <= int(old):
-                return 0
-            # A process of a version without the ledger appended it during an upgrade. What was reserved before it, and
-            # before others like it, is as much as numbers are left out between them.
-            count = 0
-            while True:
-                page: Any = self._redis.xrevrange(keys.log(name), f"({text(identity)}", count=PAGE)
-                for earlier, fields in page:
-                    count += seq_of(identity) - seq_of(earlier) - 1
-                    if b"c" in fields:
-                        return count + int(fields[b"c"])
-                    if seq_of(earlier) <= int(old):
-                        return count
-                    identity = earlier
-                if not page:
-                    floor = self._files.newest(keys.log(name))
-                    before, known = (floor.last, floor.count) if floor else (0, 0)
-                    return count + seq_of(identity) - before - 1 + known
 
 
 def numbered(number: int, fields: dict[bytes, bytes]) -> str:

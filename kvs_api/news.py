@@ -2,9 +2,8 @@
 
 The script publishes the key of each stream that it appends to, and so wakes who waits for it, in any process. Whoever
 waits reads again: what is published says only that there may be news. So nothing is lost if a message is: after a
-pause of the connection all are woken, and every few seconds one read looks at all streams that are waited for. That
-also finds what a process of an older version appends during an upgrade, which publishes nothing. Where Redis refuses
-its user the channel, that look is all there is. A connection that has fallen silent is replaced.
+pause of the connection all are woken, and every few seconds one read looks at all streams that are waited for. Where
+Redis refuses its user the channel, that look is all there is. A connection that has fallen silent is replaced.
 """
 
 from __future__ import annotations
@@ -177,7 +176,7 @@ class News:
             log.warning(
                 "the connection to Redis by which news come %s: there will be another one. If that goes on, who waits "
                 "gets them up to %.0f s late: look whether the user of CEREBRO_REDIS_URL has the right to the channel "
-                "(ACL SETUSER name &%s), and whether a kvs_api of an earlier version runs",
+                "(ACL SETUSER name &%s)",
                 why,
                 _SWEEP_S,
                 keys.NEWS,

@@ -21,8 +21,6 @@ _log = logging.getLogger(__name__)
 MOST = 20_000
 """Entries of a segment. Whoever reads one page of it decodes all of it, in a third of a second."""
 
-_FIELDS = frozenset({b"t", b"c", b"e"})
-
 
 class SegmentStore(LedgerStore):
     """Moves logs into files, and keeps snapshots. `name` is an experiment's, or `keys.CLUSTER_LOG`."""
@@ -32,8 +30,7 @@ class SegmentStore(LedgerStore):
 
         Raises:
             NotFoundError: there is no such experiment.
-            ConflictError: another controller leads, the shared volume is full or not there, or an entry is of a kind
-                that is not known here.
+            ConflictError: another controller leads, or the shared volume is full or missing.
         """
         log = keys.log_of(name)
         if self._files.folder is None:
@@ -61,7 +58,6 @@ class SegmentStore(LedgerStore):
     def _oldest(self, log: str, after: int, request: SegmentRequest) -> tuple[list[Entry], int]:
         """The oldest that are to go, and how many entries there are."""
         with translated():
-            old: Any = self._redis.get(f"{log}:old")
             length: Any = self._redis.xlen(log)
             most, found = min(MOST, int(length) - request.keep), list[Entry]()
             while len(found) < most:
@@ -69,7 +65,7 @@ class SegmentStore(LedgerStore):
                 for identity, fields in page:
                     if seq_of(identity) > request.until:
                         return found, int(length)
-                    found.append(_entry(identity, fields, None if old is None else int(old)))
+                    found.append(_entry(identity, fields))
                 if not page:
                     break
                 after = found[-1].number
@@ -201,17 +197,6 @@ class SegmentStore(LedgerStore):
         return answer
 
 
-def _entry(identity: bytes, fields: dict[bytes, bytes], old: int | None) -> Entry:
-    """An entry of a stream.
-
-    Args:
-        old: entries up to this number may lack a count: there was no log of the cluster; `None`: nor is there now.
-    """
-    number = seq_of(identity)
-    unknown = fields.keys() - _FIELDS
-    if unknown or (b"c" not in fields and old is not None and number > old):
-        what = f"the fields {sorted(unknown)}" if unknown else "no count of the cluster's events"
-        raise errors.ConflictError(
-            f"event {number} has {what}, so another version wrote it, and its log stays in the database"
-        )
-    return Entry(number, int(fields[b"t"]), int(fields[b"c"]) if b"c" in fields else None, fields[b"e"])
+def _entry(identity: bytes, fields: dict[bytes, bytes]) -> Entry:
+    count = int(fields[b"c"]) if b"c" in fields else None
+    return Entry(seq_of(identity), int(fields[b"t"]), count, fields[b"e"])

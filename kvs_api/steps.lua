@@ -22,7 +22,7 @@
 --   {call = "quarantine", experiment, name, log, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
 --   {call = "reserve", logs = [{experiment, log}]}
---   {call = "ledger", after, term, experiments, experiment, events = [{event, worker, incarnation}]}
+--   {call = "ledger", after, term, events = [{event, worker, incarnation}]}
 --   {call = "cut", experiment?, created?, log, term, after, last, segment, tasks = [{key, attempt}], live?, live_from?}
 --   {call = "snapshot", experiment?, created?, log, term, snapshot}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
@@ -78,15 +78,13 @@ end
 
 -- Numbers of the experiment for the cluster's events that have none in it yet: they are read there, behind what it has.
 -- Returns how many events the cluster's log has. Whoever appends or reads reserves them first, so a number that a reader
--- was given is never that of another event, also where a process appends that knows of no cluster's log.
+-- was given is never that of another event.
 local function reserve(log)
   local counts = redis.call('MGET', request.ledger .. ':seq', log .. ':cluster')
   local cluster, known = tonumber(counts[1] or '0'), tonumber(counts[2] or '0')
   if cluster > known then
-    local seq = redis.call('INCRBY', log .. ':seq', cluster - known)
+    redis.call('INCRBY', log .. ':seq', cluster - known)
     redis.call('SET', log .. ':cluster', cluster)
-    -- What was there when the cluster's log began stands before all of it.
-    if known == 0 then redis.call('SET', log .. ':old', seq - cluster) end
   end
   return cluster
 end

@@ -16,12 +16,14 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskRevoked,
     TaskStarted,
+    UnitSaved,
 )
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.contract.ways import SINGLE, Way
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, RunState
 from cerebro.state.experiment import fold
+from controller import tasks
 from controller.fit_dispatch import FitDispatch
 from controller.sharing import PATIENCE_S
 from controller.simulation.cluster import Simulation
@@ -35,6 +37,8 @@ from tests.controller.test_core import (
     request,
     several_devices,
 )
+from tests.controller.test_fit_dispatch import RECORD
+from tests.kvs_api.bench import savepoint
 from tests.state import exclusive
 from tests.state.stories import Story, unit
 
@@ -356,3 +360,15 @@ def test_what_was_chosen_by_measurement_is_given_up_once_it_is_struck_off() -> N
     story.tell(TaskFailed(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", failure=DEVICE))
     fit.apply(story.state, story.log[-1])
     assert fit.ways.of(0, 0) == SINGLE
+
+
+def test_a_unit_goes_on_from_a_savepoint_only_with_as_many_ranks() -> None:
+    """A worker of one device does the unit from its beginning."""
+    story, key = Story(devices=2), unit(1, 0)
+    story.fit(models=1, partitions=1, ways=(DDP, SINGLE))
+    attempt = story.start(key, 0, (0, 1), DDP)
+    left = savepoint(2, attempt)
+    story.tell(UnitSaved(task=str(key), attempt=attempt, worker="worker-0", savepoint=left))
+    story.break_off(key, 0, attempt, FailureKind.PREEMPTED)
+    bodies = [tasks.body(RECORD, story.state, story.run, key, way) for way in (DDP, None, CHECKPOINTING)]
+    assert [isinstance(body, TrainTask) and body.savepoint for body in bodies] == [left, None, None]

@@ -1,4 +1,4 @@
-"""The cluster's log in the real store: pages, readers and processes of an older version, who waits."""
+"""The cluster's log in the real store: pages, and who waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pytest
@@ -14,10 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, ExperimentArchived, WorkerJoined
+from cerebro.contract.events import Event, WorkerJoined
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.segments import SegmentRequest
-from cerebro.errors import ConflictError
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import database, ledger
 from kvs_api.store import Store
@@ -28,7 +26,6 @@ from tests.kvs_api.test_blocking_reads import Reader, wait_until_blocked
 from tests.kvs_api.test_contract import pass_a_moment
 
 EXPERIMENTS = ("one", "two")
-OLD_SCRIPT = Path(__file__).parents[1] / "compat" / "store-0.1.0.lua"
 
 
 @pytest.fixture
@@ -54,18 +51,14 @@ def watched(kvs: KvsClient, ahead: int) -> dict[str, list[Event]]:
     return found
 
 
-Write = Literal[
-    "one", "two", "cluster", "cluster, twice", "older", "read", "cut one", "cut two", "cut cluster"
-]
+Write = Literal["one", "two", "cluster", "cluster, twice", "read", "cut one", "cut two", "cut cluster"]
 
 
 def cut(kvs: KvsClient, term: int, what: str, keep: int = 1) -> None:
-    """Move all of a log but its newest entries into a file, if that can be."""
+    """Move all entries of a log into a file, except the newest `keep`."""
     name = "" if what == "cluster" else what
-    # What a process of an older version has written among the cluster's events stays.
-    with contextlib.suppress(ConflictError):
-        created = kvs.experiment(name).created if name else 0.0
-        kvs.cut(name, SegmentRequest(term=term, created=created, until=api.MAX_SEQ, keep=keep))
+    created = kvs.experiment(name).created if name else 0.0
+    kvs.cut(name, SegmentRequest(term=term, created=created, until=api.MAX_SEQ, keep=keep))
 
 
 @settings(
@@ -79,9 +72,6 @@ def cut(kvs: KvsClient, term: int, what: str, keep: int = 1) -> None:
     writes=st.lists(st.sampled_from(get_args(Write)), max_size=25),
 )
 @example(page=1, ahead=0, writes=["one", "cluster, twice", "two"])
-@example(page=4, ahead=0, writes=["one", "cluster", "read", "older"])
-@example(page=4, ahead=0, writes=["cluster", "read", "older"])
-@example(page=1, ahead=0, writes=["cluster", "one", "older", "older", "cluster", "read", "older", "one"])
 @example(
     page=2,
     ahead=1,
@@ -96,10 +86,9 @@ def test_any_writes_are_read_in_their_order_page_by_page(
     service: Service, page: int, ahead: int, writes: list[Write]
 ) -> None:
     """Of each experiment its own and the cluster's, however much fits into a page, from any number on, and by who reads
-    between the writes; also where a process of 0.1.0 appends, which knows of no ledger."""
+    between the writes."""
     service.database.empty()
     with contextlib.closing(service.client()) as kvs, pytest.MonkeyPatch.context() as patch:
-        older = store_of_0_1_0(service.database.url)
         patch.setattr(database, "PAGE", page)
         patch.setattr(ledger, "PAGE", page)
         bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
@@ -122,28 +111,18 @@ def test_any_writes_are_read_in_their_order_page_by_page(
                 ).is_written
                 order += [f"cluster {event.worker}" for event in joined]
             else:
-                name = "one" if write == "older" else write
-                (older if write == "older" else kvs).append(name, requested(f"etl-{number}"))
-                order.append(f"{name} etl-{number}")
+                kvs.append(write, requested(f"etl-{number}"))
+                order.append(f"{write} etl-{number}")
         for name, events in reader.items():
             found = whole(kvs, name)
             told = [str(getattr(event, "worker", "") or getattr(event, "run", "")) for event in found]
             written = [what.split()[1] for what in order if what.split()[0] in (name, "cluster")]
-            assert sorted(told) == sorted(written)
-            if "older" not in writes:
-                assert told == written
+            assert told == written
             assert [event.seq for event in found] == list(range(1, len(found) + 1))
             assert found[: len(events)] == events
             for after in range(len(found)):
                 assert kvs.events(name, after)[0] == found[after]
         assert watched(kvs, ahead) == {name: whole(kvs, name) for name in EXPERIMENTS}
-
-
-def store_of_0_1_0(url: str) -> Store:
-    """The store with the script of that version, which is answered beside this one's while kvs_api is replaced."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "script", OLD_SCRIPT.read_text)
-        return Store(url)
 
 
 class Disturbed(Store):
@@ -170,12 +149,10 @@ class Disturbed(Store):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    writes=st.lists(st.sampled_from(["one", "cluster", "older", "cut one", "cut cluster"]), max_size=12),
+    writes=st.lists(st.sampled_from(["one", "cluster", "cut one", "cut cluster"]), max_size=12),
     before=st.integers(0, 6),
 )
 @example(writes=["one", "one", "cut one", "one", "cut one", "cluster", "one"], before=2)
-@example(writes=["cluster", "older"], before=1)
-@example(writes=["cluster", "older", "cluster", "older"], before=1)
 def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
     service: Service, writes: list[str], before: int
 ) -> None:
@@ -183,10 +160,8 @@ def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
     service.database.empty()
     with contextlib.closing(service.client()) as kvs:
         bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
-        older = store_of_0_1_0(service.database.url)
         calls: dict[str, Callable[[int], object]] = {
             "one": lambda number: kvs.append("one", requested(f"etl-{number}")),
-            "older": lambda number: older.append("one", requested(f"etl-{number}")),
             "cluster": lambda number: tell(bench, JOINED.model_copy(update={"worker": f"w{number}"})),
             "cut one": lambda _: cut(kvs, bench.term, "one"),
             "cut cluster": lambda _: cut(kvs, bench.term, "cluster"),
@@ -203,16 +178,6 @@ def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
             found += [json.loads(event) for event in page]
         assert told == found[: len(told)]
         assert len(whole(kvs, "one")) == sum(not write.startswith("cut") for write in writes)
-
-
-def test_what_an_older_process_wrote_in_a_row_is_read(bench: Bench, service: Service) -> None:
-    """However much it is."""
-    tell(bench, JOINED)
-    bench.store.append("one", requested("etl-1"))
-    older = store_of_0_1_0(service.database.url)
-    for number in range(1200):
-        older.append("one", ExperimentArchived(is_archived=bool(number % 2), by="ann"))
-    assert [event.seq for event in bench.store.events("one", 1100)] == list(range(1101, 1203))
 
 
 def ledger_length(order: list[str]) -> int:

@@ -113,7 +113,7 @@ def test_readers_are_told_when_the_database_is_away(replica: Replica) -> None:
 def test_news_that_nobody_published_are_found(
     kvs: KvsClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a process of an older version during an upgrade, or where a message is lost."""
+    """A message that gets lost delays readers only."""
     monkeypatch.setattr(news, "_SWEEP_S", 0.1)
     kvs.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
     reader = Reader(lambda: kvs.events("one", 0, wait_s=25))

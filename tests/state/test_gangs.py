@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cerebro.contract.events import TaskAssigned, TaskRevoked, TaskStarted
@@ -14,8 +12,6 @@ from cerebro.state.positions import position_of
 from cerebro.state.wording import task as words
 from tests.state.stories import Story, joined, unit
 from tests.state.test_hopping import refused
-
-LOG = Path(__file__).parents[1] / "compat" / "events-0.1.0.jsonl"
 
 
 def gang(*partitions: int, model: str = "m00", epoch: int = 1) -> TaskKey:
@@ -49,15 +45,6 @@ def test_a_key_names_its_partitions_and_each_set_has_one_key() -> None:
     for text in ("p2+p0", "p1+p1", "p0+", "p0+2"):
         with pytest.raises(ValueError, match=r"ascending order|start with"):
             TaskKey.parse(f"fit-1/train/m00/e1/{text}")
-
-
-def test_an_assignment_to_one_worker_is_written_as_ever() -> None:
-    """So older versions can read it; those that they wrote are read."""
-    event = TaskAssigned(task=str(unit(1, 0)), attempt=1, worker="worker-0")
-    assert "others" not in event.model_dump_json()
-    old = [line for line in LOG.read_text().splitlines() if '"TaskAssigned"' in line]
-    assert old
-    assert all(TaskAssigned.model_validate_json(line).others == () for line in old)
 
 
 def test_an_epoch_is_complete_when_all_partitions_are_visited_in_whatever_sets() -> None:
