@@ -95,15 +95,21 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests whose fixtures start processes, before `-m` selects."""
+    """Mark tests whose fixtures start processes or run commands, before `-m` selects."""
     for item in items:
-        if isinstance(item, pytest.Function) and "processes" in item.fixturenames:
-            item.add_marker("processes")
+        for name in ("processes", "commands"):
+            if isinstance(item, pytest.Function) and name in item.fixturenames:
+                item.add_marker(name)
 
 
 @pytest.fixture(scope="session")
 def processes() -> None:
     """Asked for by each fixture that starts processes: tests that use it, directly or not, run in the serial stage."""
+
+
+@pytest.fixture(scope="session")
+def commands() -> None:
+    """Asked for by fixtures that run a command to its end, such as `helm template`: load changes no result of it."""
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +125,8 @@ def no_thread_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None
     for thread in _left(before):
         thread.join(HANG_S)
     left = _left(before)
-    started = [] if request.node.get_closest_marker("processes") else _started[:]
+    is_marked = any(request.node.get_closest_marker(name) for name in ("processes", "commands"))
+    started = [] if is_marked else _started[:]
     frames = sys._current_frames()
     stacks = [
         f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident])[-4:])}"

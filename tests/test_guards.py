@@ -39,6 +39,12 @@ def test_unmarked():
 def test_marked():
     subprocess.run([sys.executable, "-c", ""], check=True)
 def test_marked_by_its_fixture(started): pass
+
+@pytest.fixture
+def rendered(commands):
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+def test_that_runs_a_command(rendered): pass
 """
 
 
@@ -47,7 +53,7 @@ def guarded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     """A folder with such tests."""
     monkeypatch.setenv("TEST_HANG_S", "0.1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    pytester.makeini("[pytest]\nmarkers = processes")
+    pytester.makeini("[pytest]\nmarkers = processes\n    commands")
     pytester.makepyfile(GUARDED)
     return pytester
 
@@ -56,7 +62,7 @@ def guarded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 def test_threads_and_processes_that_are_left_are_named(guarded: pytest.Pytester) -> None:
     """A thread of a fixture ends with the fixture; marks, its own or a fixture's, allow processes."""
     result = guarded.runpytest_subprocess("-p", "tests.guards", "-p", "no:xdist", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=5, errors=2)
+    result.assert_outcomes(passed=6, errors=2)
     result.stdout.fnmatch_lines_random(
         ["*ERROR*test_left*", "*ERROR*test_unmarked*", "*outlive the test*", "left:"]
     )

@@ -180,5 +180,5 @@ def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def run_commands(processes: None) -> None:
+def run_commands(commands: None) -> None:
     """Mark all tests here: the stand-ins for aws, eksctl, helm and kubectl are programs."""

@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="session")
-def run_commands(processes: None) -> None:
+def run_commands(commands: None) -> None:
     """Mark all tests here: rendered charts are cached, so any test may be the first to run helm."""

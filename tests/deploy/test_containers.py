@@ -13,7 +13,7 @@ from tests.deploy import containers
 from tests.deploy.containers import Platform, docker, image
 from tests.waiting import HANG_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 MB = 1_000_000
 CONTROL_BAR_BYTES = 650 * MB

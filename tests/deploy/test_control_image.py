@@ -41,6 +41,7 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_every_module_of_a_service_can_be_imported(environment: dict[str, str]) -> None:
     """Modules that a service starts as child processes are included."""
     program = (
@@ -55,6 +56,7 @@ def test_every_module_of_a_service_can_be_imported(environment: dict[str, str]) 
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_every_route_of_the_page_answers(environment: dict[str, str], tmp_path: Path) -> None:
     """Call each route once, with an experiment file, its locators, a log search and a report."""
     done = run(environment, "-m", "tests.deploy.control_image_routes", str(tmp_path))

@@ -90,6 +90,7 @@ def test_the_probe_tells_whether_it_serves(container: Object, tmp_path: Path, po
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_nothing_is_answered_without_the_password(container: Object, tmp_path: Path, port: int) -> None:
     """Neither reading nor writing."""
     with (
