@@ -45,7 +45,7 @@ PINS := pyproject.toml constraints.txt
 
 # mypy refuses paths that do not exist, hence the wildcard.
 SOURCES := $(wildcard cerebro controller dispatcher etl_worker kvs_api model_hopper trial_runner \
-	benchmarks examples tests)
+	benchmarks examples research tests)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -15,8 +15,8 @@ from cerebro.contract.events import RunStarted, TaskFailed
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ModelState
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, Scenario
 
 MODELS, WORKERS, EPOCHS = 16, 4, 2
 UNIT_S, SIGMA = 300.0, 0.1

@@ -29,9 +29,9 @@ from cerebro.state.goals import worker_hours
 from controller.advisor.answering import answer
 from controller.brain.brain import Brain, Rules, Seen
 from controller.brain.forecast import LIMIT_S
-from controller.simulation.cluster import Simulation
-from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import DATASET, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.inline import InlineHelper
+from research.simulation.scenario import DATASET, Scenario, WorkerOutage
 
 SCENARIOS, SIGMA = 40, 0.3
 JOIN_S, ETL_S = 120.0, 60.0

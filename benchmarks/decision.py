@@ -51,8 +51,8 @@ from controller.advisor import Advisor, ChildHelper
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
 from controller.decide import Step
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, Scenario
 
 MODELS, WORKERS = 1000, 100
 MANY_WORKERS = 1000

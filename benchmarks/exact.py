@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 from benchmarks.figure import Figure
-from cerebro.research.scenarios import SUBLINEAR, thesis
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import ExactResult, SolverUnavailableError, solve_exact
 from cerebro.scheduling.planner import plan
 from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.schedule import Schedule
 from cerebro.scheduling.validator import validate
+from research.scenarios import SUBLINEAR, thesis
 
 LIMIT_S = 60.0
 FIGURES = ("4.1", "4.2", "4.3")

@@ -1,6 +1,6 @@
 """Hermes: when good models reach 90 % of their decrease of the loss, by who is trained first. In virtual time.
 
-16 jobs on 4 GPUs, 4 or 12 of them good, four networks, on seeds that no rule was tuned on (`cerebro.research.hermes`;
+16 jobs on 4 GPUs, 4 or 12 of them good, four networks, on seeds that no rule was tuned on (`research.hermes`;
 docs/hermes.md says what is the paper's of it and what is assumed). Hermes as printed binds a job to a GPU and preempts
 it at any time. `promising` preempts here, too, with one queue for all GPUs. Then nothing is preempted: the controller's
 own core dispatches units, by `promising` and by what it does if nothing else is asked for.
@@ -9,10 +9,10 @@ own core dispatches units, by `promising` and by what it does if nothing else is
 from __future__ import annotations
 
 from benchmarks.figure import Figure
-from cerebro.research.hermes.comparison import SCENARIOS, Row, compare
-from cerebro.research.hermes.jobs import VARIANTS
 from cerebro.scheduling.policies import DEFAULT_POLICY
-from controller.job_simulation import run
+from research.hermes.comparison import SCENARIOS, Row, compare
+from research.hermes.job_simulation import run
+from research.hermes.jobs import VARIANTS
 
 SEEDS = range(50, 60)
 FEW_BAR, MANY_BAR, VARIANT_BAR = 1.4, 1.15, 1.1

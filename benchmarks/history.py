@@ -20,9 +20,9 @@ from cerebro.contract.history import UnitHistory
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
-from controller.simulation.cluster import Simulation
-from controller.simulation.history import history_of
-from controller.simulation.scenario import DATASET, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.history import history_of
+from research.simulation.scenario import DATASET, Scenario
 
 WORLDS, WORKERS = 40, 4
 """The scenarios of `benchmarks.brain`, and how many workers they have."""

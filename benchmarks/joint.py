@@ -1,6 +1,6 @@
 """Technique, devices and order chosen together: the planner against an exact solver, and against what people do.
 
-The instances are those of `cerebro.research.assumed`: their times are assumed, so the figures compare schedulers and
+The instances are those of `research.assumed`: their times are assumed, so the figures compare schedulers and
 say nothing of how long such training takes. The seconds of both, the planner's and the solver's, are those of the
 processor, so that other work on the machine does not count.
 """
@@ -11,13 +11,13 @@ import statistics
 import time
 
 from benchmarks.figure import Figure
-from cerebro.research.baselines import BASELINES, by_policy
-from cerebro.research.replanning import worth
-from cerebro.research.scenarios import SCENARIOS
 from cerebro.scheduling.exact import search
 from cerebro.scheduling.planner import plan
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
+from research.baselines import BASELINES, by_policy
+from research.replanning import worth
+from research.scenarios import SCENARIOS
 
 PLAN_S, PLANS, SOLVE_S, SEEDS, RUNS = 2.0, 3, 20.0, 20, 8
 HOPPING = "saturn-img-4x8-hop"

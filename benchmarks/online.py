@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.figure import Figure
-from cerebro.research.scenarios import narrow, paper
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Conditions, Outage, Reality
 from cerebro.scheduling.dispatch import dispatch
@@ -28,6 +27,7 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.scheduling.validator import validate
+from research.scenarios import narrow, paper
 
 CALM_BAR, OUTAGE_BAR = 1.015, 1.03
 SEEDS = 5

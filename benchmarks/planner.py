@@ -1,6 +1,6 @@
 """The planner against its bars: how near the lower bound a plan comes, and in how much CPU time of one core.
 
-The problems are those of `cerebro.research.scenarios`, each with several seeds; seconds are those of the process, so
+The problems are those of `research.scenarios`, each with several seeds; seconds are those of the process, so
 that other work on the machine does not count.
 """
 
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 
 from benchmarks.figure import Figure
-from cerebro.research.scenarios import balanced, narrow, paper
 from cerebro.scheduling.advice import choose
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.dispatch import dispatch
@@ -20,6 +19,7 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
+from research.scenarios import balanced, narrow, paper
 
 _INSTANCES = 100
 _FEW = 5

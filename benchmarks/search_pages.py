@@ -30,8 +30,8 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.search import AshaProcedure, ChoiceOf, LogUniform, SearchRequest, Space
 from cerebro.contract.tasks import EvaluateTask, TaskBody, TrainTask
 from cerebro.errors import ClusterError
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, Scenario
 
 RATIO = 1.2
 

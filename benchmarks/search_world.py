@@ -2,9 +2,10 @@
 
 `workers` workers hold a partition each, and a unit is a model on one of them; a model that has been on all of them has
 trained an epoch and is validated where it ended. An idle worker with most work left takes, of the models that are idle,
-have not been there in this epoch and have the highest priority, the one with most granted work left. (`cerebro simulate
-search` has the controller decide instead, which takes so much longer that it is no benchmark.) Epochs of models differ
-(log-normal, sigma 0.4), and units stray by 5 %. A model's accuracy follows a `Curve` that is drawn with its number.
+have not been there in this epoch and have the highest priority, the one with most granted work left. (In
+`python -m research simulate search` the controller decides, which takes too long for a benchmark.) Epochs of models
+differ (log-normal, sigma 0.4), and units stray by 5 %. A model's accuracy follows a `Curve` that is drawn with its
+number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cerebro.research.searches import VALIDATION, Curve
 from cerebro.search.procedure import (
     SEARCH,
     Add,
@@ -33,6 +33,7 @@ from cerebro.search.procedure import (
     Stop,
     Stopped,
 )
+from research.searches import VALIDATION, Curve
 
 
 class Decider(Protocol):

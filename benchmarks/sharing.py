@@ -19,8 +19,8 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TaskBody
 from cerebro.state import ExperimentState, Run
 from controller.sharing import Sharing
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 
 WORKERS = 8
 UNIT_S = 300.0

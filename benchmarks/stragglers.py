@@ -16,8 +16,8 @@ from cerebro.contract.events import RunStarted, TaskCommitted
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import EtlTask, TaskBody, TrainTask
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, Scenario
 
 WORKERS, MODELS, EPOCHS, SEEDS = 8, 16, 2, 6
 ETL_S, UNIT_S, SLOWER = 60.0, 300.0, 4.0

@@ -16,13 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from cerebro.cli.studies import slug
-from cerebro.research.baselines import BASELINES, by_policy
-from cerebro.research.comparison import Row, compare
-from cerebro.research.gangs import Training, sub_clusters, with_gangs
-from cerebro.research.gantt import draw
-from cerebro.research.rearrangement import rearrange
-from cerebro.research.scenarios import SCENARIOS, find
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Reality
 from cerebro.scheduling.dispatch import CALM, dispatch
@@ -31,7 +24,14 @@ from cerebro.scheduling.planner import plan
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import open_shop
 from cerebro.scheduling.validator import validate
-from controller import core_simulation
+from research import core_simulation
+from research.baselines import BASELINES, by_policy
+from research.command import slug
+from research.comparison import Row, compare
+from research.gangs import Training, sub_clusters, with_gangs
+from research.gantt import draw
+from research.rearrangement import rearrange
+from research.scenarios import SCENARIOS, find
 
 TARGET = Path(__file__).resolve().parent / "scheduling.md"
 PICTURES = TARGET.with_suffix("")

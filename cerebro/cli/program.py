@@ -11,7 +11,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from cerebro.cli import (
     account,
@@ -29,9 +28,9 @@ from cerebro.cli import (
     run,
     scale,
     stacks,
-    studies,
     trials,
 )
+from cerebro.cli.parsing import OneLineParser, count
 from cerebro.errors import CerebroError
 
 _INTERRUPTED = 130
@@ -55,23 +54,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = OneLineParser(
         prog="cerebro",
         description="Clusters and experiments, from the terminal. docs/commands.md describes the commands.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    common = _Parser(add_help=False)
+    common = OneLineParser(add_help=False)
     common.add_argument(
         "--home", metavar="DIR", help="the cluster's folder (default: $CEREBRO_HOME or ~/.cerebro)"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    local.register(commands, common, _count)
+    local.register(commands, common, count)
     run.register(commands, common)
     proofs.register(commands, common)
-    studies.register(commands, _count)
     cluster.register(commands)
-    scale.register(commands, common, _count)
-    account.register(commands, common, _count)
+    scale.register(commands, common, count)
+    account.register(commands, common, count)
     failed.register(commands, common)
     trials.register(commands, common)
     experiment_commands.register(commands, common)
@@ -93,17 +91,3 @@ class _Version(argparse.Action):
 
         print(f"cerebro {version()}")
         sys.exit(0)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; the usage is what --help is for."""
-
-    def error(self, message: str) -> NoReturn:
-        """End with status 2."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
-    return int(text)

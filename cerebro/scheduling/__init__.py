@@ -2,7 +2,7 @@
 
 Pure computation, standard library only but for the exact solvers; knows nothing of experiments, tasks and the store.
 The names here are what people use in a notebook; importing the package loads none of them. `solve` is not among them,
-because the module of that name would hide it: ``from cerebro.research.solve import solve``.
+because the module of that name would hide it: ``from research.solve import solve``.
 """
 
 from __future__ import annotations

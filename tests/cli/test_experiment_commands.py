@@ -11,7 +11,7 @@ from cerebro.contract import api
 from cerebro.contract.events import Event, RunFinished, RunRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.runtime.kvs import KvsClient
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 from tests.state.stories import Story
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))

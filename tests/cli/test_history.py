@@ -10,7 +10,7 @@ from cerebro.cli import forget, main, recommend
 from cerebro.contract.history import HistoryRequest, UnitHistory, UnitKey
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.runtime.kvs import KvsClient
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from cerebro.contract.records import CHECKS_NODE, PodRef
 from cerebro.contract.tasks import KINDS
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state.quarantine import health_words, slow
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 from tests.kvs_api.bench import worker
 
 

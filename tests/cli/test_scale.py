@@ -23,7 +23,7 @@ from cerebro.contract.records import (
 from cerebro.contract.runs import EtlRequest
 from cerebro.errors import ClusterError, ConflictError, NotFoundError
 from cerebro.runtime.kvs import KvsClient
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 
 
 class Store(VirtualStore):

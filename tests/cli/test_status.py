@@ -36,7 +36,7 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ModelState, Worker
 from cerebro.state.experiment import ExperimentState, fold
 from cerebro.state.throughput import ThroughputMeter
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 from tests.state.runs import TimedStory
 from tests.state.stories import unit
 from tests.state.test_beside import evaluation, half_trained

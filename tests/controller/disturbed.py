@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
-from controller.simulation.scenario import Scenario, WorkerOutage
+from research.simulation.scenario import Scenario, WorkerOutage
 from tests.controller.test_core import own_partition, several_devices
 
 

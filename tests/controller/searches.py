@@ -13,8 +13,8 @@ from cerebro.contract.search import ChoiceOf, LogUniform, ProcedureChoice, Searc
 from cerebro.contract.tasks import EtlTask, EvaluateTask, TaskBody, TrainTask
 from cerebro.state import Run
 from cerebro.state.experiment import fold
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 
 WORKERS = 3
 

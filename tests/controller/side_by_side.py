@@ -22,8 +22,8 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.state.workers import NO_DEVICE
 from controller.core import Core
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Neighbour
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Neighbour
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import plan, request
 from tests.state.stories import SHA, Story

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import ClusterEvent, WorkerJoined, WorkerLost, WorkerRemoved
 from cerebro.state.absences import Absences
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import Scenario, WorkerOutage
 from tests.controller.test_core import plan, request
 
 HOUR, JOIN_S = 3600.0, 120.0

@@ -20,9 +20,9 @@ from cerebro.state.experiment import fold
 from controller.advisor import ChildHelper
 from controller.advisor.planner_query import from_json, planner_query, to_json
 from controller.core import Core
-from controller.simulation.cluster import Simulation
-from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.inline import InlineHelper
+from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 
 

@@ -13,8 +13,8 @@ from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
 from cerebro.state.audit_wording import told
 from cerebro.state.audits import AuditState
 from cerebro.state.experiment import fold
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
 
 GIB = 1 << 30

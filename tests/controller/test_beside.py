@@ -30,9 +30,9 @@ from controller.arbiter import RunRef
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
 from controller.opened import Experiments, Opened
-from controller.simulation.cluster import Simulation
-from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.inline import InlineHelper
+from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.side_by_side import assert_apart
 from tests.controller.test_advisor import narrow

@@ -16,9 +16,9 @@ from cerebro.state import RunState
 from cerebro.state.experiment import fold
 from cerebro.state.goals import forecast_lines, worker_hours
 from controller.brain.brain import Brain, Rules, Seen
-from controller.simulation.cluster import Simulation
-from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.inline import InlineHelper
+from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 from tests.controller.test_workers_change import at_speed, remade
 

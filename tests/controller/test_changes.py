@@ -28,8 +28,8 @@ from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import ask, fit_of, simulation
 from tests.controller.side_by_side import neighbour
 

@@ -14,8 +14,8 @@ from cerebro.contract.records import Holding, PodRef, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import EtlTask, TaskBody
 from cerebro.state.experiment import fold
 from controller.cluster_snapshot import worker_view
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import (
     assert_complete,

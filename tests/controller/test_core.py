@@ -32,8 +32,8 @@ from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
 from cerebro.state.workers import lanes_of
 from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage
 
 
 def request(models: int, epochs: int) -> FitRequest:

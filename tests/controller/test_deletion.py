@@ -20,7 +20,7 @@ from cerebro.runtime import trash
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller.deletion import Deletion
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 from tests.state.stories import SHA
 from tests.waiting import HANG_S
 

@@ -19,9 +19,9 @@ from cerebro.state.bound import lower_bound
 from cerebro.state.experiment import fold
 from controller.advisor.planner_query import from_json, planner_query, to_json
 from controller.core import Core
-from controller.simulation.cluster import Simulation
-from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import EXPERIMENT, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.inline import InlineHelper
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import (
     assert_complete,
     assert_exclusive,

@@ -24,8 +24,8 @@ from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.health import Quarantined, act, evidence
 from controller.opened import ended
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Outcome, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Outcome, Scenario
 from tests.controller.test_core import assert_complete, plan, request
 from tests.controller.test_fit_dispatch import all_here, core_of
 from tests.kvs_api.bench import worker

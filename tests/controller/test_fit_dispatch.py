@@ -14,8 +14,8 @@ from cerebro.state import ModelState, TaskKey
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
 from controller.fit_dispatch import FitDispatch
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import device_counts, own_partition, plan, request
 from tests.state.stories import Story, joined, lost, unit, validation

@@ -19,8 +19,8 @@ from cerebro.state import ModelState, Run, TaskKey
 from cerebro.state.experiment import fold
 from controller.cluster_snapshot import SILENT, Liveness
 from controller.decide import _take_back
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import own_partition, plan, request
 from tests.controller.test_fit_dispatch import told_step_by_step

@@ -21,7 +21,7 @@ from cerebro.contract.tasks import TaskResult
 from cerebro.state import TaskKey
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
-from controller.simulation.scenario import DATASET
+from research.simulation.scenario import DATASET
 from tests.controller.counting import steps
 from tests.controller.test_core import plan, request
 from tests.state.stories import DATASET as STORY_DATASET

@@ -23,10 +23,10 @@ from controller.brain.outlook import outlook, trainers
 from controller.core import Core
 from controller.history import RunHistory
 from controller.priors import Priors
-from controller.simulation.cluster import Simulation
-from controller.simulation.history import history_of
-from controller.simulation.scenario import DATASET, EXPERIMENT, Scenario
-from controller.simulation.store import VirtualStore
+from research.simulation.cluster import Simulation
+from research.simulation.history import history_of
+from research.simulation.scenario import DATASET, EXPERIMENT, Scenario
+from research.simulation.store import VirtualStore
 
 MODELS, PARTITIONS, ROWS = 5, 4, 1000
 CODE = "0" * 64

@@ -27,9 +27,9 @@ from controller.cluster_decision import decide, holdings
 from controller.cluster_snapshot import Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.ledger import Ledger
 from controller.orchestrator import Exit
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Neighbour, Scenario, WorkerOutage
-from controller.simulation.store import VirtualStore
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Neighbour, Scenario, WorkerOutage
+from research.simulation.store import VirtualStore
 from tests.controller.test_core import plan, request, several_devices
 from tests.state.exclusive import assert_exclusive
 

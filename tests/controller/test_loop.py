@@ -23,7 +23,7 @@ from controller.advisor import ChildHelper
 from controller.core import Core
 from controller.orchestrator import Fleet, Memory
 from controller.settings import Settings
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 from tests.controller.preparations import prepared_by
 from tests.state.stories import SHA, Story, unit
 from tests.waiting import HANG_S

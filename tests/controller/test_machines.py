@@ -29,8 +29,8 @@ from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_DEVICE_FAILURES
 from cerebro.state.workers import Ended
 from controller.health import Checked, Quarantined, Released, Spared, act, left_out, suspects
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 from tests.kvs_api.bench import worker
 

@@ -13,7 +13,7 @@ from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from controller.membership import Membership
 from controller.orchestrator import Fleet, Memory, Pod
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 
 
 @dataclass

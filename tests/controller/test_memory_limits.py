@@ -18,8 +18,8 @@ from controller.cluster_snapshot import ClusterSnapshot, Growth, WorkerView
 from controller.memory_limits import WAIT_S, MemoryLimits
 from controller.memory_needs import hopeless
 from controller.orchestrator import Exit, Fleet, Memory, Pod
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, plan, request
 from tests.controller.test_memory_needs import everywhere, failures, of_memory
 from tests.state.test_memory import story_of

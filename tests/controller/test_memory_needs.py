@@ -30,8 +30,8 @@ from controller.cluster_snapshot import ClusterSnapshot, WorkerView, worker_view
 from controller.core import Core
 from controller.memory_needs import hopeless
 from controller.orchestrator import Exit
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
 from tests.state.stories import DATASET, Story, unit
 

@@ -29,7 +29,7 @@ from cerebro.state import RunState, TaskKey
 from controller import tasks
 from controller.core import Core
 from controller.merits import Merits
-from controller.simulation.cluster import Simulation
+from research.simulation.cluster import Simulation
 from tests.controller import searches
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import plan, request

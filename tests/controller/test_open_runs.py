@@ -44,7 +44,7 @@ from controller.opened import Experiments, Opened
 from controller.plan_maker import PlanMaker
 from controller.settings import Settings
 from controller.sharing import Asked
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 from tests.controller.preparations import prepared_by
 from tests.controller.test_loop import Nobody
 from tests.state.stories import SHA

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, ModelState
 from cerebro.state.experiment import fold
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import (
     assert_complete,
     own_partition,

@@ -17,8 +17,8 @@ from cerebro.contract.events import (
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state.experiment import fold
 from controller.sharing import PATIENCE_S
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.side_by_side import neighbour
 from tests.controller.test_core import assert_complete, own_partition, plan, request
 

@@ -26,8 +26,8 @@ from cerebro.errors import ConflictError
 from cerebro.search import Add, Draw, Extend, Order, Procedure, Reached, Report
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import ask, fit_of, search_of, simulation, story
 from tests.search.own_procedures import Clones, Halving, Scripted
 

@@ -11,8 +11,8 @@ from cerebro.state import log_pages
 from cerebro.state.experiment import fold
 from cerebro.state.log_pages import Log, LogPages
 from cerebro.state.timeline import tries
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import own_partition, plan, request
 
 

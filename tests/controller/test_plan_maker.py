@@ -21,7 +21,7 @@ from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 from controller.decide import decide
 from controller.plan_maker import PlanMaker
-from controller.simulation.scenario import EXPERIMENT
+from research.simulation.scenario import EXPERIMENT
 from tests.state.stories import SHA
 
 RECORD = ExperimentRecord(name=EXPERIMENT, locators=Locators(train=Locator(metadata="t.csv")))

@@ -14,8 +14,8 @@ from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.validator import validate
 from cerebro.state import RunState
 from controller.advisor.planner_query import PlannerQuery, from_json, planner_query, to_json
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 from tests.controller.test_fit_dispatch import core_of
 from tests.scheduling.ticking import Ticking

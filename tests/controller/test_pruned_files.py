@@ -25,8 +25,8 @@ from controller.advisor import ChildHelper
 from controller.loop import Controller
 from controller.pruned_files import Leftovers, PrunedFiles
 from controller.settings import Settings
-from controller.simulation.scenario import EXPERIMENT as SIMULATED
-from controller.simulation.store import VirtualStore
+from research.simulation.scenario import EXPERIMENT as SIMULATED
+from research.simulation.store import VirtualStore
 from tests.controller.searches import fit_of, search_of, simulation
 from tests.controller.test_loop import Nobody
 from tests.waiting import HANG_S

@@ -31,7 +31,7 @@ from cerebro.contract.tasks import TaskResult
 from cerebro.errors import ConflictError, IllegalEventError, NotFoundError
 from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.experiment import fold
-from controller.simulation.scenario import DATASET, EXPERIMENT
+from research.simulation.scenario import DATASET, EXPERIMENT
 from tests.controller.searches import ask, fit_of, search_of, simulation
 
 GONE = r"the checkpoints of m\d+ were removed, because fit-1 keeps those of its best model \(keep=1\)"

@@ -34,8 +34,8 @@ from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 from controller.decide import Step
 from controller.sharing import Asked
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, WorkerOutage
 from tests.controller.pruned_disk import PrunedDisk
 from tests.controller.searches import ask, fit_of, search_of, simulation
 from tests.controller.test_searching import SEARCHES

@@ -33,9 +33,9 @@ from controller.core import Core
 from controller.membership import Membership
 from controller.orchestrator import Fleet, Pod
 from controller.plan_maker import PlanMaker
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Neighbour, Scenario
-from controller.simulation.store import VirtualStore
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Neighbour, Scenario
+from research.simulation.store import VirtualStore
 from tests.controller.test_core import own_partition, plan, request
 from tests.controller.test_membership import Manager
 from tests.state.stories import Story

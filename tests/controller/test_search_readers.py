@@ -46,8 +46,8 @@ from cerebro.state.timeline import busy, committed
 from cerebro.state.waiting import needed_partitions
 from controller.claims import claim
 from controller.projected import Addition, additions
-from controller.simulation.scenario import EXPERIMENT
 from controller.unit_times import UnitTimes
+from research.simulation.scenario import EXPERIMENT
 from tests.controller.searches import WORKERS, ask, search_of, simulation
 
 SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {

@@ -37,7 +37,7 @@ from cerebro.state.experiment import fold
 from controller.core import Core
 from controller.fit_dispatch import FitDispatch
 from controller.searching import Searching
-from controller.simulation.scenario import EXPERIMENT, WorkerOutage
+from research.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import ask, fit_of, search_of, simulation, story
 
 SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {

@@ -14,8 +14,8 @@ from cerebro.contract.tasks import Curve, Failure, FailureKind, TaskBody, TrainT
 from cerebro.state import RunState
 from cerebro.state.experiment import fold
 from controller.places import Places
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import (
     assert_complete,
     assert_exclusive,

@@ -27,8 +27,8 @@ from cerebro.state.workers import NO_DEVICE
 from controller.arbiter import Place
 from controller.claims import places_of
 from controller.sharing import Sharing
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Neighbour, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Neighbour, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.side_by_side import FITS, WORKERS, Fits, assert_apart, core_of, neighbour
 from tests.controller.test_core import assert_complete, own_partition, plan, request

@@ -10,8 +10,8 @@ from cerebro.contract.events import Event
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 
 

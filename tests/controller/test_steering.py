@@ -32,8 +32,8 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from controller.core import Core
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Preemption, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Preemption, Scenario, WorkerOutage
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import (
     assert_complete,

@@ -13,8 +13,8 @@ from cerebro.contract.health import HealthAnswer, Pace, WorkerHealth
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.tasks import EtlTask, TaskBody
 from cerebro.state.quarantine import SLOW, health_words
-from controller.simulation.scenario import Scenario
 from controller.stragglers import UNITS, WELL, Paced, compared, label
+from research.simulation.scenario import Scenario
 from tests.controller.test_core import own_partition
 from tests.controller.test_workers_change import simulate
 from tests.kvs_api.bench import worker

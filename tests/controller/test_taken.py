@@ -18,9 +18,9 @@ from cerebro.state.report import epoch_report
 from cerebro.state.timeline import busy
 from controller.arbiter import Place
 from controller.decide import Step
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario
 from controller.taken import EVERY_S, TakenTime, taken
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.side_by_side import FITS, Fits, core_of, neighbour
 from tests.controller.test_core import own_partition, plan, request
 from tests.state.stories import Story, unit

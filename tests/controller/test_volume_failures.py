@@ -15,8 +15,8 @@ from cerebro.state import ModelState
 from cerebro.state.experiment import fold
 from cerebro.state.failures import MAX_VOLUME_FAILURES
 from cerebro.worker.agent.child import failure_of
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, own_partition, plan, request
 
 AWAY = Failure(kind=FailureKind.UNAVAILABLE, message="/volumes/x is read-only", volume="/volumes/x")

@@ -26,8 +26,8 @@ from cerebro.state.experiment import fold
 from controller import tasks
 from controller.fit_dispatch import FitDispatch
 from controller.sharing import PATIENCE_S
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Outcome, Scenario, WorkerOutage
 from tests.controller.side_by_side import neighbour
 from tests.controller.test_core import (
     assert_complete,

@@ -30,8 +30,8 @@ from cerebro.state.experiment import fold
 from controller import tasks
 from controller.places import Places
 from controller.replication import making
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Preemption, Scenario, UnitTime, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Preemption, Scenario, UnitTime, WorkerOutage
 from tests.controller.test_core import (
     assert_complete,
     assert_exclusive,

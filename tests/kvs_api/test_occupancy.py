@@ -18,7 +18,7 @@ from cerebro.contract import api
 from cerebro.contract.events import ClusterEvent, WorkerJoined, WorkerLost
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
 from cerebro.errors import ConflictError, NotFoundError
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 from tests.kvs_api.bench import LOCATORS, LONG_S, SHORT_S, AnyStore, Bench, body, worker, worker_step
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_contract import pass_a_moment

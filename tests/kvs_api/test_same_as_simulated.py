@@ -22,7 +22,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import ExperimentRecord, Holding, SizeRequest
 from cerebro.errors import CerebroError
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 from tests.kvs_api.bench import (
     JOINED,
     LOCATORS,

@@ -6,10 +6,10 @@ import statistics
 
 import pytest
 
-from cerebro.research.assumed import CLUSTERS, DEVICE_GIB, WORKLOADS, saturn, ways
-from cerebro.research.baselines import BASELINES
 from cerebro.scheduling.planner import plan
 from cerebro.scheduling.validator import validate
+from research.assumed import CLUSTERS, DEVICE_GIB, WORKLOADS, saturn, ways
+from research.baselines import BASELINES
 from tests.scheduling.ticking import Ticking
 
 

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cerebro.research.scenarios import SCENARIOS
-from cerebro.research.solve import METHODS
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from docs.generate_scheduling import PARTS, PICTURES, SECTION, TARGET
+from research.scenarios import SCENARIOS
+from research.solve import METHODS
 
 _TEXT = TARGET.read_text()
 _SCENARIO = r"(?:thesis|saturn|paper|hard|few|replicated|epochs|online)-[a-z0-9.-]*[0-9a-z]"
@@ -61,7 +61,7 @@ def test_names_are_real() -> None:
     assert len(scenarios) > 10
     assert scenarios <= set(SCENARIOS)
     assert set(re.findall(r"--policy ([a-z-]+)", _TEXT)) <= set(METHODS)
-    for path in re.findall(r"`((?:cerebro|controller)/[a-z_/]+\.py)`", _TEXT):
+    for path in re.findall(r"`((?:cerebro|controller|research)/[a-z_/]+\.py)`", _TEXT):
         assert (TARGET.parent.parent / path).is_file()
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.research.rearrangement import rearrange
-from cerebro.research.scenarios import thesis as thesis_problem
 from cerebro.scheduling.exact import SolverUnavailableError, compact, gurobi, solve_exact
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
+from research.rearrangement import rearrange
+from research.scenarios import thesis as thesis_problem
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import InstanceError
-from cerebro.research.gangs import Training, sub_clusters, with_gangs
 from cerebro.scheduling.exact import solve_exact
 from cerebro.scheduling.problem import multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
+from research.gangs import Training, sub_clusters, with_gangs
 
 FREE = Training(name="free", batch_s=1.0, gradient_bytes=0.0, bytes_per_s=float("inf"))
 SLOW = Training(name="slow", batch_s=0.6, gradient_bytes=100e6, bytes_per_s=1.25e9)

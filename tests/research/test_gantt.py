@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 
-from cerebro.research.gantt import PALETTE, draw
-from cerebro.research.scenarios import paper, thesis, thesis_full_nodes
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.schedule import Schedule, Unit
+from research.gantt import PALETTE, draw
+from research.scenarios import paper, thesis, thesis_full_nodes
 from tests.scheduling.instances import open_shops
 
 _SVG = "{http://www.w3.org/2000/svg}"

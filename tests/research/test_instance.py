@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import InstanceError
-from cerebro.research.instance import answer, parse
-from cerebro.research.solve import Solution
 from cerebro.scheduling.problem import multi_gpu, open_shop
 from cerebro.scheduling.schedule import Schedule, Unit
+from research.instance import answer, parse
+from research.solve import Solution
 
 RUNTIMES = {"a": {"0": {"1": 4, "2": 2.5}, "1": {"1": 3}}, "b": {"0": {"1": 1}, "1": {"1": 1}}}
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import InstanceError
-from cerebro.research import rearrangement
-from cerebro.research.rearrangement import balanced_order, is_surely_optimal, rearrange
 from cerebro.scheduling.problem import multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
+from research import rearrangement
+from research.rearrangement import balanced_order, is_surely_optimal, rearrange
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import open_shops
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.research.assumed import saturn
-from cerebro.research.replanning import rest, worth
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.scheduling.validator import validate
+from research.assumed import saturn
+from research.replanning import rest, worth
 from tests.scheduling.instances import problems
 
 

@@ -7,7 +7,12 @@ from statistics import fmean, pstdev
 import pytest
 
 from cerebro.errors import InstanceError
-from cerebro.research.scenarios import (
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.conditions import Conditions
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import Problem
+from research.scenarios import (
     _NETWORKS,
     SCENARIOS,
     SUBLINEAR,
@@ -19,11 +24,6 @@ from cerebro.research.scenarios import (
     thesis_full_nodes,
     thesis_per_gpu,
 )
-from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.conditions import Conditions
-from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem
 
 
 def _times(problem: Problem) -> list[list[float]]:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 from cerebro.errors import InstanceError
-from cerebro.research import solve as subject
-from cerebro.research.solve import METHODS, solve
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.validator import validate
+from research import solve as subject
+from research.solve import METHODS, solve
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.research.assumed import saturn
-from cerebro.research.rearrangement import rearrange
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import TOLERANCE, SolverUnavailableError, search, solve_exact
 from cerebro.scheduling.exact.ticks import Ticks
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
+from research.assumed import saturn
+from research.rearrangement import rearrange
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 from tests.scheduling.ticking import Ticking

@@ -14,9 +14,9 @@ from cerebro.state import Run, RunState, TaskState
 from cerebro.state.experiment import fold
 from controller.core import Core
 from controller.fit_dispatch import FitDispatch
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario, UnitTime, WorkerOutage
 from controller.unit_times import UnitTimes
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import EXPERIMENT, Scenario, UnitTime, WorkerOutage
 from tests.controller.searches import ask
 from tests.controller.test_core import assert_complete, own_partition, plan, request, several_devices
 

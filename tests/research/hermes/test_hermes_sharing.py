@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cerebro.errors import InstanceError
-from cerebro.research.hermes.comparison import SCENARIOS, compare
-from cerebro.research.hermes.jobs import GPUS, NETWORKS, START_S, VARIANTS, Workload, make_jobs, oracle_s
-from cerebro.research.hermes.sharing import POLICIES, share
+from research.hermes.comparison import SCENARIOS, compare
+from research.hermes.jobs import GPUS, NETWORKS, START_S, VARIANTS, Workload, make_jobs, oracle_s
+from research.hermes.sharing import POLICIES, share
 
 WORK = Workload()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.simulation.store import VirtualStore
+from research.simulation.store import VirtualStore
 from tests.kvs_api.bench import SHORT_S, Bench
 from tests.kvs_api.contract import StoreContract
 

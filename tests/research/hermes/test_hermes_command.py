@@ -1,4 +1,4 @@
-"""``cerebro simulate`` with Hermes's scenarios."""
+"""``python -m research simulate`` with Hermes's scenarios."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from cerebro import cli
+from research import command
 
 
 def test_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
     """And one number for each network; the same as JSON."""
     asked = ["simulate", "hermes-12", "--policy", "hermes", "--policy", "promising"]
-    assert cli.main(asked) == 0
+    assert command.main(asked) == 0
     *_, heads, hermes, promising, _ = capsys.readouterr().out.splitlines()
     assert heads.split() == ["GoogleNet", "VGG16", "VGG19", "ResNet50", "all", "makespan", "switches"]
     assert (hermes.split()[0], promising.split()[0]) == ("hermes", "promising")
-    assert cli.main([*asked, "--json"]) == 0
+    assert command.main([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["scenario"] == "hermes-12"
     assert [f"{row['mean']:.2f}" for row in found["rows"]] == [hermes.split()[5], promising.split()[5]]
@@ -25,7 +25,7 @@ def test_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("option", [["--sigma", "0.1"], ["--svg", "charts"], ["--policy", "cyclic"]])
 def test_what_does_not_fit_is_a_mistake(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """It is said in one line, with what to do."""
-    assert cli.main(["simulate", "hermes-4", *option]) == 2
+    assert command.main(["simulate", "hermes-4", *option]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("cerebro simulate: hermes-4 ")
+    assert told.startswith("python -m research simulate: hermes-4 ")
     assert len(told.splitlines()) == 1

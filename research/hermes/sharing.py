@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from cerebro.research.hermes.jobs import GPUS, NETWORKS, START_S, Job, Workload
 from cerebro.scheduling.convergence import Rule, hermes, promising, slaq
+from research.hermes.jobs import GPUS, NETWORKS, START_S, Job, Workload
 
 _HERMES_S, _OTHERS_S = 10.0, 30.0
 """Quanta of Hermes, and of round robin and SLAQ (section 4.1.2)."""

@@ -1,8 +1,8 @@
 """The controller's own core on Hermes's jobs, in virtual time: a job is a model, a quantum is a unit.
 
 Nothing is preempted: a model trains a unit on each GPU's partition to its end, epoch by epoch, and hops. Each unit
-shows the losses of its job as a worker would, and the policy learns from them what live policies learn. Loaded by name
-by ``cerebro simulate --core``.
+shows the losses of its job as a worker would, and the policy learns from them what live policies learn. ``python
+-m research simulate --core`` runs it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from statistics import fmean
 from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import MAX_POINTS, Curve, CurvePoint, TaskBody, TrainTask
-from cerebro.research.hermes.jobs import GPUS, NETWORKS, START_S, Job, Workload
-from cerebro.research.hermes.sharing import Outcome
 from cerebro.scheduling.convergence.curves import condensed
 from cerebro.state import Visit
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, Scenario
+from research.hermes.jobs import GPUS, NETWORKS, START_S, Job, Workload
+from research.hermes.sharing import Outcome
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, Scenario
 
 EPOCHS = 4
 _ROWS = 1_000

@@ -1,4 +1,4 @@
-"""``cerebro schedule``: from a file or standard input to a table or JSON; a mistake is one line and exit status 2."""
+"""``python -m research schedule``: a file or standard input becomes a table or JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro import cli
+from research import command
 
 TIMES = '{"times": [[1, 2], [2, 1]]}'
 RUNTIMES = '{"nodes": [2, 1], "runtimes": {"a": {"0": {"2": 2}, "1": {"1": 3}}, "b": {"0": {"1": 1}, "1": {"1": 1}}}}'
@@ -29,7 +29,7 @@ def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 def test_json_is_one_object(instance: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On one line, and nothing on standard error."""
-    assert cli.main(["schedule", str(instance), "--json"]) == 0
+    assert command.main(["schedule", str(instance), "--json"]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
     assert said.out.count("\n") == 1
@@ -43,7 +43,7 @@ def test_an_instance_may_come_on_standard_input(
 ) -> None:
     """``-``; here of the multi-GPU form, whose models have names."""
     give(monkeypatch, RUNTIMES.encode())
-    assert cli.main(["schedule", "-", "--json", "--policy", "lrptw"]) == 0
+    assert command.main(["schedule", "-", "--json", "--policy", "lrptw"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["policy"] == "lrptw"
     assert {unit["model"] for unit in found["units"]} == {"a", "b"}
@@ -53,7 +53,7 @@ def test_a_table_has_a_row_for_each_unit_and_says_what_it_comes_to(
     instance: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Makespan, bound, proof, who and how long."""
-    assert cli.main(["schedule", str(instance), "--policy", "fifo", "--time-limit", "1.5"]) == 0
+    assert command.main(["schedule", str(instance), "--policy", "fifo", "--time-limit", "1.5"]) == 0
     heading, *rows, summary = capsys.readouterr().out.splitlines()
     assert heading.split() == ["start", "end", "node", "devices", "model", "partition", "epoch"]
     assert [row.split()[:2] for row in rows] == [["0", "1"], ["0", "1"], ["1", "3"], ["1", "3"]]
@@ -74,7 +74,7 @@ def test_a_mistaken_argument_is_one_line(
     instance: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And exit status 2."""
-    assert cli.main(["schedule", str(instance), *arguments]) == 2
+    assert command.main(["schedule", str(instance), *arguments]) == 2
     assert_one_line(capsys, said)
 
 
@@ -94,7 +94,7 @@ def test_a_mistaken_instance_is_one_line(
 ) -> None:
     """And exit status 2."""
     give(monkeypatch, data)
-    assert cli.main(["schedule", "-"]) == 2
+    assert command.main(["schedule", "-"]) == 2
     assert_one_line(capsys, said)
 
 
@@ -103,14 +103,14 @@ def test_a_file_that_cannot_be_read_is_one_line(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And exit status 2."""
-    assert cli.main(["schedule", str(tmp_path / name)]) == 2
+    assert command.main(["schedule", str(tmp_path / name)]) == 2
     assert_one_line(capsys, f"cannot read {tmp_path / name}: ")
 
 
 def test_no_instance_at_all_is_exit_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     """As for every command whose arguments are incomplete."""
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["schedule"])
+        command.main(["schedule"])
     assert "INSTANCE.json" in capsys.readouterr().err
 
 
@@ -119,4 +119,4 @@ def assert_one_line(capsys: pytest.CaptureFixture[str], said: str) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert err.startswith(f"cerebro schedule: {said}")
+    assert err.startswith(f"python -m research schedule: {said}")

@@ -1,4 +1,4 @@
-"""``cerebro simulate``: tables, JSON, pictures, and one line for every mistake."""
+"""``python -m research simulate``: tables, JSON, pictures, and one line for every mistake."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cerebro import cli
-from cerebro.research.comparison import compare, schedulers
-from cerebro.research.hermes.comparison import AT_UNITS
-from cerebro.research.hermes.comparison import SCENARIOS as HERMES
-from cerebro.research.scenarios import SCENARIOS, find
-from cerebro.research.searches import SCENARIOS as SEARCHES
-from cerebro.research.solve import PLANNER
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.validator import validate
+from research import command
+from research.comparison import compare, schedulers
+from research.hermes.comparison import AT_UNITS
+from research.hermes.comparison import SCENARIOS as HERMES
+from research.scenarios import SCENARIOS, find
+from research.searches import SCENARIOS as SEARCHES
+from research.solve import PLANNER
 
 _SMALL = ("hard-narrow-8x8", "--policy", "lrptw", "--policy", "random")
 
 
 def test_the_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """``--list`` names each, on a line of its own."""
-    assert cli.main(["simulate", "--list"]) == 0
+    assert command.main(["simulate", "--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         *SCENARIOS,
         *HERMES,
@@ -33,7 +33,7 @@ def test_the_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_table_has_a_row_for_each_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
     """In the order in which they were named."""
-    assert cli.main(["simulate", *_SMALL]) == 0
+    assert command.main(["simulate", *_SMALL]) == 0
     heading, _, *rows, blank = capsys.readouterr().out.splitlines()
     assert heading.startswith("hard-narrow-8x8: ")
     assert [row.split()[0] for row in rows] == ["lrptw", "random"]
@@ -42,7 +42,7 @@ def test_a_table_has_a_row_for_each_scheduler(capsys: pytest.CaptureFixture[str]
 
 def test_json_tells_the_spread_over_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """An object per scenario, on a line of its own; the mean lies between the extremes, and above the bound."""
-    assert cli.main(["simulate", "few-4x8", *_SMALL, "--json", "--seeds", "3"]) == 0
+    assert command.main(["simulate", "few-4x8", *_SMALL, "--json", "--seeds", "3"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["scenario"] for each in found] == ["few-4x8", "hard-narrow-8x8"]
     for row in (row for each in found for row in each["rows"]):
@@ -52,7 +52,7 @@ def test_json_tells_the_spread_over_the_seeds(capsys: pytest.CaptureFixture[str]
 
 def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A well-formed SVG per scenario and scheduler, in a folder that is made."""
-    assert cli.main(["simulate", *_SMALL, "--svg", str(tmp_path / "new")]) == 0
+    assert command.main(["simulate", *_SMALL, "--svg", str(tmp_path / "new")]) == 0
     files = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert files == ["hard-narrow-8x8-lrptw.svg", "hard-narrow-8x8-random.svg"]
     for name in files:
@@ -64,7 +64,7 @@ def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("policy", ["lrptw", "planner"])
 def test_the_controllers_core_can_decide(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``--core`` runs policies and the planner in the controller itself."""
-    assert cli.main(["simulate", "few-4x8", "--policy", policy, "--core"]) == 0
+    assert command.main(["simulate", "few-4x8", "--policy", policy, "--core"]) == 0
     assert policy in capsys.readouterr().out
 
 
@@ -81,11 +81,11 @@ def test_the_controllers_core_can_decide(policy: str, capsys: pytest.CaptureFixt
 )
 def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     """On standard error, with exit status 2, and nothing on standard output."""
-    assert cli.main(["simulate", *arguments]) == 2
+    assert command.main(["simulate", *arguments]) == 2
     out, err = capsys.readouterr()
     assert not out
     (line,) = err.splitlines()
-    assert line.startswith("cerebro simulate: ")
+    assert line.startswith("python -m research simulate: ")
     assert says in line
 
 
@@ -98,9 +98,9 @@ def test_a_number_that_is_none_is_one_line(
 ) -> None:
     """As for every command."""
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["simulate", "few-4x8", *arguments])
+        command.main(["simulate", "few-4x8", *arguments])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("cerebro simulate: ")
+    assert line.startswith("python -m research simulate: ")
     assert says in line
 
 

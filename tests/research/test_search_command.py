@@ -1,4 +1,4 @@
-"""``cerebro simulate`` with searches: what a row says, who decides, and one line for every mistake."""
+"""``python -m research simulate`` with searches: what a row says, who decides, and one line for every mistake."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from cerebro import cli
-from cerebro.research.searches import SCENARIOS, WITHIN, Outcome, compare, curve_of, lasting
 from cerebro.scheduling.conditions import Conditions
+from research import command
+from research.searches import SCENARIOS, WITHIN, Outcome, compare, curve_of, lasting
 
 _SMALL = ("--workers", "2", "--epochs", "3", "--samples", "4")
 
 
 def _rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
-    assert cli.main(["simulate", *arguments, "--json"]) == 0
+    assert command.main(["simulate", *arguments, "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     return {row["procedure"]: row for row in json.loads(line)["rows"]}
 
@@ -25,7 +25,7 @@ def test_procedures_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> No
     """A row for each, with how many models, how busy workers were, how long it took and when a good model was there;
     asked again it says the same."""
     asked = ("search", *_SMALL, "--procedure", "asha", "--procedure", "pbt")
-    assert cli.main(["simulate", *asked]) == 0
+    assert command.main(["simulate", *asked]) == 0
     heading, about, heads, asha, pbt, blank = capsys.readouterr().out.splitlines()
     assert heading.startswith("search: ")
     assert "2 workers, at most 3 epochs a model, sampler random, seed 0" in about
@@ -108,9 +108,9 @@ def test_a_higher_learning_rate_learns_sooner_and_ends_worse() -> None:
 )
 def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     """As of `run_fit`, with what to do."""
-    assert cli.main(["simulate", *arguments]) == 2
+    assert command.main(["simulate", *arguments]) == 2
     out, err = capsys.readouterr()
     assert not out
     (line,) = err.splitlines()
-    assert line.startswith("cerebro simulate: ")
+    assert line.startswith("python -m research simulate: ")
     assert says in line

@@ -1,4 +1,4 @@
-"""Instances and answers as JSON: what ``cerebro schedule`` reads and prints.
+"""Instances and answers as JSON: what ``python -m research schedule`` reads and prints.
 
 The boundary at which people's files are checked; inside, a `Problem` is right by construction. Two forms, those of the
 two papers:
@@ -24,7 +24,7 @@ from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.schedule import devices
 
 if TYPE_CHECKING:
-    from cerebro.research.solve import Solution
+    from research.solve import Solution
 
 _OPEN_SHOP = ("times", "available", "epochs")
 _MULTI_GPU = ("nodes", "runtimes", "epochs")

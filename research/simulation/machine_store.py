@@ -17,7 +17,7 @@ from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError
 from cerebro.state import quarantine
 from cerebro.state.quarantine import Change
-from controller.simulation.worker_store import VirtualWorkerStore
+from research.simulation.worker_store import VirtualWorkerStore
 
 
 class VirtualMachineStore(VirtualWorkerStore):

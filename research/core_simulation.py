@@ -2,8 +2,8 @@
 
 The same object that decides in a cluster decides here, on tasks that go through the same log, inboxes, leases and
 commits; only the seconds are not waited for. Unlike `cerebro.scheduling.dispatch` it is told no unit times but learns
-them, it hands out each worker's next unit ahead, and notices a lost worker by its silence. Loaded by name by ``cerebro
-simulate --core``.
+them, it hands out each worker's next unit ahead, and notices a lost worker by its silence. ``python -m
+research simulate --core`` runs it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
 from cerebro.errors import InstanceError
-from cerebro.research.solve import PLANNER
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.policies import DEFAULT_POLICY
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule, Unit
 from cerebro.state import ExperimentState
-from controller.simulation.cluster import Simulation
-from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import DATASET, Scenario, WorkerOutage
+from research.simulation.cluster import Simulation
+from research.simulation.inline import InlineHelper
+from research.simulation.scenario import DATASET, Scenario, WorkerOutage
+from research.solve import PLANNER
 
 _ROWS = 10_000
 """Of a partition of size 1: sizes are told to this precision."""

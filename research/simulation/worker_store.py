@@ -15,7 +15,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError, NotFoundError
-from controller.simulation.tables import ALREADY, DONE, Tables, TaskRow, VirtualWorkerRow, refused
+from research.simulation.tables import ALREADY, DONE, Tables, TaskRow, VirtualWorkerRow, refused
 
 _SAMPLE_S = 29.5
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cerebro.contract.history import History, HistoryAnswer, HistoryRequest, UnitHistory
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.errors import NotFoundError
-from controller.simulation.machine_store import VirtualMachineStore
+from research.simulation.machine_store import VirtualMachineStore
 
 
 class VirtualHistoryStore(VirtualMachineStore):

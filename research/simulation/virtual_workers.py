@@ -55,9 +55,9 @@ from cerebro.state.keys import TaskKey
 from cerebro.state.workers import lanes_of
 from controller.orchestrator import Exit, Fleet, Memory, Pod
 from controller.searching import EVERYWHERE
-from controller.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
-from controller.simulation.sharing import SharedDevice
-from controller.simulation.store import VirtualStore
+from research.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
+from research.simulation.sharing import SharedDevice
+from research.simulation.store import VirtualStore
 
 
 @dataclass(kw_only=True)

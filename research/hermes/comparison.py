@@ -1,4 +1,4 @@
-"""Policies side by side on Hermes's jobs: what ``cerebro simulate`` and the benchmark show.
+"""Policies side by side on Hermes's jobs: what ``python -m research simulate`` and the benchmark show.
 
 What counts is the mean time until good jobs have made 90 % of their decrease of the loss (section 4.2), over the same
 for an oracle that trains good jobs only. All policies get the same jobs in the same order.
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from cerebro.errors import InstanceError
-from cerebro.research.hermes import sharing
-from cerebro.research.hermes.jobs import GPUS, NETWORKS, VARIANTS, Job, Workload, make_jobs, oracle_s
-from cerebro.research.hermes.sharing import Outcome
 from cerebro.scheduling.policies import POLICIES
+from research.hermes import sharing
+from research.hermes.jobs import GPUS, NETWORKS, VARIANTS, Job, Workload, make_jobs, oracle_s
+from research.hermes.sharing import Outcome
 
 AT_UNITS = ("lrptw", "fifo", "rr", "slaq", "hermes", "promising")
 """Dispatch policies that are compared at unit boundaries if none are named."""

@@ -46,11 +46,11 @@ from controller.memory_limits import MemoryLimits
 from controller.opened import Experiments, Opened, ended
 from controller.orchestrator import Memory
 from controller.sharing import Asked, Sharing
-from controller.simulation.inline import InlineSampler
-from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
-from controller.simulation.store import VirtualStore
-from controller.simulation.virtual_workers import VirtualWorkers
 from controller.taken import TakenTime
+from research.simulation.inline import InlineSampler
+from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
+from research.simulation.store import VirtualStore
+from research.simulation.virtual_workers import VirtualWorkers
 
 _HOLDER, _LEASE_S = "controller#0", 1e9
 

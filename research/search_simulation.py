@@ -1,8 +1,8 @@
 """The controller's own core on a search, in virtual time: what a live cluster would make of it.
 
 Procedure, sampler, decisions, dispatch, log and store are those of a live run; a unit's seconds and a model's accuracy
-follow from its hyper-parameters (`cerebro.research.searches`). A draw takes no virtual time. Loaded by name by
-``cerebro simulate``.
+follow from its hyper-parameters (`research.searches`). A draw takes no virtual time. ``python -m
+research simulate search`` runs it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.search import SearchRequest
 from cerebro.contract.tasks import EvaluateTask, TaskBody, TrainTask
 from cerebro.errors import InstanceError
-from cerebro.research.searches import VALIDATION, Outcome, curve_of
 from cerebro.scheduling.conditions import Conditions
 from cerebro.state import Run, RunState
 from cerebro.state.keys import TaskKey
-from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, Scenario, WorkerOutage
+from research.searches import VALIDATION, Outcome, curve_of
+from research.simulation.cluster import Simulation
+from research.simulation.scenario import DATASET, Scenario, WorkerOutage
 
 _ROWS = 10_000
 """Of a partition."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.research.hermes.comparison import SCENARIOS, compare
-from cerebro.research.hermes.jobs import GPUS, Workload, make_jobs, oracle_s
-from controller.job_simulation import run
+from research.hermes.comparison import SCENARIOS, compare
+from research.hermes.job_simulation import run
+from research.hermes.jobs import GPUS, Workload, make_jobs, oracle_s
 
 WORK = Workload()
 

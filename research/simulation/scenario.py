@@ -127,7 +127,7 @@ class Scenario:
     rest: RestRules = field(default_factory=RestRules)
     join_s: Callable[[str], float] = lambda pod: 0.0
     history: Mapping[str, UnitHistory] | None = None
-    """What earlier runs have shown (`controller.simulation.history`); `None`: runs ask nothing of it."""
+    """What earlier runs have shown (`research.simulation.history`); `None`: runs ask nothing of it."""
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()
     keeps_every: int = 0

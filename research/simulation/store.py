@@ -34,8 +34,8 @@ from cerebro.contract.events import (
 from cerebro.contract.records import AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
 from cerebro.contract.tasks import Member
 from cerebro.errors import ConflictError, LostEventsError, NotFoundError
-from controller.simulation.segment_store import VirtualSegmentStore
-from controller.simulation.tables import ALREADY, DONE, TaskRow, refused
+from research.simulation.segment_store import VirtualSegmentStore
+from research.simulation.tables import ALREADY, DONE, TaskRow, refused
 
 _OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried, ModelsAdded, ModelExtended)
 """Events after which a run may be open."""

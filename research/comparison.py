@@ -1,4 +1,4 @@
-"""Schedulers side by side on a scenario: what ``cerebro simulate`` and the documentation show.
+"""Schedulers side by side on a scenario: what ``python -m research simulate`` and the documentation show.
 
 Every schedule passes the validator before it counts. A ratio is the makespan over the best lower bound that anybody
 proved, never over another scheduler's makespan. It must not know how the comparison is shown.
@@ -14,8 +14,6 @@ from statistics import fmean
 from typing import NamedTuple
 
 from cerebro.errors import InstanceError
-from cerebro.research.scenarios import Scenario
-from cerebro.research.solve import DEFAULT_TIME_LIMIT_S, METHODS, PLANNER, solve
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.dispatch import CALM, dispatch
@@ -24,6 +22,8 @@ from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.scheduling.validator import validate
+from research.scenarios import Scenario
+from research.solve import DEFAULT_TIME_LIMIT_S, METHODS, PLANNER, solve
 
 RANDOM = "random"
 """The policy of the papers."""

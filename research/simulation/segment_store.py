@@ -5,7 +5,7 @@ from __future__ import annotations
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed, TaskRevoked
 from cerebro.contract.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
 from cerebro.errors import ConflictError, NotFoundError
-from controller.simulation.history_store import VirtualHistoryStore
+from research.simulation.history_store import VirtualHistoryStore
 
 _OVER = ("committed", "failed", "revoked")
 

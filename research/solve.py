@@ -1,8 +1,7 @@
 """One problem, one answer: the best schedule that a policy, the planner or an exact solver finds in a given time.
 
-What ``cerebro schedule`` calls. It owns the order in which these are tried and the claim that an answer is optimal;
-how each works is not its business. Every answer has passed the validator, and is called optimal only if a proven bound
-says so.
+``python -m research schedule`` calls it. It owns the order of the methods and the claim that an answer is optimal.
+Every answer has passed the validator, and is called optimal only if a proven bound says so.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from cerebro.errors import InstanceError
-from cerebro.research.assumed import CLUSTERS, WORKLOADS, saturn
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Straggler
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from research.assumed import CLUSTERS, WORKLOADS, saturn
 
 LINEAR: Mapping[int, float] = {1: 1.0, 2: 2.0, 4: 4.0}
 """GPUs -> speed-up. The thesis assumes this (section 4.4)."""
@@ -91,7 +91,7 @@ def find(name: str) -> Scenario:
         InstanceError: there is none.
     """
     if name not in SCENARIOS:
-        raise InstanceError(f"there is no scenario {name!r}: `cerebro simulate --list` shows them")
+        raise InstanceError(f"there is no scenario {name!r}: `python -m research simulate --list` shows them")
     return SCENARIOS[name]
 
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import InstanceError
-from cerebro.research.scenarios import find, narrow, paper
-from cerebro.research.solve import PLANNER
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Straggler
 from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
-from controller.core_simulation import run
+from research.core_simulation import run
+from research.scenarios import find, narrow, paper
+from research.solve import PLANNER
 
 _LEASES = 4
 """Pass in a unit: fewer than live, because what is promised here does not depend on it and heartbeats are most of the

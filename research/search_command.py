@@ -1,22 +1,22 @@
-"""``cerebro simulate search``: procedures side by side, by the controller's own code. Words only."""
+"""``python -m research simulate search``: compare search procedures in the controller's own code."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cerebro.cli.parsing import count
 from cerebro.cli.text import aligned
 from cerebro.errors import InstanceError
 
 if TYPE_CHECKING:
     from cerebro.client.search.choices import ProcedureOfUser
     from cerebro.contract.search import SearchRequest
-    from cerebro.research.searches import Outcome, Row
+    from research.searches import Outcome, Row
 
 PROCEDURES = ("random", "hyperband", "asha", "asha-promotion", "pbt")
 SAMPLERS = ("random", "tpe", "gp", "cma")
@@ -25,8 +25,8 @@ _OWN = ("procedure", "sampler", "workers", "samples", "epochs", "seed")
 """Options that concern searches alone."""
 
 
-def add_options(simulate: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
-    """Those of searches; without effect unless they are given, and refused with other scenarios."""
+def add_options(simulate: argparse.ArgumentParser) -> None:
+    """Add the options of searches; other scenarios refuse them."""
     group = simulate.add_argument_group("searches", "with the scenarios search, search-noise and others")
     group.add_argument(
         "--procedure", action="append", choices=PROCEDURES, help="may be given several times (default: all)"
@@ -64,14 +64,15 @@ def check_unused(options: argparse.Namespace, scenario: str) -> None:
 
 def simulate(name: str, options: argparse.Namespace) -> Iterator[str]:
     """A row for each procedure."""
-    from cerebro.research.searches import SCENARIOS, compare, lasting
+    from research.search_simulation import run
+    from research.searches import SCENARIOS, compare, lasting
 
     if options.policy or options.svg or options.sigma is not None or options.core:
         raise InstanceError(
             f"{name} compares search procedures, always by the controller's core: leave out --policy, --svg, --sigma "
             "and --core; --procedure and --sampler choose what is compared, search-noise has more noise"
         )
-    scenario, run = SCENARIOS[name], importlib.import_module("controller.search_simulation").run
+    scenario = SCENARIOS[name]
     workers, epochs = options.workers or _WORKERS, options.epochs or _EPOCHS
     if name == "search-join" and workers == 1:
         raise InstanceError("search-join has a worker that joins the others: give --workers 2 or more")
@@ -122,7 +123,7 @@ def _request(procedure: str, sampler: str, *, epochs: int, samples: int | None) 
 
 def _space() -> Mapping[str, Any]:
     from cerebro.client.search import loguniform, randint, uniform
-    from cerebro.research.searches import DECAYS, DROPOUTS, LAYERS, LEARNING_RATES, WIDTHS
+    from research.searches import DECAYS, DROPOUTS, LAYERS, LEARNING_RATES, WIDTHS
 
     return {
         "lr": loguniform(*LEARNING_RATES),

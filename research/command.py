@@ -1,32 +1,46 @@
-"""``cerebro schedule``, ``simulate``: schedulers without a cluster. Words and files only: see `cerebro.research`."""
+"""``python -m research``: scheduling and simulation without a cluster.
+
+Only this module and `search_command` know what the terminal shows.
+"""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cerebro.cli import searches
+from cerebro.cli.parsing import OneLineParser, count
 from cerebro.cli.text import aligned
 from cerebro.errors import CerebroError, InstanceError
+from research import search_command
 
 if TYPE_CHECKING:
-    from cerebro.research.comparison import Row
-    from cerebro.research.hermes.comparison import Row as HermesRow
+    from research.comparison import Row
+    from research.hermes.comparison import Row as HermesRow
 
 DEFAULT_FAMILIES = ("thesis-", "paper-")
-"""What is simulated if nothing is named: what the thesis and the paper did."""
+"""Prefixes of the scenarios that run by default: the thesis and the paper."""
 _STDIN = "-"
 _MISUSED = 2
 
 
-def register(commands: Any, count: Callable[[str], int]) -> None:
-    """Add them to the subcommands of ``cerebro``; `count` reads a whole number from 1."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    command = f"python -m research {options.command}"
+    lines = _schedule(options) if options.command == "schedule" else _simulation(options)
+    return _printed(command, lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="python -m research", description="Schedule and simulate without a cluster: docs/scheduling.md."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     schedule = commands.add_parser("schedule", help="schedule models on workers: an instance as JSON")
     schedule.add_argument("instance", metavar="INSTANCE.json", help="a file, or - for standard input")
     schedule.add_argument(
@@ -36,7 +50,6 @@ def register(commands: Any, count: Callable[[str], int]) -> None:
         "--time-limit", type=float, default=10.0, metavar="SECONDS", help="seconds to search (default: 10)"
     )
     schedule.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    schedule.set_defaults(run=lambda options: _printed("schedule", _schedule(options)))
 
     simulate = commands.add_parser("simulate", help="compare schedulers, or searches, on named scenarios")
     simulate.add_argument(
@@ -55,19 +68,17 @@ def register(commands: Any, count: Callable[[str], int]) -> None:
     simulate.add_argument("--core", action="store_true", help="dispatch by the controller's own core")
     simulate.add_argument("--json", action="store_true", help="a JSON object per scenario")
     simulate.add_argument("--svg", type=Path, metavar="DIR", help="write Gantt charts to this folder")
-    searches.add_options(simulate, count)
-    simulate.set_defaults(
-        run=lambda options: _printed("simulate", _catalogue() if options.list else _simulate(options))
-    )
+    search_command.add_options(simulate)
+    return parser
 
 
 def _printed(command: str, lines: Iterable[str]) -> int:
-    """Print lines as they are found."""
+    """Print each line at once; an error becomes one line and exit status 2."""
     try:
         for line in lines:
             print(line, flush=True)
-    except CerebroError as problem:  # a mistake in what was given is one in the arguments
-        print(f"cerebro {command}: {' '.join(str(problem).split())}", file=sys.stderr)
+    except CerebroError as problem:
+        print(f"{command}: {' '.join(str(problem).split())}", file=sys.stderr)
         return _MISUSED
     return 0
 
@@ -77,8 +88,8 @@ def _printed(command: str, lines: Iterable[str]) -> int:
 
 def _schedule(options: argparse.Namespace) -> Iterator[str]:
     """The schedule of the instance in a file, as JSON or as a row for each unit and what it all comes to."""
-    from cerebro.research import instance
-    from cerebro.research.solve import solve
+    from research import instance
+    from research.solve import solve
 
     given = instance.parse(_read(options.instance))
     solution = solve(given.problem, policy=options.policy, time_limit_s=options.time_limit)
@@ -118,11 +129,15 @@ def _read(source: str) -> str:
 # --- simulate ------------------------------------------------------------------------------------
 
 
+def _simulation(options: argparse.Namespace) -> Iterator[str]:
+    return _catalogue() if options.list else _simulate(options)
+
+
 def _catalogue() -> Iterator[str]:
     """A line for each scenario."""
-    from cerebro.research.hermes import comparison as hermes
-    from cerebro.research.scenarios import SCENARIOS
-    from cerebro.research.searches import SCENARIOS as SEARCHES
+    from research.hermes import comparison as hermes
+    from research.scenarios import SCENARIOS
+    from research.searches import SCENARIOS as SEARCHES
 
     listed = [(each.name, each.about) for each in SCENARIOS.values()]
     listed += [(each.name, each.about) for each in hermes.SCENARIOS.values()]
@@ -134,19 +149,19 @@ def _catalogue() -> Iterator[str]:
 
 def _simulate(options: argparse.Namespace) -> Iterator[str]:
     """Schedulers side by side, scenario by scenario."""
-    from cerebro.research.comparison import compare, schedulers
-    from cerebro.research.hermes import comparison as hermes
-    from cerebro.research.scenarios import SCENARIOS, find
-    from cerebro.research.searches import SCENARIOS as SEARCHES
+    from research import core_simulation
+    from research.comparison import compare, schedulers
+    from research.hermes import comparison as hermes
+    from research.scenarios import SCENARIOS, find
+    from research.searches import SCENARIOS as SEARCHES
 
     names = options.scenarios or [name for name in SCENARIOS if name.startswith(DEFAULT_FAMILIES)]
-    # By name: the controller is a service, and the shared package imports none.
-    engine = importlib.import_module("controller.core_simulation").run if options.core else None
+    engine = core_simulation.run if options.core else None
     scenarios = [find(name) for name in names if name not in hermes.SCENARIOS and name not in SEARCHES]
     for name in (name for name in names if name not in SEARCHES):
-        searches.check_unused(options, name)
+        search_command.check_unused(options, name)
     for name in (name for name in names if name in SEARCHES):
-        yield from searches.simulate(name, options)
+        yield from search_command.simulate(name, options)
     for name in (name for name in names if name in hermes.SCENARIOS):
         yield from _hermes(name, options)
     for scenario in scenarios:
@@ -166,7 +181,8 @@ def _simulate(options: argparse.Namespace) -> Iterator[str]:
 
 def _hermes(name: str, options: argparse.Namespace) -> Iterator[str]:
     """Policies side by side on one of Hermes's scenarios."""
-    from cerebro.research.hermes.comparison import SCENARIOS, compare
+    from research.hermes import job_simulation
+    from research.hermes.comparison import SCENARIOS, compare
 
     scenario = SCENARIOS[name]
     if options.svg or options.sigma is not None:
@@ -174,7 +190,7 @@ def _hermes(name: str, options: argparse.Namespace) -> Iterator[str]:
             f"{name} is about when good jobs reach their goal: it has no Gantt charts, and unit times without noise. "
             "Leave out --svg and --sigma; hermes-4-noise-15 and others have noise of the losses"
         )
-    engine = importlib.import_module("controller.job_simulation").run if options.core else None
+    engine = job_simulation.run if options.core else None
     rows = compare(scenario, options.policy, seeds=range(options.seeds), engine=engine)
     if options.json:
         yield json.dumps({"scenario": name, "about": scenario.about, "rows": [*map(_told_of_jobs, rows)]})
@@ -227,7 +243,7 @@ def _told(row: Row) -> dict[str, Any]:
 
 
 def _draw(scenario: str, rows: Sequence[Row], folder: Path) -> None:
-    from cerebro.research.gantt import draw
+    from research.gantt import draw
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

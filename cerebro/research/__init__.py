@@ -1,1 +1,0 @@
-"""The scheduler's research: what compares and draws schedules. Nothing that runs live imports it."""

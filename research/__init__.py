@@ -1,0 +1,1 @@
+"""Simulations, comparisons and paper scenarios of the schedulers; not in the wheel."""

@@ -1,0 +1,7 @@
+"""``python -m research``."""
+
+import sys
+
+from research.command import main
+
+sys.exit(main())
