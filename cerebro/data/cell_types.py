@@ -58,7 +58,8 @@ def as_type(
     """Convert cells to a type, empty cells to null. Return `None` if a cell's notation would be lost.
 
     Args:
-        is_decided: True for rows after the sample. A float column then takes any finite decimal number.
+        is_decided: True for rows after the sample. A float column then takes any finite decimal number, except whole
+            numbers that float64 cannot hold.
         is_id: True for ids, which keep their spaces.
     """
     if pa.types.is_string(kind):
@@ -77,7 +78,7 @@ def as_type(
     if pa.types.is_floating(kind) and not pc.all(pc.is_finite(values)).as_py():
         return None  # a word, such as nan
     if is_decided and pa.types.is_floating(kind):
-        return values
+        return None if _is_rounded(present, values) else values
     doubtful = _doubtful(text, kind)
     cells, found = present.take(doubtful), values.take(doubtful).cast(pa.string())
     differs = pc.not_equal(found, cells)
@@ -86,6 +87,13 @@ def as_type(
     if all(_is_written_so(cell, kind) for cell in others.to_pylist()):
         return values
     return values if pa.types.is_floating(kind) and _has_one_format(text) else None
+
+
+def _is_rounded(text: pa.StringArray, values: pa.Array) -> bool:
+    """True if float64 cannot hold a whole number among the cells."""
+    large = text.filter(pc.greater_equal(pc.abs(values), _MOST_WHOLE))
+    digits = large.filter(pc.match_substring_regex(large, r"^[+-]?\d+$"))
+    return any(int(cell) != int(float(cell)) for cell in digits.to_pylist())
 
 
 def _trimmed(text: pa.StringArray) -> pa.StringArray | None:
@@ -216,11 +224,12 @@ def _is_readable(cell: str, kind: pa.DataType) -> bool:
     """True if Arrow reads a cell of a CSV column of this type."""
     if cell in pa.csv.ConvertOptions().null_values:
         return True
+    text = pa.array([cell.strip(" ")])
     try:
-        pa.array([cell.strip(" ")]).cast(kind)
+        values = text.cast(kind)
     except pa.ArrowInvalid:
         return False
-    return True
+    return not (pa.types.is_floating(kind) and _is_rounded(text, values))
 
 
 def joined(kinds: Sequence[pa.DataType]) -> pa.DataType:

@@ -144,8 +144,7 @@ def _unify(name: str, streams: Mapping[Split, TableStream]) -> None:
     kind, is_free = joined([*kinds.values()]), all(pa.types.is_null(each) for each in fixed.values())
     if not is_free:
         try:
-            parts = [pa.schema([(name, each)]) for each in fixed.values()]
-            kind = pa.unify_schemas(parts, promote_options="permissive").field(name).type
+            kind = _unified([pa.schema([(name, each)]) for each in fixed.values()]).field(name).type
         except pa.ArrowException as error:
             told = " and ".join(f"{each} in {split!r}" for split, each in fixed.items())
             raise SplitTypesError(
@@ -169,6 +168,25 @@ def _unify(name: str, streams: Mapping[Split, TableStream]) -> None:
             f"column {name!r} is {kind} in {next(iter(fixed))!r}, but {problem} in {split!r}: a column needs one type "
             f"in all splits. {named} the tables with one type"
         )
+
+
+def _unified(schemas: list[pa.Schema]) -> pa.Schema:
+    """Return the types that hold the values of all schemas; `pa.ArrowException` if there are none."""
+    found = pa.unify_schemas(schemas, promote_options="permissive")
+    for schema in schemas:
+        for field in schema:
+            kind = found.field(field.name).type
+            if _decimals(field.type) > _decimals(kind):
+                raise pa.ArrowTypeError(f"{kind} cannot hold each value of {field.type} in column {field.name!r}")
+    return found
+
+
+def _decimals(kind: pa.DataType) -> int:
+    """Count the decimal types in a type, which may be nested."""
+    if pa.types.is_dictionary(kind):
+        return _decimals(kind.value_type)
+    inner = sum(_decimals(kind.field(place).type) for place in range(kind.num_fields))
+    return inner + pa.types.is_decimal(kind)
 
 
 def _as_of_text(kind: pa.DataType) -> pa.DataType:
@@ -266,7 +284,7 @@ class ParquetStream:
         found = schemas[0]
         for file, schema in zip(self._files[1:], schemas[1:], strict=True):
             try:
-                found = pa.unify_schemas([found, schema], promote_options="permissive")
+                found = _unified([found, schema])
             except pa.ArrowException as error:
                 raise MetadataError(f"{file} has other types than {self._files[0]}: {error}") from error
         return found

@@ -304,13 +304,29 @@ def test_a_parquet_column_without_statistics_keeps_its_type(tmp_path: Path) -> N
         read({"train": csv_file, "predict": f"{tmp_path}/p.parquet"})
 
 
+@pytest.mark.parametrize("is_one_split", [False, True])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_decimals_are_never_rounded_to_floats(tmp_path: Path, is_one_split: bool, is_nested: bool) -> None:
+    """Decimals and floats in one column are refused, in one split or two, also within lists."""
+    for name, value in (("a", Decimal("12345678901234567.89")), ("b", 1.5)):
+        cells = [[value]] if is_nested else [value]
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"id": ["r"], "c": cells}), tmp_path / name / f"{name}.parquet")
+    addresses: dict[Split, str] = {"train": f"{tmp_path}/a", "valid": f"{tmp_path}/b"}
+    if is_one_split:
+        (tmp_path / "b/b.parquet").rename(tmp_path / "a/b.parquet")
+        addresses = {"train": f"{tmp_path}/a"}
+    with pytest.raises(MetadataError, match="decimal128"):
+        read(addresses)
+
+
 def test_later_floats_may_have_any_notation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first rows decide that a column has floats. Only words contradict."""
     monkeypatch.setattr("cerebro.data.text_stream.SAMPLE_BYTES", 20)
     cells = ["0.5", "1.9", "1.5", "1.50", "3", "+2.5", "1e5", "", " 4.25"]
     values = [0.5, 1.9, 1.5, 1.5, 3.0, 2.5, 1e5, None, 4.25]
     assert read({"train": write(tmp_path / "t.csv", {"c": cells})})["train"]["c"].to_pylist() == values
-    for word in ("nan", "inf", "1e999", "NA", "x", "0x1F", "1,5"):
+    for word in ("nan", "inf", "1e999", "NA", "x", "0x1F", "1,5", "9007199254740993"):
         uri = write(tmp_path / "t.csv", {"c": [*cells, word]})
         with pytest.raises(MetadataError, match=f"row 10, column 'c', has '{word}'"):
             read({"train": uri})
@@ -323,6 +339,7 @@ def test_later_floats_may_have_any_notation(tmp_path: Path, monkeypatch: pytest.
         ("1 2", "NA", "int64"),
         ("1 2", "1.5", "float64"),
         ("1 2", "x", "string"),
+        ("1 2", "9223372036854775809", "string"),
         ("0.5 1.5", "NaN", "float64"),
         ("0.5 1.5", "x", "string"),
         ("true false", "NA", "bool"),
