@@ -75,7 +75,10 @@ def listed(value: Any) -> Any:
         raise ValueError("has a masked element: fill the mask or remove the element")
     if getattr(value.dtype, "kind", "f") not in _NUMPY_KINDS:
         raise ValueError(f"is of dtype {value.dtype}: {_ADVICE}")
-    found = value.tolist()
+    try:
+        found = value.tolist()
+    except RuntimeError as error:  # a tensor that is sparse, quantized or on the device "meta"
+        raise ValueError(f"is a {type(value).__name__} without a list of its elements: {_ADVICE}") from error
     if type(found) is type(value):  # NumPy's longdouble has no equal in Python
         if float(found) != found:
             raise ValueError(

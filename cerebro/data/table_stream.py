@@ -186,7 +186,7 @@ def _decimals(kind: pa.DataType) -> int:
     if pa.types.is_dictionary(kind):
         return _decimals(kind.value_type)
     inner = sum(_decimals(kind.field(place).type) for place in range(kind.num_fields))
-    return inner + pa.types.is_decimal(kind)
+    return inner + bool(pa.types.is_decimal(kind))
 
 
 def _as_of_text(kind: pa.DataType) -> pa.DataType:

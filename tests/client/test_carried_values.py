@@ -89,6 +89,8 @@ def test_values_with_an_equal_in_json_are_carried(value: Any, expected: object) 
         (1j, "is a complex"),
         (np.complex64(1), "dtype complex64"),
         (torch.tensor([1j]), "is a complex"),
+        (torch.eye(2).to_sparse(), "is a Tensor without a list of its elements"),
+        (torch.empty(2, device="meta"), "is a Tensor without a list of its elements"),
         (float("nan"), "is nan, which JSON cannot hold"),
         ([1.0, float("-inf")], r"\[1\] is -inf"),
         (np.array([1.0, np.nan]), r"\[1\] is nan"),
