@@ -177,7 +177,9 @@ def _unified(schemas: list[pa.Schema]) -> pa.Schema:
         for field in schema:
             kind = found.field(field.name).type
             if _decimals(field.type) > _decimals(kind):
-                raise pa.ArrowTypeError(f"{kind} cannot hold each value of {field.type} in column {field.name!r}")
+                raise pa.ArrowTypeError(
+                    f"{kind} cannot hold each value of {field.type} in column {field.name!r}"
+                )
     return found
 
 
