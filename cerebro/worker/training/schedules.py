@@ -20,6 +20,8 @@ _LENGTHS = frozenset(
 )
 _POSITIONS = frozenset({"last_epoch", "_step_count", "T_cur", "T_i"})
 """Numbers that change as a schedule is stepped."""
+_RATES = frozenset({"_last_lr", "base_lrs"})
+"""Numbers that a schedule takes from its optimizer."""
 _MOVED = ("lr", "momentum", "betas")
 """Values of a parameter group that schedules of torch set."""
 
@@ -32,14 +34,19 @@ def has_length(value: object) -> bool:
     return isinstance(value, LRScheduler) and not isinstance(value, ReduceLROnPlateau)
 
 
-def length(made: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a new schedule that set its length, by their path."""
+def length(made: Mapping[str, Any], *, are_floats_fixed: bool) -> dict[str, float]:
+    """Return the numbers of a new schedule that set its length, by their path.
+
+    Args:
+        are_floats_fixed: True if no hyperparameter has changed. Then each float, such as the decay per step, counts.
+    """
     return {
         path: value
         for path, value in made.items()
         if type(value) in (int, float)
-        and path.rpartition("/")[2] not in _POSITIONS
-        and (type(value) is int or path.rpartition("/")[2] in _LENGTHS or "milestones/" in path)
+        and (names := path.split("/"))[-1] not in _POSITIONS
+        and _RATES.isdisjoint(names)
+        and (type(value) is int or are_floats_fixed or names[-1] in _LENGTHS or "milestones/" in path)
     }
 
 

@@ -178,7 +178,10 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
     def _restore(self, name: str, value: Any, made: Mapping[str, Any]) -> None:
         saved = self[name]
         if schedules.has_length(value) and not self._reader:
-            before, now = (schedules.length(numbers) for numbers in (self.made.get(name, made), made))
+            before, now = (
+                schedules.length(numbers, are_floats_fixed=not self.changes)
+                for numbers in (self.made.get(name, made), made)
+            )
             if before != now:
                 self._advance(name, value, schedules.steps_done(saved), before, now)
                 return

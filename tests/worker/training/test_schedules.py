@@ -38,6 +38,27 @@ class Own(S.LRScheduler):
         return [float(rate) * (1 - self.last_epoch / self.total) for rate in self.base_lrs]
 
 
+class Decay:
+    """A function of the step that keeps a float."""
+
+    def __init__(self, total: int) -> None:
+        self.slope = 1 / total
+
+    def __call__(self, step: int) -> float:
+        return 1 - step * self.slope
+
+
+class Table(S.LRScheduler):
+    """A schedule that keeps the rate of each step."""
+
+    def __init__(self, optimizer: Optimizer, total: int) -> None:
+        self.rates = [0.1 * (1 - step / total) for step in range(total + 1)]
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:  # type: ignore[override]
+        return [self.rates[self.last_epoch] for _ in self.base_lrs]
+
+
 SCHEDULES: dict[str, Make] = {
     "onecycle": lambda optimizer, total: S.OneCycleLR(optimizer, 0.1, total_steps=total + 1),
     "cosine": S.CosineAnnealingLR,
@@ -52,6 +73,9 @@ SCHEDULES: dict[str, Make] = {
     "sequential": _warm_cosine,
     "chained": _chained,
     "own": Own,
+    "exponential": lambda optimizer, total: S.ExponentialLR(optimizer, 0.01 ** (1 / total)),
+    "callable": lambda optimizer, total: S.LambdaLR(optimizer, Decay(total)),
+    "table": Table,
 }
 
 
