@@ -16,23 +16,23 @@ from benchmarks.figure import Figure
 from benchmarks.search_world import Configurations, Decider, Outcome, World
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import (
-    AshaProcedure,
+    ASHA,
+    TPE,
     ChoiceOf,
-    HyperbandProcedure,
+    Hyperband,
     LogUniform,
     ProcedureChoice,
     RandInt,
-    RandomProcedure,
+    Random,
     RandomSampler,
-    SamplerChoice,
+    Sampler,
     SearchRequest,
     Space,
-    TpeSampler,
     Uniform,
 )
 from cerebro.search.history import Past
 from cerebro.search.procedure import Facts, Order, Report
-from cerebro.search.procedures.hyperband import Hyperband
+from cerebro.search.procedures.hyperband import HyperbandSearch
 from cerebro.search.samplers import draw
 from cerebro.search.transducer import Search
 
@@ -68,8 +68,8 @@ def _run(decider: Decider, seed: int) -> Outcome:
 
 def _busy() -> list[Figure]:
     seeds = BUSY_SEEDS
-    two = [_searched(AshaProcedure(), seed, ASHA_MODELS) for seed in seeds]
-    one = [_searched(AshaProcedure(active=WORKERS), seed, ASHA_MODELS) for seed in seeds]
+    two = [_searched(ASHA(), seed, ASHA_MODELS) for seed in seeds]
+    one = [_searched(ASHA(active=WORKERS), seed, ASHA_MODELS) for seed in seeds]
     busy, alone = (statistics.mean(each.busy for each in found) for found in (two, one))
     return [
         Figure(
@@ -92,7 +92,7 @@ def _busy() -> list[Figure]:
     ]
 
 
-class _OneByOne(Hyperband):
+class _OneByOne(HyperbandSearch):
     """A bracket begins when the one before it has ended, all its models at once: the algorithm as it is printed."""
 
     @property
@@ -123,8 +123,8 @@ class _Alone:
 
 def _hyperband() -> list[Figure]:
     seeds = SEEDS[:10]
-    found = [_searched(HyperbandProcedure(), seed) for seed in seeds]
-    printed = [_run(_OneByOne(HyperbandProcedure()).decider(_facts(seed)), seed) for seed in seeds]
+    found = [_searched(Hyperband(), seed) for seed in seeds]
+    printed = [_run(_OneByOne(Hyperband()).decider(_facts(seed)), seed) for seed in seeds]
     makespan, one_by_one = (sum(each.makespan for each in of) for of in (found, printed))
     sooner = [
         (overlapping.reaches(target), other.reaches(target))
@@ -162,8 +162,8 @@ def _facts(seed: int) -> Facts:
 def _sooner() -> Figure:
     ratios, of_makespan = [], []
     for seed in SEEDS:
-        at_random = _searched(RandomProcedure(), seed + OTHER_MODELS, RANDOM_MODELS)
-        found = _searched(AshaProcedure(), seed, ASHA_MODELS)
+        at_random = _searched(Random(), seed + OTHER_MODELS, RANDOM_MODELS)
+        found = _searched(ASHA(), seed, ASHA_MODELS)
         when, best = at_random.best[-1]
         ratios.append(found.reaches(best) / when)
         of_makespan.append(found.reaches(best) / at_random.makespan)
@@ -242,7 +242,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[[Hyperparameters], float], Space]] = {
 DRAWS, AT_A_TIME = 100, 4
 
 
-def _best(function: str, choice: SamplerChoice, seed: int) -> float:
+def _best(function: str, choice: Sampler, seed: int) -> float:
     of, space = FUNCTIONS[function]
     history: list[Past] = []
     while len(history) < DRAWS:
@@ -256,9 +256,7 @@ def _best(function: str, choice: SamplerChoice, seed: int) -> float:
 
 def _against_random() -> Figure:
     won = {
-        name: sum(
-            _best(name, TpeSampler(), seed) > _best(name, RandomSampler(), seed + 1000) for seed in SEEDS
-        )
+        name: sum(_best(name, TPE(), seed) > _best(name, RandomSampler(), seed + 1000) for seed in SEEDS)
         for name in FUNCTIONS
     }
     share = sum(won.values()) / (len(FUNCTIONS) * len(SEEDS))
@@ -291,7 +289,7 @@ def _draw_time() -> Figure:
     seconds = []
     for number in range(MANY, MANY + 11):
         began = time.process_time()
-        draw(TpeSampler(), WIDE, history, range(number, number + 1), 0)
+        draw(TPE(), WIDE, history, range(number, number + 1), 0)
         seconds.append(time.process_time() - began)
     took = statistics.median(seconds[1:]) * 1000  # the first one imports
     return Figure(
@@ -324,7 +322,7 @@ class _Timed:
 
 
 def _decision_time() -> Figure:
-    request = SearchRequest(procedure=AshaProcedure(rule="promotion"), samples=MANY)
+    request = SearchRequest(procedure=ASHA(rule="promotion"), samples=MANY)
     search = Search(request, epochs=27, metric="accuracy", mode="max", seed=0, workers=WORKERS)
     _run(timed := _Timed(search), 0)
     late = sorted(timed.seconds[len(timed.seconds) // 2 :])

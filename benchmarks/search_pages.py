@@ -27,7 +27,7 @@ from benchmarks.web_store import Writer
 from cerebro.contract.events import Event, RunStarted
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.search import AshaProcedure, ChoiceOf, LogUniform, SearchRequest, Space
+from cerebro.contract.search import ASHA, ChoiceOf, LogUniform, SearchRequest, Space
 from cerebro.contract.tasks import EvaluateTask, TaskBody, TrainTask
 from cerebro.errors import ClusterError
 from research.simulation.cluster import Simulation
@@ -155,7 +155,7 @@ def _log(name: str, models: int) -> tuple[Event, ...]:
         "width": ChoiceOf(values=(32, 64, 128)),
         "batch_size": ChoiceOf(values=(1,)),
     }
-    search = SearchRequest(procedure=AshaProcedure(), space=space, samples=models) if name == SEARCH else None
+    search = SearchRequest(procedure=ASHA(), space=space, samples=models) if name == SEARCH else None
     chosen = () if search else tuple(_grid(models))
     request = FitRequest(
         code="0" * 64,

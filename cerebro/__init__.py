@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from cerebro.client.failure_rules import FailureRule
     from cerebro.client.goals import Budget
     from cerebro.client.registry import load_model
-    from cerebro.client.search.choices import (
+    from cerebro.client.search.space import choice, loguniform, randint, uniform
+    from cerebro.contract.records import Locator, Locators
+    from cerebro.contract.search import (
         ASHA,
         CMA,
         GP,
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
         Plateau,
         Random,
     )
-    from cerebro.client.search.space import choice, loguniform, randint, uniform
-    from cerebro.contract.records import Locator, Locators
     from cerebro.keras.spec import KerasSubEpochSpec
     from cerebro.ragged_rows import Ragged, ragged
     from cerebro.spec import ETLSpec, Hints, Ratio, SubEpochSpec
@@ -67,26 +67,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ASHA": "cerebro.client.search.choices",
-    "CMA": "cerebro.client.search.choices",
-    "GP": "cerebro.client.search.choices",
-    "PBT": "cerebro.client.search.choices",
-    "TPE": "cerebro.client.search.choices",
-    "Above": "cerebro.client.search.choices",
-    "Below": "cerebro.client.search.choices",
+    "ASHA": "cerebro.contract.search",
+    "CMA": "cerebro.contract.search",
+    "GP": "cerebro.contract.search",
+    "PBT": "cerebro.contract.search",
+    "TPE": "cerebro.contract.search",
+    "Above": "cerebro.contract.search",
+    "Below": "cerebro.contract.search",
     "Budget": "cerebro.client.goals",
     "ETLSpec": "cerebro.spec",
     "Experiment": "cerebro.client.experiment",
     "FailureRule": "cerebro.client.failure_rules",
     "Hints": "cerebro.spec",
-    "Hyperband": "cerebro.client.search.choices",
+    "Hyperband": "cerebro.contract.search",
     "KerasSubEpochSpec": "cerebro.keras.spec",
     "Locator": "cerebro.contract.records",
     "Locators": "cerebro.contract.records",
-    "Median": "cerebro.client.search.choices",
-    "Plateau": "cerebro.client.search.choices",
+    "Median": "cerebro.contract.search",
+    "Plateau": "cerebro.contract.search",
     "Ragged": "cerebro.ragged_rows",
-    "Random": "cerebro.client.search.choices",
+    "Random": "cerebro.contract.search",
     "Ratio": "cerebro.spec",
     "SubEpochSpec": "cerebro.spec",
     "choice": "cerebro.client.search.space",

@@ -52,7 +52,7 @@ class SearchSpaceError(PermanentError):
     """A search space is empty, has a value of a wrong type, or lacks ``batch_size``."""
 
 
-class SearchError(PermanentError):
+class SearchError(PermanentError, ValueError):
     """A search cannot begin or go on: an argument is wrong, or the procedure is unknown or ordered what cannot be."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest
-from cerebro.contract.search import AboveRule, BelowRule
+from cerebro.contract.search import Above, Below
 from cerebro.contract.tasks import (
     AuditTask,
     EtlTask,
@@ -159,7 +159,7 @@ def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[
     """What a unit's metrics have to fit. A model that has never returned what is read of it is told of otherwise: it is
     more likely to be misspelt than to be missing in a partition."""
     rules = request.search.stop if request.search is not None else ()
-    read = {request.metric, *(rule.metric for rule in rules if isinstance(rule, AboveRule | BelowRule))}
+    read = {request.metric, *(rule.metric for rule in rules if isinstance(rule, Above | Below))}
     known = model.returns if model.visits and not run.is_validated else ()
     return {"merges": model.returned_in(epoch), "needs": tuple(sorted(read.intersection(known)))}
 

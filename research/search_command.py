@@ -14,7 +14,7 @@ from cerebro.cli.text import aligned
 from cerebro.errors import InstanceError
 
 if TYPE_CHECKING:
-    from cerebro.client.search.choices import ProcedureOfUser
+    from cerebro.client.search.requests import ProcedureOfUser
     from cerebro.contract.search import SearchRequest
     from research.searches import Outcome, Row
 
@@ -135,9 +135,9 @@ def _space() -> Mapping[str, Any]:
 
 
 def _procedure(name: str, sampler: str, samples: int | None) -> ProcedureOfUser:
-    from cerebro.client.search.choices import ASHA, CMA, GP, PBT, TPE, Hyperband, Random
+    from cerebro.contract.search import ASHA, CMA, GP, PBT, TPE, Hyperband, Random, RandomSampler
 
-    draws = {"random": Random, "tpe": TPE, "gp": GP, "cma": CMA}[sampler]()
+    draws = {"random": RandomSampler, "tpe": TPE, "gp": GP, "cma": CMA}[sampler]()
     match name:
         case "random":
             return Random(sampler=draws)
@@ -146,14 +146,14 @@ def _procedure(name: str, sampler: str, samples: int | None) -> ProcedureOfUser:
         case "asha":
             return ASHA(sampler=draws)
         case "asha-promotion":
-            return ASHA(kind="promotion", sampler=draws)
+            return ASHA(rule="promotion", sampler=draws)
         case _:
             return PBT(population=samples or PBT().population)
 
 
 def _samples(procedure: str, epochs: int) -> int | None:
     """Models that cost about as many epochs as Hyperband's brackets, once each; `None`: Hyperband's own number."""
-    from cerebro.client.search.choices import ASHA
+    from cerebro.contract.search import ASHA
     from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
 
     if procedure == "hyperband":

@@ -16,7 +16,7 @@ from cerebro.contract import failure_rules
 from cerebro.contract.failure_rules import OF_RUNS
 from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.search import AboveRule, BelowRule, SearchRequest, StopRule
+from cerebro.contract.search import Above, Below, SearchRequest, StopRule
 from cerebro.data.locators import known_columns
 from cerebro.data.objects import is_bucket
 from cerebro.errors import DataError, MetricError, SearchSpaceError, SpecError
@@ -186,7 +186,7 @@ def check_rules(spec: SubEpochSpec | None, rules: Iterable[StopRule], *, is_vali
         MetricError: one is not.
     """
     for rule in rules:
-        if isinstance(rule, AboveRule | BelowRule):
+        if isinstance(rule, Above | Below):
             how = f"in {rule.kind.capitalize()}({rule.metric!r}, {rule.limit:g})"
             _check_metric(spec, rule.metric, "test" if is_validated else "train", how=how)
 

@@ -21,8 +21,7 @@ from cerebro.client.files import cache_folder
 from cerebro.client.goals import Budget
 from cerebro.client.registry import RegistryMixin
 from cerebro.client.search import SearchSpace
-from cerebro.client.search.choices import ProcedureOfUser, RuleOfUser
-from cerebro.client.search.requests import KEEP
+from cerebro.client.search.requests import KEEP, ProcedureOfUser, RuleOfUser
 from cerebro.client.session import Session, author
 from cerebro.client.techniques import Named, chosen, to_try
 from cerebro.commands.rules import stopped_text

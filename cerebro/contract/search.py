@@ -1,13 +1,16 @@
-"""Searches: the space, the sampler, the procedure and the stop rules that a fit is asked to use. All of it is data."""
+"""Searches: the space, the sampler, the procedure and the stop rules of a fit, as users write and events store them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, FiniteFloat, JsonValue
+from pydantic import AfterValidator, Field, FiniteFloat, JsonValue, ValidationError
 
 from cerebro.contract.base import Contract, Sha256
 from cerebro.contract.values import require_finite
+from cerebro.errors import SearchError
 
 MAX_CONFIGURATIONS = 100_000
 """Limit of a list or grid, of the values of one hyperparameter, and of the models that a search trains at once."""
@@ -51,21 +54,39 @@ Distribution = Annotated[Uniform | LogUniform | RandInt | ChoiceOf, Field(discri
 Space = dict[str, Distribution]
 """By hyper-parameter, in the order in which the user wrote them."""
 
+# --- parts that users write ---------------------------------------------------------------------
+
+
+_Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Written(Contract):
+    """A part of a search that users write: a wrong argument is a `SearchError`."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name, reason = str(first["loc"][0]), first["msg"][:1].lower() + first["msg"][1:]
+            raise SearchError(f"{type(self).__name__}({name}={values.get(name)!r}): {reason}") from error
+
+
 # --- samplers: where the next values come from --------------------------------------------------
 
 
-class RandomSampler(Contract):
-    """Each draw is independent of all others."""
+class RandomSampler(_Written):
+    """Independent draws."""
 
     kind: Literal["random"] = "random"
 
 
-class TpeSampler(Contract):
-    """A tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011).
+class TPE(_Written):
+    """A tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), for spaces of any kind.
 
     Attributes:
-        startup: so many models are measured before it is asked; until then draws are random.
-        candidates: drawn for each hyper-parameter, of which the best is taken.
+        startup: number of measured models before the estimator draws; earlier draws are independent.
+        candidates: draws for each hyper-parameter, of which the best is taken.
     """
 
     kind: Literal["tpe"] = "tpe"
@@ -73,19 +94,23 @@ class TpeSampler(Contract):
     candidates: int = Field(default=24, ge=1)
 
 
-class GpSampler(Contract):
-    """A Gaussian process; `startup` as in `TpeSampler`."""
+class GP(_Written):
+    """A Gaussian process, for few models that train long: a draw takes seconds.
+
+    Attributes:
+        startup: as in `TPE`.
+    """
 
     kind: Literal["gp"] = "gp"
     startup: int = Field(default=10, ge=1)
 
 
-class CmaSampler(Contract):
-    """CMA-ES (Hansen, 2016), for two numbers or more and no choices.
+class CMA(_Written):
+    """CMA-ES (Hansen, 2016), for two or more numbers and no choices.
 
     Attributes:
-        sigma: the initial standard deviation, as a share of each range.
-        population: draws of a generation; `None`: 4 + floor(3 ln d) for d numbers.
+        sigma: initial standard deviation, as a fraction of each range.
+        population: draws per generation; `None`: 4 + floor(3 ln d) for d numbers.
     """
 
     kind: Literal["cma"] = "cma"
@@ -93,13 +118,17 @@ class CmaSampler(Contract):
     population: int | None = Field(default=None, ge=3)
 
 
-SamplerChoice = Annotated[RandomSampler | TpeSampler | GpSampler | CmaSampler, Field(discriminator="kind")]
+Sampler = Annotated[RandomSampler | TPE | GP | CMA, Field(discriminator="kind")]
 
-# --- procedures: who is trained how far ---------------------------------------------------------
+# --- procedures: which models train how far -----------------------------------------------------
 
 
-class _Procedure(Contract):
-    """What all have. `version`: of what it decides; a log is only gone on with by the version that began it."""
+class _Procedure(_Written):
+    """A procedure.
+
+    Attributes:
+        version: version of its decisions; only the version that began a log can continue it.
+    """
 
     version: int = Field(default=1, ge=1)
 
@@ -110,41 +139,46 @@ class FixedProcedure(_Procedure):
     kind: Literal["fixed"] = "fixed"
 
 
-class RandomProcedure(_Procedure):
-    """Each draw is trained to the end, new ones as old ones end.
+class Random(_Procedure):
+    """Train each draw for all epochs, and start a new model when one ends.
 
     Attributes:
-        active: so many models are trained at a time; `None`: two for each worker.
+        sampler: source of the values.
+        active: number of models in training at a time; `None`: two for each worker.
     """
 
     kind: Literal["random"] = "random"
+    sampler: Sampler = RandomSampler()
     active: int | None = Field(default=None, ge=1, le=MAX_CONFIGURATIONS)
 
 
-class HyperbandProcedure(_Procedure):
-    """Successive halving in brackets (Li et al., JMLR 18, 2018), all at once, earlier ones of a higher priority.
+class Hyperband(_Procedure):
+    """Successive halving in overlapping brackets (Li et al., JMLR 18, 2018); with ``sampler=TPE()`` it is BOHB.
 
     Attributes:
         first: epochs of the lowest rung.
-        eta: from one rung to the next: epochs times `eta`, models divided by `eta`.
-        brackets: how many, those with most models first; `None`: all.
+        eta: factor between rungs: epochs times `eta`, models divided by `eta`.
+        brackets: number of brackets, those with most models first; `None`: all.
+        sampler: source of the values.
     """
 
     kind: Literal["hyperband"] = "hyperband"
     first: int = Field(default=1, ge=1)
     eta: int = Field(default=3, ge=2)
     brackets: int | None = Field(default=None, ge=1)
+    sampler: Sampler = RandomSampler()
 
 
-class AshaProcedure(_Procedure):
-    """Successive halving that waits for nobody (Li et al., MLSys 2020).
+class ASHA(_Procedure):
+    """Asynchronous successive halving (Li et al., MLSys 2020).
 
     Attributes:
-        first, eta: as in `HyperbandProcedure`.
-        rule: ``"stopping"``: a model goes on from a rung if it is among the best 1/eta that have reached it, else it is
-            stopped; ``"promotion"``: it pauses, and goes on when it is among them.
-        brackets: each with a rung less than the one before; a model's is drawn, weighted by Hyperband's sizes.
-        active: as in `RandomProcedure`.
+        first, eta: as in `Hyperband`.
+        rule: ``"stopping"``: a model continues past a rung if it is among the best 1/eta that have reached the rung,
+            else it stops; ``"promotion"``: it pauses, and continues once it is among them.
+        brackets: each has one rung less than the one before; a model's bracket is drawn, weighted by Hyperband's sizes.
+        active: number of models in training at a time; `None`: two for each worker.
+        sampler: source of the values.
     """
 
     kind: Literal["asha"] = "asha"
@@ -153,87 +187,105 @@ class AshaProcedure(_Procedure):
     rule: Literal["stopping", "promotion"] = "stopping"
     brackets: int = Field(default=1, ge=1)
     active: int | None = Field(default=None, ge=1, le=MAX_CONFIGURATIONS)
+    sampler: Sampler = RandomSampler()
 
 
-class PbtProcedure(_Procedure):
-    """Population-based training (Jaderberg et al., 2017), a generation at a time.
+class PBT(_Procedure):
+    """Population-based training (Jaderberg et al., 2017): changed clones of the best replace the worst.
 
     Attributes:
-        population: models that are trained at a time.
+        population: number of models in training at a time.
         every: epochs of a generation.
-        quantile: share of the population that is stopped after a generation, and replaced by clones of the best.
-        perturb: hyper-parameter -> factors, of which a clone draws one. A number is multiplied by it and stays in its
-            range; a choice takes the value before it for a factor below 1, else the one after it. Others are inherited.
+        quantile: fraction of the population that is replaced after each generation.
+        perturb: hyper-parameter -> factors, of which a clone draws one. The clone multiplies a number by the factor and
+            keeps it in its range; of a choice it takes the value before (a factor below 1) or after. `run_fit` fills
+            in 0.8 and 1.25 for all that `uniform` and `loguniform` draw. A clone begins with trained weights: leave
+            out what changes their shapes.
     """
 
     kind: Literal["pbt"] = "pbt"
     population: int = Field(default=16, ge=2, le=MAX_CONFIGURATIONS)
     every: int = Field(default=1, ge=1)
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    perturb: dict[str, tuple[FiniteFloat, ...]] = Field(default_factory=dict)
+    perturb: Mapping[str, Annotated[Sequence[_Factor], Field(min_length=1), AfterValidator(tuple)]] = Field(
+        default_factory=dict
+    )
 
 
 class OwnProcedure(_Procedure):
-    """A class of the user's own (`cerebro.search.Procedure`), which workers run.
+    """A class of the user (`cerebro.search.Procedure`), which workers run.
 
     Attributes:
         code: hash of the encoded object.
-        name: of its class, for people.
+        name: name of the class, for people.
+        sampler: source of the values.
     """
 
     kind: Literal["own"] = "own"
     code: Sha256
     name: str = Field(min_length=1)
+    sampler: Sampler = RandomSampler()
 
 
 ProcedureChoice = Annotated[
-    FixedProcedure | RandomProcedure | HyperbandProcedure | AshaProcedure | PbtProcedure | OwnProcedure,
-    Field(discriminator="kind"),
+    FixedProcedure | Random | Hyperband | ASHA | PBT | OwnProcedure, Field(discriminator="kind")
 ]
 
-# --- stop rules: which models are given up, whatever the procedure ------------------------------
+# --- stop rules: which models stop early, under any procedure -----------------------------------
 
 
-class PlateauRule(Contract):
+class Plateau(_Written):
     """Stop a model whose metric has not improved by more than `least` in `epochs` epochs."""
 
     kind: Literal["plateau"] = "plateau"
     epochs: int = Field(default=3, ge=1)
     least: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
+    def __init__(self, epochs: int = 3, least: float = 0.0, **kind: Any) -> None:
+        super().__init__(epochs=epochs, least=least, **kind)
 
-class MedianRule(Contract):
-    """Stop a model whose best value so far is worse than the median of the others' means up to the same epoch.
+
+class Median(_Written):
+    """Stop a model whose best value is worse than the median of the others' means up to the same epoch.
 
     As in Golovin et al., *Google Vizier*, KDD 2017, section 3.2.2.
 
     Attributes:
-        grace: no model is stopped before it has been trained for so many epochs.
-        least: nor before so many others have reached its epoch.
+        grace: epochs in which no model is stopped.
+        least: number of other models that must have reached the same epoch.
     """
 
     kind: Literal["median"] = "median"
     grace: int = Field(default=1, ge=1)
     least: int = Field(default=3, ge=1)
 
+    def __init__(self, grace: int = 1, least: int = 3, **kind: Any) -> None:
+        super().__init__(grace=grace, least=least, **kind)
 
-class AboveRule(Contract):
+
+class Above(_Written):
     """Stop a model when `metric` is above `limit` after an epoch."""
 
     kind: Literal["above"] = "above"
     metric: str = Field(min_length=1)
     limit: FiniteFloat
 
+    def __init__(self, metric: str = "", limit: float = math.nan, **kind: Any) -> None:
+        super().__init__(metric=metric, limit=limit, **kind)
 
-class BelowRule(Contract):
+
+class Below(_Written):
     """Stop a model when `metric` is below `limit` after an epoch."""
 
     kind: Literal["below"] = "below"
     metric: str = Field(min_length=1)
     limit: FiniteFloat
 
+    def __init__(self, metric: str = "", limit: float = math.nan, **kind: Any) -> None:
+        super().__init__(metric=metric, limit=limit, **kind)
 
-StopRule = Annotated[PlateauRule | MedianRule | AboveRule | BelowRule, Field(discriminator="kind")]
+
+StopRule = Annotated[Plateau | Median | Above | Below, Field(discriminator="kind")]
 
 # --- all of it ----------------------------------------------------------------------------------
 
@@ -250,9 +302,14 @@ class SearchRequest(Contract):
     """
 
     procedure: ProcedureChoice
-    sampler: SamplerChoice = RandomSampler()
     space: Space = Field(default_factory=dict)
     samples: int | None = Field(default=None, ge=1)
     stop: tuple[StopRule, ...] = ()
     hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     keep: int | None = Field(default=None, ge=1, exclude_if=lambda keep: keep is None)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The procedure's sampler; independent draws for a procedure without one."""
+        procedure = self.procedure
+        return RandomSampler() if isinstance(procedure, FixedProcedure | PBT) else procedure.sampler

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract, LateContract
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import SamplerChoice, SearchRequest, Space
+from cerebro.contract.search import Sampler, SearchRequest, Space
 
 # --- orders, as they travel; see `cerebro.search.procedure` for what they mean ---------------------
 
@@ -81,7 +81,7 @@ class DrawQuestion(LateContract):
     """Which values the next models have: the arguments of `cerebro.search.samplers.draw`."""
 
     ask: Literal["draw"] = "draw"
-    sampler: SamplerChoice
+    sampler: Sampler
     space: Space
     history: tuple[KnownModel, ...]
     numbers: tuple[int, ...]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import SamplerChoice, Space
+from cerebro.contract.search import Sampler, Space
 from cerebro.contract.search_questions import DrawQuestion, KnownModel
 from cerebro.errors import SearchError
 from cerebro.search.history import Past
@@ -32,7 +32,7 @@ def missing(modules: Collection[str]) -> list[str]:
 
 
 def draw_question(
-    sampler: SamplerChoice, space: Space, history: Sequence[Past], numbers: range, seed: int
+    sampler: Sampler, space: Space, history: Sequence[Past], numbers: range, seed: int
 ) -> DrawQuestion:
     """As `draw` has them."""
     known = (
@@ -61,5 +61,5 @@ def values_for(question: DrawQuestion) -> list[Hyperparameters]:
         raise SearchError(
             f"the sampler {kind!r} needs {', '.join(_NEEDS[kind])}, and a library is missing where it draws ({error}): "
             "install the groups 'search' and 'worker' on the workers, as in pip install "
-            "'cerebro-platform[search,worker]', and resume the run; or take sampler=Random()"
+            "'cerebro-platform[search,worker]', and resume the run; or search without `sampler`"
         ) from error

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from cerebro.contract.search import AboveRule, BelowRule, MedianRule, PlateauRule, StopRule
+from cerebro.contract.search import Above, Below, Median, Plateau, StopRule
 from cerebro.errors import SearchError
 from cerebro.search.procedure import Facts, Measured
 from cerebro.search.searched import SearchedModel, SearchedModels
@@ -34,14 +34,14 @@ class StopRules:
 
     def _why(self, rule: StopRule, report: Measured, model: SearchedModel) -> str:
         match rule:
-            case PlateauRule():
+            case Plateau():
                 return self._plateau(rule, report, model)
-            case MedianRule():
+            case Median():
                 return "" if model.is_apart else self._median(rule, report, model)
-            case AboveRule() | BelowRule():
+            case Above() | Below():
                 return _limit(rule, report)
 
-    def _plateau(self, rule: PlateauRule, report: Measured, model: SearchedModel) -> str:
+    def _plateau(self, rule: Plateau, report: Measured, model: SearchedModel) -> str:
         since = report.epoch - rule.epochs
         before = [self._facts.score(value) for epoch, value in model.values.items() if epoch <= since]
         recent = [self._facts.score(value) for epoch, value in model.values.items() if epoch > since]
@@ -50,7 +50,7 @@ class StopRules:
         best = self._facts.score(max(before))
         return f"{self._facts.metric} has not become better than {best:.6g} in {rule.epochs} epochs"
 
-    def _median(self, rule: MedianRule, report: Measured, model: SearchedModel) -> str:
+    def _median(self, rule: Median, report: Measured, model: SearchedModel) -> str:
         others = self._means.at(report.epoch)
         if report.epoch < rule.grace or len(others) < rule.least:
             return ""
@@ -80,13 +80,13 @@ class _RunningMeans:
         return self._at[epoch]
 
 
-def _limit(rule: AboveRule | BelowRule, report: Measured) -> str:
+def _limit(rule: Above | Below, report: Measured) -> str:
     value = report.metrics.get(rule.metric)
     if value is None:
         raise SearchError(
             f"a stop rule is about the metric {rule.metric!r}, which {report.model} does not have: it has "
             f"{', '.join(sorted(report.metrics)) or 'none'}; start the run again with one of these"
         )
-    if isinstance(rule, AboveRule):
+    if isinstance(rule, Above):
         return f"{rule.metric} is {value:.6g}, above {rule.limit:g}" if value > rule.limit else ""
     return f"{rule.metric} is {value:.6g}, below {rule.limit:g}" if value < rule.limit else ""

@@ -14,7 +14,7 @@ from cerebro.client.experiment_file.running import Study
 from cerebro.client.failure_rules import FailureRule
 from cerebro.client.goals import Budget
 from cerebro.client.search import choice, loguniform
-from cerebro.client.search.choices import ASHA, TPE, Above, Plateau
+from cerebro.contract.search import ASHA, TPE, Above, Plateau
 from cerebro.errors import ExperimentFileError
 from cerebro.techniques import Fsdp
 
@@ -114,9 +114,9 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         ("epochs: 9", "epoch: 9", r"e.yaml:10: fit.epoch: no such field; did you mean epochs\?"),
         ("test: true", "test: {splits: test}", r"e.yaml:17: test.splits: no such field; did you mean split\?"),
         ("search: ASHA", "search: Asha", r"e.yaml:12: fit.search: Asha\(.*\): did you mean ASHA\?"),
-        ("eta=3", "eta=1", r"e.yaml:12: fit.search: ASHA\(eta=1.*\): ASHA\(eta=1\): expected a whole number"),
+        ("eta=3", "eta=1", r"e.yaml:12: fit.search: ASHA\(eta=1.*\): ASHA\(eta=1\): input should be greater than"),
         ("ASHA(eta=3, sampler=TPE(startup=2))", "ASHA", r"e.yaml:12: fit.search: 'ASHA': expected a call such as ASHA"),
-        ("eta=3", "rungs=3", r"e.yaml:12: .*unexpected keyword argument 'rungs'"),
+        ("eta=3", "rungs=3", r"e.yaml:12: .*ASHA\(rungs=3\): extra inputs are not permitted"),
         ("startup=2", "startup=open('x')", r"e.yaml:12: fit.search: open\('x'\): there are ASHA, CMA"),
         ("eta=3", "eta=", r"e.yaml:12: fit.search: ASHA\(eta=, .*(invalid syntax|expected argument value)"),
         ("startup=2", "**{}", r"e.yaml:12: .*give the arguments one by one"),

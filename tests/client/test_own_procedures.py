@@ -12,7 +12,7 @@ from cerebro import ASHA, TPE, Above, Experiment, SubEpochSpec, loguniform
 from cerebro.client.asking import asked_fit
 from cerebro.client.search.requests import search_request
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.search import OwnProcedure, RandomSampler, TpeSampler
+from cerebro.contract.search import OwnProcedure, RandomSampler
 from cerebro.errors import MetricError, SearchError
 from cerebro.search import Facts, Order, Procedure, Report
 from cerebro.usercode.encoding import decode
@@ -77,7 +77,7 @@ def test_an_own_procedure_may_name_a_sampler_and_a_space_without_draws() -> None
     own.sampler = TPE(startup=3)
     request = search_request({"lr": 0.1, "batch_size": 32}, search=own, epochs=9)
     assert request is not None
-    assert request.sampler == TpeSampler(startup=3)
+    assert request.sampler == TPE(startup=3)
     own.sampler = "tpe"
     with pytest.raises(SearchError, match=r"Halving\(sampler='tpe'\): expected one of cerebro's samplers"):
         search_request(SPACE, search=own, epochs=9)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import ModelExtended, ModelsAdded, SchedulerChanged, TaskCommitted
 from cerebro.contract.records import TELLS_CURVES
 from cerebro.contract.runs import NewModel, Origin
-from cerebro.contract.search import AshaProcedure, PbtProcedure, ProcedureChoice
+from cerebro.contract.search import ASHA, PBT, ProcedureChoice
 from cerebro.contract.tasks import (
     CheckpointRef,
     Curve,
@@ -250,7 +250,7 @@ def test_curves_are_told_where_they_are_wanted_and_can_be(
     assert ("with_curve" in body.model_dump(mode="json")) is told
 
 
-@pytest.mark.parametrize("procedure", [AshaProcedure(eta=2), PbtProcedure(population=4)])
+@pytest.mark.parametrize("procedure", [ASHA(eta=2), PBT(population=4)])
 def test_a_search_is_dispatched_by_merit(procedure: ProcedureChoice) -> None:
     """The search says who goes on, the policy who is next: models that appear, that may train longer and that go on
     from others are known the same way by all who know the log."""

@@ -11,7 +11,7 @@ from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import TELLS_RATIOS
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.search import AboveRule, BelowRule, FixedProcedure, PlateauRule, SearchRequest
+from cerebro.contract.search import Above, Below, FixedProcedure, Plateau, SearchRequest
 from cerebro.contract.tasks import KINDS, CheckpointRef, TaskResult, TrainTask
 from controller import tasks
 from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
@@ -54,9 +54,9 @@ def test_units_have_to_return_what_is_read_of_them(validated: bool) -> None:
         story.tell(joined(number).model_copy(update={"kinds": (*KINDS, TELLS_RATIOS)}))
     run = story.fit(models=1, partitions=2, validated=validated)
     stop = (
-        AboveRule(metric="grad_norm", limit=9.0),
-        BelowRule(metric="misspelt", limit=0.0),
-        PlateauRule(epochs=2),
+        Above(metric="grad_norm", limit=9.0),
+        Below(metric="misspelt", limit=0.0),
+        Plateau(epochs=2),
     )
     search = SearchRequest(procedure=FixedProcedure(), stop=stop)
     run.request = run.fit_request.model_copy(update={"search": search})

@@ -20,7 +20,7 @@ from cerebro.contract.events import (
     TaskCommitted,
 )
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import AshaProcedure, ChoiceOf, OwnProcedure
+from cerebro.contract.search import ASHA, ChoiceOf, OwnProcedure
 from cerebro.contract.tasks import Failure, FailureKind, SearchTask
 from cerebro.errors import ConflictError
 from cerebro.search import Add, Draw, Extend, Order, Procedure, Reached, Report
@@ -221,7 +221,7 @@ def test_only_an_own_procedure_whose_search_goes_on_can_be_replaced() -> None:
     """Else the command is refused, with what to do instead."""
     command = Command(kind=CommandKind.RESUME_RUN, procedure=OWN)
     for search, procedure, sentence in (
-        (search_of(AshaProcedure(), samples=4), None, "no search by a procedure of your own"),
+        (search_of(ASHA(), samples=4), None, "no search by a procedure of your own"),
         (search_of(OWN), Halving, "is over (the best is trained to the end)"),
     ):
         made = simulation(search, epochs=2, procedure=procedure)

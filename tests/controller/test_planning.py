@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.contract.runs import EvaluateRequest, FitRequest
-from cerebro.contract.search import ChoiceOf, Distribution, RandInt, RandomProcedure, SearchRequest
+from cerebro.contract.search import ChoiceOf, Distribution, RandInt, Random, SearchRequest
 from cerebro.contract.trials import DeviceKind
 from cerebro.contract.ways import SINGLE, TechniqueChoice
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError, SpecError
@@ -96,7 +96,7 @@ def test_a_search_that_can_draw_no_batch_that_fits_is_refused(
     story: Story, among: Distribution, size: int
 ) -> None:
     """Each of its models would be; one whose least batch fits is begun."""
-    search = SearchRequest(procedure=RandomProcedure(), space={"batch_size": among}, hours=1)
+    search = SearchRequest(procedure=Random(), space={"batch_size": among}, hours=1)
     if not size:
         assert plan_fit(story.state, fit(search=search), {}).models == {}
         return

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from cerebro.contract.events import Event
-from cerebro.contract.search import AshaProcedure
+from cerebro.contract.search import ASHA
 from cerebro.data.based import Layout, Range, base_namer
 from cerebro.data.durable import Written
 from cerebro.runtime.kvs import KvsClient
@@ -46,7 +46,7 @@ def closed() -> Iterator[None]:
 @lru_cache
 def log() -> tuple[Event, ...]:
     """Of a search that has ended."""
-    made = simulation(search_of(AshaProcedure(eta=2), samples=6, keep=2), epochs=2)
+    made = simulation(search_of(ASHA(eta=2), samples=6, keep=2), epochs=2)
     fit_of(made)
     return made.log
 

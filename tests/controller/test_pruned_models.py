@@ -26,7 +26,7 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
-from cerebro.contract.search import AshaProcedure
+from cerebro.contract.search import ASHA
 from cerebro.contract.tasks import TaskResult
 from cerebro.errors import ConflictError, IllegalEventError, NotFoundError
 from cerebro.state import ExperimentState, Model, ModelState, Run
@@ -40,7 +40,7 @@ GONE = r"the checkpoints of m\d+ were removed, because fit-1 keeps those of its 
 @lru_cache
 def log() -> tuple[Event, ...]:
     """Of a search that has ended; a user has stopped a model on its way."""
-    made = simulation(search_of(AshaProcedure(eta=2), samples=8, keep=1), epochs=4)
+    made = simulation(search_of(ASHA(eta=2), samples=8, keep=1), epochs=4)
     ask(made, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
     fit_of(made)
     return made.log

@@ -27,7 +27,7 @@ from cerebro.contract.events import (
     SearchStopRequested,
 )
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
-from cerebro.contract.search import AshaProcedure
+from cerebro.contract.search import ASHA
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ModelState, Run, RunState, pruning
 from controller.cluster_snapshot import ClusterSnapshot
@@ -132,7 +132,7 @@ def test_of_a_search_that_is_over_the_best_models_have_checkpoints(name: str, ke
 
 def test_without_a_number_every_model_keeps_its_checkpoints() -> None:
     """As in logs of an earlier version, and with `keep=None`."""
-    made = simulation(search_of(AshaProcedure(), samples=8), epochs=4)
+    made = simulation(search_of(ASHA(), samples=8), epochs=4)
     fit_of(made)
     assert not any(isinstance(event, CheckpointsPruned) for event in made.log)
     disk = _disk(made)
@@ -151,7 +151,7 @@ def _clone(model: str, *, priority: int = 0) -> ModelsAdded:
 
 def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
     """Two that were stopped before they had units of their own do not keep it for each other."""
-    made = simulation(search_of(AshaProcedure(), samples=6, keep=1), epochs=4)
+    made = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
     for name in ("m06", "m07"):
         ask(made, 4, _clone("m01"))
         ask(made, 4.01, ModelStopRequested(run="fit-1", model=name, by="ada"))
@@ -166,7 +166,7 @@ def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
 
 def test_an_origin_stays_as_long_as_a_clone_of_a_clone_may_begin_with_it() -> None:
     """Its owner is not the model that was cloned last, which has gone on meanwhile and reads it no more."""
-    made = simulation(search_of(AshaProcedure(), samples=6, keep=1), epochs=4)
+    made = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
     ask(made, 3, _clone("m03", priority=1000))
     ask(made, 3.001, _clone("m06", priority=-1000))
     ask(made, 9, RunStopRequested(run="fit-1", by="ada"))

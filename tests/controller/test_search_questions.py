@@ -15,7 +15,7 @@ from cerebro.contract.events import (
     TaskCommitted,
     ValuesDrawn,
 )
-from cerebro.contract.search import AshaProcedure, RandomProcedure, TpeSampler
+from cerebro.contract.search import ASHA, TPE, Random
 from cerebro.contract.search_questions import SearchAnswer
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import RunState, TaskKey
@@ -76,7 +76,7 @@ def test_a_worker_that_dies_is_asked_again_elsewhere() -> None:
 def test_values_are_drawn_by_workers_where_the_controller_lacks_the_library() -> None:
     """They are those that the controller would have had drawn; none is drawn twice, also if it dies."""
     draws: dict[str, Any] = {"drawable": frozenset({"random"})}
-    search = search_of(AshaProcedure(eta=2), samples=8, sampler=TpeSampler(startup=3))
+    search = search_of(ASHA(eta=2, sampler=TPE(startup=3)), samples=8)
     undisturbed = simulation(search, epochs=4, **draws)
     expected = story(fit_of(undisturbed))
     asked = [e for e in undisturbed.log if isinstance(e, TaskCommitted) and "/search/draw-" in e.task]
@@ -108,7 +108,7 @@ def test_a_question_does_not_wait_for_other_experiments() -> None:
 
 def busy(draw_s: float) -> float:
     """Share of the workers' time, until the last new model, in which they train; a unit takes a second."""
-    search = search_of(RandomProcedure(), samples=16, sampler=TpeSampler())
+    search = search_of(Random(sampler=TPE()), samples=16)
     made = simulation(search, epochs=8, drawable=frozenset({"random"}), search_s=draw_s)
     run = fit_of(made)
     until = max(each.time for each in made.log if isinstance(each, SearchDecided) and each.add)

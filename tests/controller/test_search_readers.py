@@ -19,10 +19,10 @@ from cerebro.commands.rules import stopped_text
 from cerebro.contract.events import Event, ModelsAdded, RunRequested, TaskCommitted
 from cerebro.contract.runs import EvaluateRequest, NewModel, Origin
 from cerebro.contract.search import (
-    AshaProcedure,
+    ASHA,
+    PBT,
     FixedProcedure,
-    HyperbandProcedure,
-    PbtProcedure,
+    Hyperband,
     ProcedureChoice,
     SearchRequest,
 )
@@ -51,10 +51,10 @@ from research.simulation.scenario import EXPERIMENT
 from tests.controller.searches import WORKERS, ask, search_of, simulation
 
 SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
-    "stopping": (AshaProcedure(), 12, 4),
-    "promotion": (AshaProcedure(rule="promotion", eta=2), 10, 4),
-    "hyperband": (HyperbandProcedure(eta=2), None, 4),
-    "pbt": (PbtProcedure(population=4), None, 3),
+    "stopping": (ASHA(), 12, 4),
+    "promotion": (ASHA(rule="promotion", eta=2), 10, 4),
+    "hyperband": (Hyperband(eta=2), None, 4),
+    "pbt": (PBT(population=4), None, 3),
 }
 
 

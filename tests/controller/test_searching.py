@@ -20,14 +20,14 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.search import (
-    AshaProcedure,
+    ASHA,
+    PBT,
     ChoiceOf,
     FixedProcedure,
-    HyperbandProcedure,
-    PbtProcedure,
-    PlateauRule,
+    Hyperband,
+    Plateau,
     ProcedureChoice,
-    RandomProcedure,
+    Random,
     SearchRequest,
 )
 from cerebro.contract.tasks import Failure, FailureKind
@@ -41,11 +41,11 @@ from research.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import ask, fit_of, search_of, simulation, story
 
 SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
-    "random": (RandomProcedure(), 8, 2),
-    "stopping": (AshaProcedure(), 12, 4),
-    "promotion": (AshaProcedure(rule="promotion", eta=2), 10, 4),
-    "hyperband": (HyperbandProcedure(eta=2), None, 4),
-    "pbt": (PbtProcedure(population=4), None, 3),
+    "random": (Random(), 8, 2),
+    "stopping": (ASHA(), 12, 4),
+    "promotion": (ASHA(rule="promotion", eta=2), 10, 4),
+    "hyperband": (Hyperband(eta=2), None, 4),
+    "pbt": (PBT(population=4), None, 3),
 }
 
 
@@ -67,7 +67,7 @@ def test_a_search_ends_with_every_grant_used_up(name: str, is_validated: bool) -
 @pytest.mark.parametrize("is_made", [True, False])
 def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
     """Though its hours go on: a specification that raises, or a batch that no partition has, is not tried for ever."""
-    search = search_of(RandomProcedure(), hours=1e6)
+    search = search_of(Random(), hours=1e6)
     too_large = {**search.space, "batch_size": ChoiceOf(values=(4096,))}
     failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")
     run = fit_of(
@@ -87,7 +87,7 @@ def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
 
 def test_a_population_inherits_what_a_user_changed() -> None:
     """The search is told of the change: a clone's learning rate is made of the one that its parent has now."""
-    choice = PbtProcedure(population=2, quantile=0.5, perturb={"lr": (0.5, 2.0)})
+    choice = PBT(population=2, quantile=0.5, perturb={"lr": (0.5, 2.0)})
     made = simulation(search_of(choice), epochs=2)
     for model in ("m00", "m01"):
         ask(made, 1.0, ModelChanged(run="fit-1", model=model, hyperparams={"lr": 0.3}, by="ada"))
@@ -171,7 +171,7 @@ def test_a_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
 
 def test_orders_that_differ_from_the_log_pause_the_run() -> None:
     """As when its code has changed: the order is named."""
-    run = fit_of(simulation(search_of(AshaProcedure(), samples=6), epochs=4))
+    run = fit_of(simulation(search_of(ASHA(), samples=6), epochs=4))
     assert run.search is not None
     number = next(each.number for each in run.search.decisions if each.extend)
     changed = run.search.decisions[number].model_copy(update={"extend": (), "stop": {"m00": "it is worse"}})
@@ -184,7 +184,7 @@ def test_orders_that_differ_from_the_log_pause_the_run() -> None:
 
 def test_values_that_do_not_fit_the_data_are_refused_and_the_search_goes_on() -> None:
     """A batch size above the smallest partition."""
-    search = search_of(RandomProcedure(), samples=6)
+    search = search_of(Random(), samples=6)
     search = search.model_copy(update={"space": {**search.space, "batch_size": ChoiceOf(values=(1, 1000))}})
     run = fit_of(simulation(search, epochs=1))
     assert run.state is RunState.FINISHED
@@ -195,7 +195,7 @@ def test_values_that_do_not_fit_the_data_are_refused_and_the_search_goes_on() ->
 def test_stop_rules_act_on_models_that_are_listed() -> None:
     """A grid with a rule: who no longer improves is stopped, the others are trained to the end."""
     models = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 1.0))
-    search = SearchRequest(procedure=FixedProcedure(), stop=(PlateauRule(epochs=1, least=0.08),))
+    search = SearchRequest(procedure=FixedProcedure(), stop=(Plateau(epochs=1, least=0.08),))
     run = fit_of(simulation(search, epochs=9, models=models))
     assert run.search is not None
     assert run.search.verdicts
@@ -206,7 +206,7 @@ def test_stop_rules_act_on_models_that_are_listed() -> None:
 
 def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
     """Of population-based training: the first unit of a clone is given the file of its parent's last one before."""
-    made = simulation(search_of(PbtProcedure(population=4)), epochs=3)
+    made = simulation(search_of(PBT(population=4)), epochs=3)
     run = fit_of(made)
     clones = [model for model in run.models.values() if model.inherited]
     assert clones
@@ -243,7 +243,7 @@ def test_what_is_kept_of_a_search_event_by_event_is_what_its_log_says(name: str)
 
 def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
     """A user stops the run in its middle, and later adds a model: the run is open again for that one alone."""
-    made = simulation(search_of(RandomProcedure(), samples=30), epochs=2)
+    made = simulation(search_of(Random(), samples=30), epochs=2)
     ask(made, 4.0, RunStopRequested(run="fit-1", by="ada"))
     before = set(fit_of(made).models)
     new = NewModel(hyperparams={"lr": 0.01, "batch_size": 1}, epochs=2)
@@ -258,7 +258,7 @@ def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
 
 def test_who_waits_at_a_rung_can_be_stopped_and_is_not_promoted() -> None:
     """By promotion models wait at a rung. One that a user stops there is trained no further; the others go on."""
-    search = search_of(AshaProcedure(rule="promotion", eta=2), samples=10)
+    search = search_of(ASHA(rule="promotion", eta=2), samples=10)
     first_made = simulation(search, epochs=4)
     first = fit_of(first_made)
     promoted = next(m.id for m in first.models.values() if m.completed_epochs == 4)
@@ -278,7 +278,7 @@ def test_who_waits_at_a_rung_can_be_stopped_and_is_not_promoted() -> None:
 def test_an_order_that_comes_after_the_search_was_ended_has_no_effect() -> None:
     """A user ends the search at any time: nothing is added or extended from then on, and the run ends."""
     for at in (1, 4, 9, 15):
-        made = simulation(search_of(AshaProcedure(), samples=12), epochs=4)
+        made = simulation(search_of(ASHA(), samples=12), epochs=4)
         ask(made, at + 0.5, SearchStopRequested(run="fit-1", by="ada"))
         run = fit_of(made)
         assert run.state is RunState.FINISHED
@@ -293,7 +293,7 @@ def test_an_order_that_comes_after_the_search_was_ended_has_no_effect() -> None:
 
 def test_a_models_priority_that_a_user_has_chosen_stays() -> None:
     """The search extends it afterwards."""
-    search = search_of(AshaProcedure(), samples=12)
+    search = search_of(ASHA(), samples=12)
     chosen = next(m.id for m in fit_of(simulation(search, epochs=4)).models.values() if m.epochs == 4)
     made = simulation(search, epochs=4)
     for at in range(1, 12):
@@ -305,7 +305,7 @@ def test_a_models_priority_that_a_user_has_chosen_stays() -> None:
 
 def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_on() -> None:
     """Whatever a model's grant is when a unit is trained: its place among all steps never goes back."""
-    made = simulation(search_of(AshaProcedure(), samples=8), epochs=4)
+    made = simulation(search_of(ASHA(), samples=8), epochs=4)
     run = fit_of(made)
     model = next(model for model in run.models.values() if model.completed_epochs == 4)
     assert model.epochs == 4
@@ -317,7 +317,7 @@ def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_
 def test_an_interrupted_unit_keeps_its_place_before_models_of_a_higher_priority() -> None:
     """It goes first whatever its priority. Were it taken back for them, it would be queued again, for ever."""
     made = simulation(
-        search_of(HyperbandProcedure(eta=2)),
+        search_of(Hyperband(eta=2)),
         epochs=4,
         is_validated=True,
         outages=[
@@ -331,7 +331,7 @@ def test_an_interrupted_unit_keeps_its_place_before_models_of_a_higher_priority(
 def test_a_fit_that_its_stop_rules_end_is_finished_and_not_stopped() -> None:
     """No user stopped it, and `resume` would have no work."""
     models = tuple({"lr": 0.01, "batch_size": 1} for _ in range(3))
-    search = SearchRequest(procedure=FixedProcedure(), stop=(PlateauRule(epochs=1, least=10.0),))
+    search = SearchRequest(procedure=FixedProcedure(), stop=(Plateau(epochs=1, least=10.0),))
     run = fit_of(simulation(search, epochs=9, models=models))
     assert {model.state for model in run.models.values()} == {ModelState.STOPPED}
     assert (run.state, wording.run(run)) == (RunState.FINISHED, "ended")
@@ -340,7 +340,7 @@ def test_a_fit_that_its_stop_rules_end_is_finished_and_not_stopped() -> None:
 
 def test_a_model_that_the_search_stopped_at_its_grant_says_so_and_what_to_do() -> None:
     """It used up its epochs, so it can be extended and not resumed."""
-    made = simulation(search_of(AshaProcedure(eta=2), samples=8), epochs=4)
+    made = simulation(search_of(ASHA(eta=2), samples=8), epochs=4)
     fit_of(made)
     state = fold(EXPERIMENT, made.log)
     run = state.runs["fit-1"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from cerebro.contract.events import Event, ModelStopRequested
-from cerebro.contract.search import AshaProcedure
+from cerebro.contract.search import ASHA
 from cerebro.state import ModelState, Run, RunState
 from cerebro.state.experiment import fold
 from tests.controller.searches import ask, fit_of, search_of, simulation
@@ -17,7 +17,7 @@ from tests.dispatcher.stories import NOW, record
 @cache
 def log() -> tuple[Event, ...]:
     """Of a search that has ended; a user has stopped a model on its way."""
-    made = simulation(search_of(AshaProcedure(eta=2), samples=8, keep=2), epochs=4)
+    made = simulation(search_of(ASHA(eta=2), samples=8, keep=2), epochs=4)
     ask(made, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
     fit_of(made)
     late = NOW - made.log[-1].time - 60

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from cerebro.contract.events import Event, SearchStopRequested
-from cerebro.contract.search import AshaProcedure, PbtProcedure, ProcedureChoice
+from cerebro.contract.search import ASHA, PBT, ProcedureChoice
 from cerebro.state import ExperimentState, rungs
 from cerebro.state.experiment import fold
 from dispatcher.reading.read_model import ReadModel
@@ -20,9 +20,9 @@ from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import NOW, record
 
 SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
-    "asha": (AshaProcedure(), 12, 4),
-    "waiting": (AshaProcedure(rule="promotion", eta=2), 10, 4),
-    "pbt": (PbtProcedure(population=4), None, 3),
+    "asha": (ASHA(), 12, 4),
+    "waiting": (ASHA(rule="promotion", eta=2), 10, 4),
+    "pbt": (PBT(population=4), None, 3),
 }
 
 
@@ -169,7 +169,7 @@ def test_a_search_is_steered_from_its_tab() -> None:
 
 def test_of_a_long_rung_the_best_are_listed() -> None:
     """All of them if somebody asks."""
-    made = simulation(search_of(AshaProcedure(active=60), samples=MOST + 20), epochs=3)
+    made = simulation(search_of(ASHA(active=60), samples=MOST + 20), epochs=3)
     made.run(limit=50_000)
     read_model = ReadModel(record("long"))
     read_model.apply(made.log)

@@ -9,7 +9,7 @@ from typing import Any
 
 import cerebro
 from cerebro.client.search.requests import search_request
-from cerebro.contract.search import OwnProcedure
+from cerebro.contract.search import OwnProcedure, RandomSampler
 from cerebro.state import ModelState, RunState
 from tests.controller.searches import fit_of, simulation
 
@@ -50,7 +50,8 @@ def test_the_procedure_of_the_documentation_races() -> None:
     assert isinstance(request.procedure, OwnProcedure)
     assert isinstance(names["Race"].sampler, cerebro.TPE)
     space = {**request.space, "batch_size": request.space["batch_size"].model_copy(update={"values": (1,)})}
-    own = request.model_copy(update={"space": space, "sampler": cerebro.Random().data()})
+    procedure = request.procedure.model_copy(update={"sampler": RandomSampler()})
+    own = request.model_copy(update={"space": space, "procedure": procedure})
     run = fit_of(simulation(own, epochs=given["epochs"], procedure=lambda: names["Race"](models=6)))
     assert run.state is RunState.FINISHED
     assert run.search is not None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import AboveRule, AshaProcedure, HyperbandProcedure
+from cerebro.contract.search import ASHA, Above, Hyperband
 from cerebro.search.procedure import (
     Added,
     Crew,
@@ -67,7 +67,7 @@ def test_each_bracket_promotes_its_best_whatever_the_order_of_reports(
 ) -> None:
     """max(1, floor(n / eta)) of a rung, by value and then by number; a bracket's models are numbered in a row."""
     value = tied if with_ties else score
-    search = search_of(asked(HyperbandProcedure(eta=eta, first=first)), epochs=12)
+    search = search_of(asked(Hyperband(eta=eta, first=first)), epochs=12)
     run = Run(search, seed, value).to_the_end()
     models, begun = list(run.models.values()), 0
     levels = rung_epochs(first, eta, 12)
@@ -87,7 +87,7 @@ def test_each_bracket_promotes_its_best_whatever_the_order_of_reports(
 @settings(max_examples=40, deadline=None)
 def test_who_fails_completes_a_rung_as_worst(seed: int, failing: set[int]) -> None:
     """Of nine, three go on whoever fails, as long as there are three."""
-    run = Run(search_of(asked(HyperbandProcedure(brackets=1)), epochs=9, workers=8), seed)
+    run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), seed)
     while len(run.models) < 9:
         run.draw()
     for number in failing:
@@ -121,8 +121,8 @@ def by_width(hyperparams: Hyperparameters, epoch: int) -> float:
 
 def test_who_is_stopped_at_its_rung_gives_its_place_to_the_next() -> None:
     """By a user, or by a rule at the very value with which the rung is complete."""
-    rule = AboveRule(metric="score", limit=8.0)
-    request = asked(HyperbandProcedure(brackets=1), stop=(rule,))
+    rule = Above(metric="score", limit=8.0)
+    request = asked(Hyperband(brackets=1), stop=(rule,))
     run = Run(search_of(request, epochs=9, workers=8), value=by_width)
     at_the_first_rung(run, 9)
     run.models["m007"].is_stopped = True
@@ -134,7 +134,7 @@ def test_who_is_stopped_at_its_rung_gives_its_place_to_the_next() -> None:
 
 def test_a_bracket_does_without_a_model_that_cannot_be() -> None:
     """Of eight instead of nine, two go on."""
-    run = Run(search_of(asked(HyperbandProcedure(brackets=1)), epochs=9, workers=8), value=by_width)
+    run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.refused = 1.0
     run.draw()
     run.refused = 0.0
@@ -145,7 +145,7 @@ def test_a_bracket_does_without_a_model_that_cannot_be() -> None:
 
 def test_who_was_granted_more_by_a_user_is_not_stopped_at_a_rung() -> None:
     """It loses its place, and goes on to what the user has said."""
-    run = Run(search_of(asked(HyperbandProcedure(brackets=1)), epochs=9, workers=8), value=by_width)
+    run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 5, "ann")
     run.tell_all()
     at_the_first_rung(run, 10)
@@ -157,20 +157,20 @@ def test_who_was_granted_more_by_a_user_is_not_stopped_at_a_rung() -> None:
 
 def test_an_earlier_bracket_has_a_higher_priority() -> None:
     """Bracket by bracket, on all rungs."""
-    run = Run(search_of(asked(HyperbandProcedure(eta=3)), epochs=9)).to_the_end()
+    run = Run(search_of(asked(Hyperband(eta=3)), epochs=9)).to_the_end()
     assert [model.priority for model in run.models.values()] == [0] * 9 + [-1] * 5 + [-2] * 3
 
 
 @pytest.mark.parametrize(("samples", "models"), [(None, 17), (9, 9), (16, 14), (17, 17), (26, 26), (40, 34)])
 def test_samples_are_used_for_whole_brackets(samples: int | None, models: int) -> None:
     """Brackets of 9, 5 and 3, over and over."""
-    run = Run(search_of(asked(HyperbandProcedure(eta=3), samples=samples), epochs=9)).to_the_end()
+    run = Run(search_of(asked(Hyperband(eta=3), samples=samples), epochs=9)).to_the_end()
     assert len(run.models) == models
 
 
 def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
     """It is one of ten then, and goes on if it is good."""
-    run = Run(search_of(asked(HyperbandProcedure(brackets=1)), epochs=9))
+    run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9))
     run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 1, "ann")
     run.tell_all()
     run.value = lambda hyperparams, epoch: 2.0 if hyperparams["width"] == -1 else score(hyperparams, epoch)
@@ -186,7 +186,7 @@ def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> None:
     """As sorting what was told says, ties by number; the first to come goes on."""
-    run = Run(search_of(asked(AshaProcedure(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
+    run = Run(search_of(asked(ASHA(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
     told: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
     levels = rung_epochs(1, eta, 8)
     for report, orders in zip(run.told, run.orders[1:], strict=True):
@@ -205,7 +205,7 @@ def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> No
 @settings(max_examples=40, deadline=None)
 def test_promotion_goes_on_until_the_best_of_each_rung_have(seed: int, brackets: int) -> None:
     """With one bracket: at the end the best floor(n / eta) of each rung are beyond it."""
-    request = asked(AshaProcedure(eta=3, rule="promotion", brackets=brackets), samples=60)
+    request = asked(ASHA(eta=3, rule="promotion", brackets=brackets), samples=60)
     run = Run(search_of(request, epochs=27), seed).to_the_end()
     assert len(run.models) == 60
     assert not any(isinstance(order, Stop) for orders in run.orders for order in orders)
@@ -219,7 +219,7 @@ def test_promotion_goes_on_until_the_best_of_each_rung_have(seed: int, brackets:
 
 def test_who_fails_on_its_way_to_a_rung_of_asha_is_worst_there() -> None:
     """With two that failed, the second best of four is among the best half."""
-    run = Run(search_of(asked(AshaProcedure(eta=2), samples=4), epochs=4, workers=2), value=by_width)
+    run = Run(search_of(asked(ASHA(eta=2), samples=4), epochs=4, workers=2), value=by_width)
     while len(run.models) < 4:
         run.draw()
     for name in ("m000", "m001"):
@@ -232,7 +232,7 @@ def test_who_fails_on_its_way_to_a_rung_of_asha_is_worst_there() -> None:
 
 def test_a_warm_clone_takes_part_in_no_rung() -> None:
     """Its values come of another model's training: it neither goes on nor displaces anybody."""
-    run = Run(search_of(asked(AshaProcedure(eta=2), samples=2), epochs=4), value=by_width)
+    run = Run(search_of(asked(ASHA(eta=2), samples=2), epochs=4), value=by_width)
     run.draw()
     run.draw()
     run.train("m000")
@@ -247,7 +247,7 @@ def test_a_warm_clone_takes_part_in_no_rung() -> None:
 
 def test_the_highest_rung_is_served_first() -> None:
     """One place, and somebody to promote at both rungs."""
-    search = search_of(asked(AshaProcedure(eta=2, rule="promotion", active=1), samples=20), epochs=4)
+    search = search_of(asked(ASHA(eta=2, rule="promotion", active=1), samples=20), epochs=4)
     search.begin()
     run = _Told(search)
     assert run.model(0.9) == [Draw(count=1)]
@@ -279,7 +279,7 @@ class _Told:
 
 def test_asha_s_brackets_begin_at_higher_rungs() -> None:
     """Most models in the first, as in Hyperband: of 81, 34 and 15."""
-    run = Run(search_of(asked(AshaProcedure(brackets=3), samples=200), epochs=81)).to_the_end()
+    run = Run(search_of(asked(ASHA(brackets=3), samples=200), epochs=81)).to_the_end()
     firsts = [model.grants[0] for model in run.models.values()]
     counts = [firsts.count(level) for level in (1, 3, 9)]
     assert sum(counts) == 200
@@ -290,7 +290,7 @@ def test_asha_s_brackets_begin_at_higher_rungs() -> None:
 @settings(max_examples=20, deadline=None)
 def test_two_models_for_each_worker_are_active(seed: int) -> None:
     """Following the workers, until the samples are drawn."""
-    run = Run(search_of(asked(AshaProcedure(), samples=100), epochs=9, workers=3), seed)
+    run = Run(search_of(asked(ASHA(), samples=100), epochs=9, workers=3), seed)
     for workers in (3, 5, 1, 4):
         run.tell(Crew(workers=workers))
         before = len(run.models)

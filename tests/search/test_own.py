@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.search import CmaSampler, OwnProcedure, Space, Uniform
+from cerebro.contract.search import CMA, OwnProcedure, Space, Uniform
 from cerebro.contract.search_questions import OrdersQuestion
 from cerebro.errors import SearchError
 from cerebro.search import Draw, Drawn, Measured, Order, Procedure, Report
@@ -111,7 +111,7 @@ def test_a_sampler_whose_library_is_missing_says_what_to_install(monkeypatch: py
     with pytest.raises(
         SearchError, match=r"the sampler 'cma' needs cmaes, and .*pip install 'cerebro-platform\["
     ):
-        values_for(draw_question(CmaSampler(), space, known, range(1), 0))
+        values_for(draw_question(CMA(), space, known, range(1), 0))
 
 
 def test_what_can_be_drawn_here_is_known_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:

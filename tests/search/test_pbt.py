@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, PbtProcedure, RandInt, Uniform
+from cerebro.contract.search import PBT, ChoiceOf, Distribution, LogUniform, RandInt, Uniform
 from cerebro.search.procedure import Add, Extend, Extended, Facts, Failed, Order, Stop
 from cerebro.search.procedures.pbt import perturbed
 from tests.search.driving import Run, asked, score, search_of
 
-CHOICE = PbtProcedure(population=8, every=2, quantile=0.25, perturb={"lr": (0.5, 2.0)})
+CHOICE = PBT(population=8, every=2, quantile=0.25, perturb={"lr": (0.5, 2.0)})
 
 
 def generations(run: Run) -> list[list[Order]]:
@@ -70,7 +70,7 @@ def test_who_fails_is_replaced_too() -> None:
 
 def test_who_was_granted_more_by_a_user_is_nobody_s_parent() -> None:
     """Its newest checkpoint may be of a later epoch than the generation's."""
-    run = Run(search_of(asked(PbtProcedure(population=2)), epochs=4), seed=3)
+    run = Run(search_of(asked(PBT(population=2)), epochs=4), seed=3)
     run.draw()
     run.draw()
     best, other = sorted(run.models, key=lambda name: -score(run.models[name].hyperparams, 1))
@@ -114,6 +114,6 @@ def test_a_perturbed_value_stays_in_its_range(
 ) -> None:
     """A number is multiplied, an integer moves at least by one, a choice takes its neighbour."""
     facts = Facts(epochs=1, metric="score", mode="max", samples=None, workers=1, seed=0, space={"x": among})
-    choice = PbtProcedure(perturb={"x": (factor,)})
+    choice = PBT(perturb={"x": (factor,)})
     found = perturbed({"x": value, "y": 1}, choice, facts, random.Random(0))
     assert found == {"x": expected, "y": 1}

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import (
+    CMA,
+    GP,
+    TPE,
     ChoiceOf,
-    CmaSampler,
-    GpSampler,
     LogUniform,
     RandInt,
     RandomSampler,
-    SamplerChoice,
+    Sampler,
     Space,
-    TpeSampler,
     Uniform,
 )
 from cerebro.search.history import Past, observations
@@ -36,11 +36,11 @@ MIXED: Space = {
     "act": ChoiceOf(values=("relu", 1, [2, 3], None)),
     "width": ChoiceOf(values=(16, 32, 64)),
 }
-SAMPLERS: list[tuple[SamplerChoice, Space]] = [
+SAMPLERS: list[tuple[Sampler, Space]] = [
     (RandomSampler(), MIXED),
-    (TpeSampler(startup=5), MIXED),
-    (CmaSampler(), NUMBERS),
-    pytest.param(GpSampler(startup=5), MIXED, marks=pytest.mark.slow),  # type: ignore[list-item] # imports torch
+    (TPE(startup=5), MIXED),
+    (CMA(), NUMBERS),
+    pytest.param(GP(startup=5), MIXED, marks=pytest.mark.slow),  # type: ignore[list-item] # imports torch
 ]
 
 
@@ -59,7 +59,7 @@ def past(space: Space, count: int, *, epoch: int = 1) -> list[Past]:
 
 
 @pytest.mark.parametrize(("choice", "space"), SAMPLERS)
-def test_the_same_question_has_the_same_answer(choice: SamplerChoice, space: Space) -> None:
+def test_the_same_question_has_the_same_answer(choice: Sampler, space: Space) -> None:
     """Whoever asks; another number or seed has another one."""
     history = past(space, 24)
     first = draw(choice, space, history, range(24, 27), 3)
@@ -70,7 +70,7 @@ def test_the_same_question_has_the_same_answer(choice: SamplerChoice, space: Spa
 
 
 @pytest.mark.parametrize(("choice", "space"), SAMPLERS)
-def test_draws_are_within_the_space(choice: SamplerChoice, space: Space) -> None:
+def test_draws_are_within_the_space(choice: Sampler, space: Space) -> None:
     """Names in the space's order, values of its kinds; what is fixed stays."""
     for each in draw(choice, space, past(space, 24), range(24, 32), 3):
         assert list(each) == list(space)
@@ -84,7 +84,7 @@ def test_draws_are_within_the_space(choice: SamplerChoice, space: Space) -> None
                 assert among.low <= value <= among.high
 
 
-def converged(choice: SamplerChoice, space: Space, *, rounds: int, width: int) -> tuple[float, float]:
+def converged(choice: Sampler, space: Space, *, rounds: int, width: int) -> tuple[float, float]:
     """Mean goodness of the last quarter, and of as many random draws."""
     history: list[Past] = []
     for _ in range(rounds):
@@ -101,8 +101,8 @@ def _mean(configurations: Iterable[Hyperparameters]) -> float:
     return sum(found) / len(found)
 
 
-@pytest.mark.parametrize(("choice", "space"), [(TpeSampler(startup=10), MIXED), (CmaSampler(), NUMBERS)])
-def test_what_was_told_is_used(choice: SamplerChoice, space: Space) -> None:
+@pytest.mark.parametrize(("choice", "space"), [(TPE(startup=10), MIXED), (CMA(), NUMBERS)])
+def test_what_was_told_is_used(choice: Sampler, space: Space) -> None:
     """Later draws are several times closer to the best than random ones."""
     found, at_random = converged(choice, space, rounds=16, width=4)
     assert found > at_random / 3
@@ -111,21 +111,21 @@ def test_what_was_told_is_used(choice: SamplerChoice, space: Space) -> None:
 def test_until_enough_is_known_draws_are_random() -> None:
     """Fewer than `startup` models, or no epoch that enough of them share."""
     at_random = draw(RandomSampler(), MIXED, (), range(9, 10), 3)
-    assert draw(TpeSampler(startup=10), MIXED, past(MIXED, 9), range(9, 10), 3) == at_random
-    assert draw(TpeSampler(startup=9), MIXED, past(MIXED, 9), range(9, 10), 3) != at_random
+    assert draw(TPE(startup=10), MIXED, past(MIXED, 9), range(9, 10), 3) == at_random
+    assert draw(TPE(startup=9), MIXED, past(MIXED, 9), range(9, 10), 3) != at_random
     apart = [
         Past(hyperparams=each.hyperparams, scores={number: 0.5})
         for number, each in enumerate(past(MIXED, 9), start=1)
     ]
-    assert draw(TpeSampler(startup=9), MIXED, apart, range(9, 10), 3) == at_random
+    assert draw(TPE(startup=9), MIXED, apart, range(9, 10), 3) == at_random
 
 
 def test_models_that_are_running_are_told() -> None:
     """So that several at a time are not drawn at one place."""
     history = past(MIXED, 20)
-    alone = draw(TpeSampler(startup=5), MIXED, history, range(20, 21), 3)
+    alone = draw(TPE(startup=5), MIXED, history, range(20, 21), 3)
     beside = [*history, *(Past(hyperparams=each) for each in alone * 5)]
-    assert draw(TpeSampler(startup=5), MIXED, beside, range(20, 21), 3) != alone
+    assert draw(TPE(startup=5), MIXED, beside, range(20, 21), 3) != alone
 
 
 def test_models_outside_of_the_space_are_left_out() -> None:
@@ -137,10 +137,10 @@ def test_models_outside_of_the_space_are_left_out() -> None:
     ]
     lacking = Past(hyperparams={"batch_size": 32}, scores={1: 9.0})
     question = (range(20, 22), 3)
-    for choice in (TpeSampler(startup=5), CmaSampler()):
-        space = MIXED if isinstance(choice, TpeSampler) else NUMBERS
+    for choice in (TPE(startup=5), CMA()):
+        space = MIXED if isinstance(choice, TPE) else NUMBERS
         expected = draw(choice, space, history, *question)
-        others = strange if isinstance(choice, TpeSampler) else strange[:2]
+        others = strange if isinstance(choice, TPE) else strange[:2]
         assert draw(choice, space, [*others, *history, lacking], *question) == expected
 
 

@@ -22,6 +22,7 @@ from cerebro import (
     uniform,
 )
 from cerebro.client.search.requests import search_request
+from cerebro.contract.search import RandomSampler
 from cerebro.search.procedure import Drawn
 from cerebro.search.samplers import draw
 from tests.search.driving import Run, search_of
@@ -33,9 +34,12 @@ NUMBERS: dict[str, Any] = {
 }
 MIXED: dict[str, Any] = {**NUMBERS, "width": [32, 64], "act": choice(["relu", "tanh"]), "layers": 3}
 PAIRS: list[tuple[Any, dict[str, Any]]] = [
-    *((of(sampler=by), MIXED) for of, by in product((Random, ASHA, Hyperband), (Random(), TPE(startup=6)))),
+    *(
+        (of(sampler=by), MIXED)
+        for of, by in product((Random, ASHA, Hyperband), (RandomSampler(), TPE(startup=6)))
+    ),
     *((of(sampler=CMA(population=4)), NUMBERS) for of in (Random, ASHA, Hyperband)),
-    (ASHA(kind="promotion", brackets=2, sampler=TPE(startup=6)), MIXED),
+    (ASHA(rule="promotion", brackets=2, sampler=TPE(startup=6)), MIXED),
     (PBT(population=6, perturb={"lr": [0.5, 2], "act": [0.5, 2], "batch_size": [0.9, 1.1]}), MIXED),
     (PBT(population=6), NUMBERS),
 ]

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import (
-    AboveRule,
-    AshaProcedure,
+    ASHA,
+    PBT,
+    Above,
     FixedProcedure,
-    HyperbandProcedure,
-    MedianRule,
+    Hyperband,
+    Median,
     OwnProcedure,
-    PbtProcedure,
-    PlateauRule,
+    Plateau,
     ProcedureChoice,
-    RandomProcedure,
+    Random,
     SearchRequest,
 )
 from cerebro.errors import SearchError
@@ -46,18 +46,18 @@ from cerebro.search.procedure import (
 )
 from tests.search.driving import Run, asked, search_of
 
-RULES = (PlateauRule(epochs=3), MedianRule(grace=2), AboveRule(metric="loss", limit=0.5))
+RULES = (Plateau(epochs=3), Median(grace=2), Above(metric="loss", limit=0.5))
 PROCEDURES: tuple[ProcedureChoice, ...] = (
-    RandomProcedure(),
-    RandomProcedure(active=3),
-    AshaProcedure(eta=2),
-    AshaProcedure(eta=3, brackets=3),
-    AshaProcedure(eta=2, rule="promotion"),
-    AshaProcedure(eta=3, first=2, rule="promotion", brackets=2, active=3),
-    HyperbandProcedure(eta=3),
-    HyperbandProcedure(eta=2, first=2, brackets=2),
-    PbtProcedure(population=6, perturb={"lr": (0.8, 1.25), "width": (0.5, 2.0)}),
-    PbtProcedure(population=4, every=4, quantile=0.5),
+    Random(),
+    Random(active=3),
+    ASHA(eta=2),
+    ASHA(eta=3, brackets=3),
+    ASHA(eta=2, rule="promotion"),
+    ASHA(eta=3, first=2, rule="promotion", brackets=2, active=3),
+    Hyperband(eta=3),
+    Hyperband(eta=2, first=2, brackets=2),
+    PBT(population=6, perturb={"lr": (0.8, 1.25), "width": (0.5, 2.0)}),
+    PBT(population=4, every=4, quantile=0.5),
     OwnProcedure(code="1" * 64, name="Halving"),
 )
 VALUES: Hyperparameters = {"lr": 0.1, "width": 3, "drop": 0.0}
@@ -107,7 +107,7 @@ def test_listed_models_are_trained_to_the_end_and_no_further() -> None:
 
 def test_a_rule_does_not_stop_what_a_user_extended() -> None:
     """It does stop its neighbour."""
-    run = listed(asked(FixedProcedure(), stop=(AboveRule(metric="loss", limit=2.0),)), 2)
+    run = listed(asked(FixedProcedure(), stop=(Above(metric="loss", limit=2.0),)), 2)
     run.tell(Extended(model="m000", epochs=20, by="ann"))
     assert run.search.told(measured("m000", 1, 0.5, loss=3.0)) == []
     assert run.search.told(measured("m001", 1, 0.5, loss=3.0)) == [
@@ -117,14 +117,14 @@ def test_a_rule_does_not_stop_what_a_user_extended() -> None:
 
 def test_a_rule_about_an_unknown_metric_ends_the_search() -> None:
     """Which names there are is known when the first model is measured."""
-    run = listed(asked(FixedProcedure(), stop=(AboveRule(metric="los", limit=2.0),)), 1)
+    run = listed(asked(FixedProcedure(), stop=(Above(metric="los", limit=2.0),)), 1)
     with pytest.raises(SearchError, match="the metric 'los', which m000 does not have: it has loss; start"):
         run.search.told(measured("m000", 1, 0.5))
 
 
 def test_a_model_without_progress_is_stopped() -> None:
     """Three epochs that are no better than the best before them."""
-    run = listed(asked(FixedProcedure(), stop=(PlateauRule(epochs=3),)), 1)
+    run = listed(asked(FixedProcedure(), stop=(Plateau(epochs=3),)), 1)
     orders = [
         run.search.told(measured("m000", epoch, value))
         for epoch, value in enumerate([0.1, 0.5, 0.4, 0.5, 0.3], start=1)
@@ -136,7 +136,7 @@ def test_a_model_without_progress_is_stopped() -> None:
 @pytest.mark.parametrize(("mode", "value", "is_stopped"), [("max", 0.1, True), ("min", 0.1, False)])
 def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_stopped: bool) -> None:
     """Its best so far against the others' means so far; which is worse, the mode says."""
-    request = asked(FixedProcedure(), stop=(MedianRule(grace=2, least=3),))
+    request = asked(FixedProcedure(), stop=(Median(grace=2, least=3),))
     search = search_of(request, epochs=9, mode="max" if mode == "max" else "min")
     for number in range(4):
         search.told(Added(model=f"m{number}", hyperparams=VALUES, by="ann", epochs=9))
@@ -151,7 +151,7 @@ def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_st
 
 def test_a_warm_clone_takes_no_part_in_medians() -> None:
     """Its values are not among the others', nor compared with theirs: it began with another model's weights."""
-    search = search_of(asked(FixedProcedure(), stop=(MedianRule(grace=1, least=3),)), epochs=9)
+    search = search_of(asked(FixedProcedure(), stop=(Median(grace=1, least=3),)), epochs=9)
     for number in range(5):
         search.told(
             Added(model=f"m{number}", hyperparams=VALUES, by="ann", is_warm=number in (2, 4), epochs=9)
@@ -184,7 +184,7 @@ def test_a_search_lets_through_only_what_can_be(monkeypatch: pytest.MonkeyPatch)
     orders = (Draw(count=4), Extend(model="m0", epochs=9), Extend(model="m1", epochs=3))
     scripted = Scripted()
     monkeypatch.setattr(transducer, "procedure_of", lambda _choice, _own: scripted)
-    search = search_of(asked(RandomProcedure(), samples=6), epochs=9)
+    search = search_of(asked(Random(), samples=6), epochs=9)
     assert search.begin() == [Draw(count=4)]
     search.told(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
     search.told(Added(model="m1", hyperparams=VALUES, by="ann", epochs=3))
@@ -219,7 +219,7 @@ def test_samplers_are_told_the_values_with_which_a_score_was_reached() -> None:
 
 def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> None:
     """Those that train go on to their grants."""
-    run = Run(search_of(asked(RandomProcedure(active=2), samples=50), epochs=3))
+    run = Run(search_of(asked(Random(active=2), samples=50), epochs=3))
     run.draw()
     run.draw()
     run.tell(Closed(by="ann"))
@@ -230,7 +230,7 @@ def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> Non
 
 def test_after_its_hours_a_search_stops_what_trains() -> None:
     """But for what a user has extended."""
-    run = Run(search_of(asked(RandomProcedure(active=3), hours=1.5), epochs=100))
+    run = Run(search_of(asked(Random(active=3), hours=1.5), epochs=100))
     for _ in range(3):
         run.draw()
     run.tell(Extended(model="m001", epochs=3, by="ann"))
@@ -245,7 +245,7 @@ def test_after_its_hours_a_search_stops_what_trains() -> None:
 @pytest.mark.parametrize("last", ["drawn", "failed"])
 def test_hours_end_a_search_of_which_nothing_is_measured(last: str) -> None:
     """Each model fails, or cannot be made, and each time another one would be drawn."""
-    search = search_of(asked(RandomProcedure(active=1), hours=1), epochs=3)
+    search = search_of(asked(Random(active=1), hours=1), epochs=3)
     assert search.begin() == [Draw(count=1)]
     finish = Finish(why="its 1 h are over")
     if last == "drawn":
@@ -256,7 +256,7 @@ def test_hours_end_a_search_of_which_nothing_is_measured(last: str) -> None:
     assert search.told(Failed(model="m0", time=3600.0)) == [finish]
 
 
-@pytest.mark.parametrize("procedure", [RandomProcedure(active=2), AshaProcedure(active=2)])
+@pytest.mark.parametrize("procedure", [Random(active=2), ASHA(active=2)])
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is_refused: bool) -> None:
     """So many in a row that nothing else is to be expected; a value in between, and the count begins again."""
@@ -283,7 +283,7 @@ def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is
 
 def test_what_the_search_added_as_its_hours_ended_is_stopped() -> None:
     """Its order was under way."""
-    search = search_of(asked(RandomProcedure(active=2), hours=1), epochs=100)
+    search = search_of(asked(Random(active=2), hours=1), epochs=100)
     search.begin()
     search.told(Drawn(number=0, hyperparams=VALUES))
     search.told(Drawn(number=1, hyperparams=VALUES))
@@ -296,7 +296,7 @@ def test_what_the_search_added_as_its_hours_ended_is_stopped() -> None:
 
 def test_a_search_knows_when_nothing_can_come() -> None:
     """It waits for draws, for models to be added and for models that train; else it is stuck."""
-    search = search_of(asked(RandomProcedure(active=1), samples=2), epochs=1)
+    search = search_of(asked(Random(active=1), samples=2), epochs=1)
     assert search.begin() == [Draw(count=1)]
     assert search.open_draws == range(1)
     assert not search.is_stuck
@@ -311,7 +311,7 @@ def test_a_search_knows_when_nothing_can_come() -> None:
     assert [past.is_running for past in search.history()] == [False]
 
 
-@pytest.mark.parametrize("procedure", [AshaProcedure(eta=2), HyperbandProcedure(eta=2)])
+@pytest.mark.parametrize("procedure", [ASHA(eta=2), Hyperband(eta=2)])
 def test_samplers_are_not_told_that_losers_of_a_rung_run(procedure: ProcedureChoice) -> None:
     """Though nothing of them is left to stop, so that nobody reports it; a user has one trained on nevertheless."""
     run = Run(search_of(asked(procedure, samples=12), epochs=8)).to_the_end()
@@ -322,9 +322,7 @@ def test_samplers_are_not_told_that_losers_of_a_rung_run(procedure: ProcedureCho
     assert sum(past.is_running for past in run.search.history()) == 1
 
 
-@pytest.mark.parametrize(
-    "procedure", [AshaProcedure(eta=2), HyperbandProcedure(eta=2), PbtProcedure(population=2)]
-)
+@pytest.mark.parametrize("procedure", [ASHA(eta=2), Hyperband(eta=2), PBT(population=2)])
 def test_a_model_without_a_value_at_its_rung_holds_up_nobody(procedure: ProcedureChoice) -> None:
     """It is at the end of its grant, and is not told as measured; the others go on."""
     run = Run(search_of(asked(procedure, samples=None if procedure.kind == "pbt" else 15), epochs=8))
@@ -341,4 +339,4 @@ def test_a_model_without_a_value_at_its_rung_holds_up_nobody(procedure: Procedur
 def test_another_version_of_a_procedure_is_refused() -> None:
     """It might decide otherwise than what the log says."""
     with pytest.raises(SearchError, match="version 2 of the procedure 'random', here is version 1"):
-        search_of(asked(RandomProcedure(version=2)))
+        search_of(asked(Random(version=2)))

@@ -24,7 +24,8 @@ from cerebro.client.experiment_file.words import meant
 from cerebro.client.failure_rules import FailureRule
 from cerebro.client.goals import Budget
 from cerebro.client.search import choice, loguniform, randint, uniform
-from cerebro.client.search.choices import (
+from cerebro.contract.base import Name
+from cerebro.contract.search import (
     ASHA,
     CMA,
     GP,
@@ -37,7 +38,6 @@ from cerebro.client.search.choices import (
     Plateau,
     Random,
 )
-from cerebro.contract.base import Name
 from cerebro.data.locators import parse_locators
 from cerebro.errors import ExperimentFileError, LocatorError
 from cerebro.runtime import checked_yaml

@@ -5,44 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cerebro.client.search.choices import (
-    ASHA,
-    PBT,
-    Above,
-    Below,
-    BuiltIn,
-    Hyperband,
-    Median,
-    Plateau,
-    ProcedureOfUser,
-    Random,
-    sampler_of,
-)
 from cerebro.client.search.space import SearchSpace, is_drawn, space_data
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import (
+    ASHA,
+    CMA,
+    GP,
     MAX_CONFIGURATIONS,
-    AshaProcedure,
+    PBT,
+    TPE,
+    Above,
+    Below,
     ChoiceOf,
-    CmaSampler,
     FixedProcedure,
-    HyperbandProcedure,
+    Hyperband,
     LogUniform,
+    Median,
     OwnProcedure,
-    PbtProcedure,
-    ProcedureChoice,
-    RandomProcedure,
+    Plateau,
+    Random,
     RandomSampler,
-    SamplerChoice,
+    Sampler,
     SearchRequest,
     Space,
     StopRule,
     Uniform,
 )
 from cerebro.errors import SearchError, SpecError
+from cerebro.search.procedure import Procedure
 from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
 from cerebro.usercode.checks import check_procedure
 from cerebro.usercode.encoding import encode
+
+BuiltIn = Random | Hyperband | ASHA | PBT
+ProcedureOfUser = BuiltIn | Procedure
+RuleOfUser = Plateau | Median | Above | Below
 
 KEEP = 3
 """Models of a search that keep their checkpoints if it is not told."""
@@ -97,13 +94,14 @@ def search_request(  # noqa: PLR0913 - the arguments of `run_fit` that are about
     )
     request = SearchRequest(
         procedure=procedure,
-        sampler=_sampler(search, data),
         space=data,
         samples=samples,
         stop=rules,
         hours=hours,
         keep=keep,
     )
+    if isinstance(request.sampler, CMA):
+        _check_cma(data)
     if code is not None:
         put_code(code)
     return request
@@ -121,7 +119,16 @@ def packed_procedure(search: object, *, author: str) -> tuple[OwnProcedure, Code
         code = encode(search, author=author, hint=hint)
     except SpecError as error:
         raise SearchError(str(error)) from error
-    return OwnProcedure(code=code.sha256, name=code.class_name), code
+    return OwnProcedure(code=code.sha256, name=code.class_name, sampler=_sampler(search)), code
+
+
+def _sampler(search: object) -> Sampler:
+    found = getattr(search, "sampler", None) or RandomSampler()
+    if not isinstance(found, RandomSampler | TPE | GP | CMA):
+        raise SearchError(
+            f"{_name(search)}(sampler={found!r}): expected one of cerebro's samplers, as in sampler=TPE()"
+        )
+    return found
 
 
 def _name(search: object) -> str:
@@ -151,34 +158,20 @@ def _procedure(
     samples: int | None,
     hours: float | None,
     epochs: int,
-) -> ProcedureChoice:
+) -> BuiltIn:
     match search:
         case Random():
             _check_end(search, samples, hours)
-            return RandomProcedure(active=search.active)
         case Hyperband():
             _check_bracket(search, samples, epochs)
-            brackets = None if search.brackets == "all" else search.brackets
-            return HyperbandProcedure(first=search.first, eta=search.eta, brackets=brackets)
         case ASHA():
             _check_rungs(search, epochs)
             _check_end(search, samples, hours)
             _check_halving(search, samples)
-            return AshaProcedure(
-                first=search.first,
-                eta=search.eta,
-                rule=search.kind,
-                brackets=search.brackets,
-                active=search.active,
-            )
         case PBT():
             _check_population(search, samples, epochs)
-            return PbtProcedure(
-                population=search.population,
-                every=search.every,
-                quantile=search.quantile,
-                perturb=_perturb(search, space),
-            )
+            return search.model_copy(update={"perturb": _perturb(search, space)})
+    return search
 
 
 def _check_end(search: Random | ASHA, samples: int | None, hours: float | None) -> None:
@@ -205,7 +198,7 @@ def _check_bracket(search: Hyperband, samples: int | None, epochs: int) -> None:
     _check_rungs(search, epochs)
     sizes = bracket_sizes(len(rung_epochs(search.first, search.eta, epochs)), search.eta)
     size = sizes[0]
-    models = samples or sum(sizes if search.brackets == "all" else sizes[: search.brackets])
+    models = samples or sum(sizes[: search.brackets])
     if models > MAX_CONFIGURATIONS:
         raise SearchError(
             f"Hyperband(first={search.first}, eta={search.eta}) with epochs={epochs} draws {models:,} models, at most "
@@ -239,7 +232,7 @@ def _check_population(search: PBT, samples: int | None, epochs: int) -> None:
         )
 
 
-def _perturb(search: PBT, space: Space) -> dict[str, tuple[float, ...]]:
+def _perturb(search: PBT, space: Space) -> Mapping[str, Sequence[float]]:
     for name in search.perturb:
         among = space.get(name)
         if among is None:
@@ -251,7 +244,7 @@ def _perturb(search: PBT, space: Space) -> dict[str, tuple[float, ...]]:
                 f"PBT(perturb=...) names {name!r}, which is fixed in the search space: leave it out, or give its range"
             )
     if search.perturb:
-        return {name: tuple(factors) for name, factors in search.perturb.items()}
+        return search.perturb
     found = {name: PERTURBED_BY for name, among in space.items() if isinstance(among, Uniform | LogUniform)}
     if not found:
         raise SearchError(
@@ -262,21 +255,6 @@ def _perturb(search: PBT, space: Space) -> dict[str, tuple[float, ...]]:
 
 
 # --- samplers, rules, limits --------------------------------------------------------------------
-
-
-def _sampler(search: ProcedureOfUser, space: Space) -> SamplerChoice:
-    match search:
-        case PBT():
-            sampler: SamplerChoice = RandomSampler()
-        case Random():
-            sampler = search.data()
-        case Hyperband() | ASHA():
-            sampler = search.sampler.data()
-        case _:
-            sampler = sampler_of(search).data()
-    if isinstance(sampler, CmaSampler):
-        _check_cma(space)
-    return sampler
 
 
 def _check_cma(space: Space) -> None:
@@ -304,7 +282,7 @@ def _rules(stop: Any) -> tuple[StopRule, ...]:
             raise SearchError(
                 f"stop={rule!r}: expected cerebro's Plateau(), Median(), Above() or Below(), or a list of them"
             )
-    return tuple(rule.data() for rule in rules)
+    return tuple(rules)
 
 
 def _check_samples(samples: object) -> None:

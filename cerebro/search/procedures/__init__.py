@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from cerebro.contract.search import (
-    AshaProcedure,
+    ASHA,
+    PBT,
     FixedProcedure,
-    HyperbandProcedure,
+    Hyperband,
     OwnProcedure,
-    PbtProcedure,
     ProcedureChoice,
-    RandomProcedure,
+    Random,
 )
 from cerebro.errors import SearchError
 from cerebro.search.procedure import Procedure
-from cerebro.search.procedures.asha import Asha
-from cerebro.search.procedures.hyperband import Hyperband
-from cerebro.search.procedures.pbt import Pbt
-from cerebro.search.procedures.whole import Fixed, RandomSearch
+from cerebro.search.procedures.asha import AshaSearch
+from cerebro.search.procedures.hyperband import HyperbandSearch
+from cerebro.search.procedures.pbt import PbtSearch
+from cerebro.search.procedures.whole import FixedSearch, RandomSearch
 
 VERSION = 1
 """Of all that they decide: whoever changes what a procedure orders gives it a new version."""
@@ -38,15 +38,15 @@ def procedure_of(choice: ProcedureChoice, own: Procedure | None = None) -> Proce
         )
     match choice:
         case FixedProcedure():
-            return Fixed()
-        case RandomProcedure():
+            return FixedSearch()
+        case Random():
             return RandomSearch(choice)
-        case HyperbandProcedure():
-            return Hyperband(choice)
-        case AshaProcedure():
-            return Asha(choice)
-        case PbtProcedure():
-            return Pbt(choice)
+        case Hyperband():
+            return HyperbandSearch(choice)
+        case ASHA():
+            return AshaSearch(choice)
+        case PBT():
+            return PbtSearch(choice)
         case OwnProcedure():
             if own is None:
                 raise SearchError(f"the procedure {choice.name!r} is user code, which only workers open")

@@ -7,7 +7,7 @@ it needs no checkpoint of models that pause, and found a good model as soon in t
 
 from __future__ import annotations
 
-from cerebro.contract.search import AshaProcedure
+from cerebro.contract.search import ASHA
 from cerebro.search.procedure import Extend, Failed, Measured, Order, Reached, Report, Stop, Stopped
 from cerebro.search.procedures.rungs import Rung, bracket_sizes, rung_epochs
 from cerebro.search.procedures.steady import Steady
@@ -17,10 +17,10 @@ WORST = float("-inf")
 """Score of a model that failed or was stopped on its way to a rung."""
 
 
-class Asha(Steady):
+class AshaSearch(Steady):
     """A model belongs to a bracket, in which it climbs from rung to rung."""
 
-    def __init__(self, choice: AshaProcedure) -> None:
+    def __init__(self, choice: ASHA) -> None:
         super().__init__(choice.active)
         self._choice = choice
         self._brackets: list[list[Rung]] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import cycle
 
-from cerebro.contract.search import HyperbandProcedure
+from cerebro.contract.search import Hyperband
 from cerebro.search.procedure import Extend, Facts, Order, Refused, Report, Stop
 from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
 from cerebro.search.procedures.steady import Steady
@@ -71,10 +71,10 @@ class Bracket:
         return orders
 
 
-class Hyperband(Steady):
+class HyperbandSearch(Steady):
     """Brackets in order, those with most models first; as a draw has its number, it has its bracket."""
 
-    def __init__(self, choice: HyperbandProcedure) -> None:
+    def __init__(self, choice: Hyperband) -> None:
         super().__init__(None)
         self._choice = choice
         self._brackets: list[Bracket] = []

@@ -12,7 +12,7 @@ import random
 from pydantic import JsonValue
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, PbtProcedure, RandInt, Uniform
+from cerebro.contract.search import PBT, ChoiceOf, Distribution, LogUniform, RandInt, Uniform
 from cerebro.search.procedure import (
     Add,
     Added,
@@ -29,12 +29,12 @@ from cerebro.search.procedure import (
 from cerebro.search.searched import SearchedModel, SearchedModels
 
 
-class Pbt:
+class PbtSearch:
     """A population, and the generation that it is in."""
 
     facts: Facts
 
-    def __init__(self, choice: PbtProcedure) -> None:
+    def __init__(self, choice: PBT) -> None:
         self._choice = choice
         self._size = choice.population
         self._models = SearchedModels()
@@ -111,9 +111,7 @@ class Pbt:
         )
 
 
-def perturbed(
-    hyperparams: Hyperparameters, choice: PbtProcedure, facts: Facts, rng: random.Random
-) -> Hyperparameters:
+def perturbed(hyperparams: Hyperparameters, choice: PBT, facts: Facts, rng: random.Random) -> Hyperparameters:
     """The values with those that are named in `choice.perturb` moved by one of their factors each.
 
     What a user has changed to something that the space does not know, other than a number, stays.

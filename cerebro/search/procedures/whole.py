@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cerebro.contract.search import RandomProcedure
+from cerebro.contract.search import Random
 from cerebro.search.procedure import Facts, Finish, Order, Report
 from cerebro.search.procedures.steady import Steady
 from cerebro.search.searched import SearchedModels
 
 
-class Fixed:
+class FixedSearch:
     """The models are added by whoever asked for the run; nothing is ordered but the end."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Fixed:
 class RandomSearch(Steady):
     """Each draw is trained to the end."""
 
-    def __init__(self, choice: RandomProcedure) -> None:
+    def __init__(self, choice: Random) -> None:
         super().__init__(choice.active)
 
     def grant(self, number: int) -> tuple[int, int]:

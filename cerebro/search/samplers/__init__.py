@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import CmaSampler, GpSampler, RandomSampler, SamplerChoice, Space, TpeSampler
+from cerebro.contract.search import CMA, GP, TPE, RandomSampler, Sampler, Space
 from cerebro.search.drawing import configuration
 from cerebro.search.history import Past, num_measured, observations
 from cerebro.search.samplers.dimensions import drawn, within
@@ -20,7 +20,7 @@ MORE = 2
 
 
 def draw(
-    choice: SamplerChoice, space: Space, history: Sequence[Past], numbers: Sequence[int], seed: int
+    choice: Sampler, space: Space, history: Sequence[Past], numbers: Sequence[int], seed: int
 ) -> list[Hyperparameters]:
     """A training configuration for each of `numbers`.
 
@@ -35,11 +35,11 @@ def draw(
         return rest
     known = within(history, dimensions)
     match choice:
-        case CmaSampler():
+        case CMA():
             from cerebro.search.samplers.cma import cma_draws
 
             found = cma_draws(choice, dimensions, known, numbers, seed)
-        case TpeSampler() | GpSampler():
+        case TPE() | GP():
             from cerebro.search.samplers.optuna_study import optuna_draws
 
             seen = observations(known, len(dimensions) + MORE)

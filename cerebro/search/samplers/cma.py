@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import cmaes
 import numpy as np
-from cmaes import CMA
 from pydantic import JsonValue
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import ChoiceOf, CmaSampler, Distribution, LogUniform, RandInt, Uniform
+from cerebro.contract.search import CMA, ChoiceOf, Distribution, LogUniform, RandInt, Uniform
 from cerebro.search.history import Past, observations
 from cerebro.search.samplers.dimensions import clipped, generator_seed
 
@@ -24,7 +24,7 @@ Number = Uniform | LogUniform | RandInt
 
 
 def cma_draws(
-    choice: CmaSampler,
+    choice: CMA,
     dimensions: Mapping[str, Distribution],
     history: Sequence[Past],
     numbers: Sequence[int],
@@ -33,7 +33,7 @@ def cma_draws(
     """Values of the dimensions, for each number; they are two numbers or more, and no choices."""
     among = {name: _number(each) for name, each in dimensions.items()}
     bounds = np.tile([0.0, 1.0], (len(among), 1))
-    optimizer = CMA(
+    optimizer = cmaes.CMA(
         mean=np.full(len(among), 0.5),
         sigma=choice.sigma,
         bounds=bounds,

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 from pydantic import JsonValue
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import ChoiceOf, Distribution, GpSampler, LogUniform, RandInt, TpeSampler
+from cerebro.contract.search import GP, TPE, ChoiceOf, Distribution, LogUniform, RandInt
 from cerebro.search.history import Observations
 from cerebro.search.samplers.dimensions import generator_seed
 
@@ -49,7 +49,7 @@ class _Told(InMemoryStorage):
 
 
 def optuna_draws(
-    choice: TpeSampler | GpSampler,
+    choice: TPE | GP,
     dimensions: Mapping[str, Distribution],
     seen: Observations,
     numbers: Sequence[int],
@@ -74,9 +74,9 @@ def optuna_draws(
     return found
 
 
-def _sampler(choice: TpeSampler | GpSampler, seed: int) -> BaseSampler:
+def _sampler(choice: TPE | GP, seed: int) -> BaseSampler:
     # Whether there is enough to fit to has been decided.
-    if isinstance(choice, GpSampler):
+    if isinstance(choice, GP):
         return GPSampler(seed=seed, n_startup_trials=1)
     return TPESampler(
         seed=seed,

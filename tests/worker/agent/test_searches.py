@@ -8,13 +8,13 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.search import (
-    GpSampler,
+    GP,
+    TPE,
     LogUniform,
     OwnProcedure,
-    SamplerChoice,
+    Sampler,
     SearchRequest,
     Space,
-    TpeSampler,
 )
 from cerebro.contract.search_questions import DrawOrder, OrdersQuestion, SearchQuestion
 from cerebro.contract.tasks import FailureKind, SearchTask
@@ -93,8 +93,8 @@ def test_a_worker_answers_for_searches(agents: Agents) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", [TpeSampler(startup=2), GpSampler(startup=2)], ids=["tpe", "gp"])
-def test_a_worker_draws_for_a_search_without_any_user_code(agents: Agents, sampler: SamplerChoice) -> None:
+@pytest.mark.parametrize("sampler", [TPE(startup=2), GP(startup=2)], ids=["tpe", "gp"])
+def test_a_worker_draws_for_a_search_without_any_user_code(agents: Agents, sampler: Sampler) -> None:
     """The values are those that would have been drawn beside the controller."""
     agents.start(handler="cerebro.worker.searches")
     known = [Past(hyperparams={"lr": 0.1 + n / 10, "wd": 0.2}, scores={1: float(n)}) for n in range(5)]
