@@ -62,7 +62,7 @@ def _broken() -> list[Figure]:
             ratio=float(given_up + (not is_left)),
             bar=0,
             sense="at most",
-            unit="models",
+            measure="models",
             notes=(f"{sum(longer) / SEEDS:.2f} x the time of {WORKERS} healthy workers",),
         ),
         Figure(
@@ -71,7 +71,7 @@ def _broken() -> list[Figure]:
             ratio=float(most_failures),
             bar=2,
             sense="at most",
-            unit="failures",
+            measure="failures",
         ),
     ]
 
@@ -92,7 +92,7 @@ def _mistake() -> Figure:
         ratio=float(extra + 100 * is_quarantined),
         bar=1,
         sense="at most",
-        unit="attempts",
+        measure="attempts",
     )
 
 

@@ -174,8 +174,10 @@ def _of_child(what: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def _at_most(what: str, value: float, bar: float, unit: str, measured: str, *notes: str) -> Figure:
-    return Figure(what=what, measured=measured, ratio=value, bar=bar, sense="at most", unit=unit, notes=notes)
+def _at_most(what: str, value: float, bar: float, measure: str, measured: str, *notes: str) -> Figure:
+    return Figure(
+        what=what, measured=measured, ratio=value, bar=bar, sense="at most", measure=measure, notes=notes
+    )
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ def benchmark() -> list[Figure]:
             ratio=statistics.median(gaps),
             bar=GAP_BAR,
             sense="at most",
-            unit="ms",
+            measure="ms",
             notes=(f"95 % of {len(gaps)} gaps are under {statistics.quantiles(gaps, n=20)[-1]:.1f} ms",),
         ),
     ]

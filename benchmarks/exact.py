@@ -190,7 +190,7 @@ def _thesis() -> Figure:
         ratio=slowest,
         bar=2.0,
         sense="at most",
-        unit="s",
+        measure="s",
         notes=tuple(notes),
     )
 
@@ -237,7 +237,7 @@ def _published() -> Figure:
         ratio=float("inf") if unproven else slowest[0],
         bar=LIMIT_S,
         sense="at most",
-        unit="s",
+        measure="s",
         notes=(
             f"Not proven: {', '.join(unproven)}." if unproven else "All are proven.",
             f"Against the literature: {'; '.join(wrong)}."

@@ -63,7 +63,7 @@ def _measured(name: str, options: tuple[str, ...]) -> Figure:
         ratio=took,
         bar=BAR_S,
         sense="at most",
-        unit="s",
+        measure="s",
     )
 
 

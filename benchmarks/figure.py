@@ -13,10 +13,10 @@ class Figure:
 
     Attributes:
         what: the line of the issue's table it answers.
-        measured: what was found, in words with units, the reference beside it.
+        measured: what was found, in words, with dimensions, the reference beside it.
         ratio: the number that is compared with `bar`; both sides come from the same run.
         sense: whether `ratio` has to be at least or at most `bar`.
-        unit: of `ratio` and `bar`; empty for a pure ratio.
+        measure: dimension of `ratio` and `bar`; empty for a pure ratio.
         notes: what else was seen, one sentence each.
     """
 
@@ -25,7 +25,7 @@ class Figure:
     ratio: float
     bar: float
     sense: Literal["at least", "at most"]
-    unit: str = ""
+    measure: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -46,11 +46,11 @@ class Figure:
 
     def cells(self) -> tuple[str, str, str, str, str]:
         """The line as text: what, measured, ratio, bar, holds."""
-        unit = f" {self.unit}" if self.unit else ""
+        measure = f" {self.measure}" if self.measure else ""
         return (
             self.what,
             self.measured,
-            f"{self.ratio:.1f}{unit}" if unit else f"{self.ratio:.3f}",
-            f"{self.sense} {self.bar:g}{unit}",
+            f"{self.ratio:.1f}{measure}" if measure else f"{self.ratio:.3f}",
+            f"{self.sense} {self.bar:g}{measure}",
             "yes" if self.holds else "NO",
         )

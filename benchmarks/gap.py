@@ -56,7 +56,7 @@ def benchmark() -> Figure:
         ratio=found["whole_ms"],
         bar=BAR,
         sense="at most",
-        unit="ms",
+        measure="ms",
         notes=(
             f"from commit to next start in the event log {found['log_ms']:.1f} ms (median)",
             f"{found['units']:.0f} units of {found['unit_ms']:.0f} ms; 95 % of the gaps are under "

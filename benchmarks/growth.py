@@ -70,7 +70,7 @@ def benchmark() -> list[Figure]:
             ratio=after[name],
             bar=bar,
             sense="at most",
-            unit="s",
+            measure="s",
         )
 
     def megabytes(what: str, name: str, bar: float) -> Figure:
@@ -80,7 +80,7 @@ def benchmark() -> list[Figure]:
             ratio=after[name] / 2**20,
             bar=bar,
             sense="at most",
-            unit="MB",
+            measure="MB",
         )
 
     return [

@@ -70,7 +70,7 @@ def _figure(name: str, url: str, token: str, count: int) -> Figure:
         ratio=1000 * times[98],
         bar=P99_MS,
         sense="at most",
-        unit="ms",
+        measure="ms",
         notes=(
             f"{name}: {_REQUESTS} requests, each on a connection of its own; the longest took "
             f"{1000 * max(found):.0f} ms; {halves.closed:,} halves were closed and replaced meanwhile; "

@@ -59,7 +59,7 @@ def benchmark() -> list[Figure]:
                     ratio=many - one,
                     bar=BAR_MS,
                     sense="at most",
-                    unit="ms",
+                    measure="ms",
                     notes=(f"{many - one:+.3f} ms over {REQUESTS:,} requests each, alternating",),
                 )
             )

@@ -49,7 +49,7 @@ def benchmark() -> Figure:
         ratio=found["rss_mb"],
         bar=BAR,
         sense="at most",
-        unit="MB",
+        measure="MB",
         notes=(f"MB by process: {each}",),
     )
 

@@ -92,7 +92,7 @@ def main() -> None:
                 ratio=memory,
                 bar=150,
                 sense="at most",
-                unit="MB",
+                measure="MB",
             )
         )
     for figure in figures:
@@ -116,7 +116,7 @@ def _worker(log: Log, deleted: float) -> Figure:
         ratio=again - back,
         bar=5,
         sense="at most",
-        unit="s",
+        measure="s",
         notes=(
             f"the unit was given back {interrupted[0]['time'] - deleted:.2f} s after the deletion, the new pod had "
             f"registered after {back - deleted:.1f} s",
@@ -145,7 +145,7 @@ def _service(component: str, log: Log, deleted: float) -> Figure:
         ratio=idle,
         bar=10,
         sense="at most",
-        unit="s",
+        measure="s",
         notes=(_outcome(log),),
     )
 

@@ -64,7 +64,7 @@ def benchmark() -> Figure:
         ratio=found["per_s"],
         bar=BAR,
         sense="at least",
-        unit="points/s",
+        measure="points/s",
         notes=(
             "every point is on disk when its report is answered, is there once, and is numbered without a gap",
             "the senders share the cores; processor seconds: "

@@ -47,7 +47,7 @@ def benchmark() -> list[Figure]:
             ratio=found["saving_mib"],
             bar=SAVING_BAR,
             sense="at most",
-            unit="MiB",
+            measure="MiB",
         ),
         Figure(
             what=f"rank 0 gathers a state of {state} MiB: growth of rank 1",
@@ -55,7 +55,7 @@ def benchmark() -> list[Figure]:
             ratio=found["gathering_mib"],
             bar=GATHERING_BAR,
             sense="at most",
-            unit="MiB",
+            measure="MiB",
         ),
     ]
 

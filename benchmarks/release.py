@@ -103,7 +103,7 @@ def benchmark() -> Figure:
         ratio=total,
         bar=BAR,
         sense="at most",
-        unit="MiB",
+        measure="MiB",
         notes=(f"MiB by component: {each}",),
     )
 

@@ -66,7 +66,7 @@ def benchmark() -> list[Figure]:
                 ratio=found[many][cpu],
                 bar=BAR_S,
                 sense="at most",
-                unit="s",
+                measure="s",
                 notes=(
                     f"{where}, it decided after "
                     + " and ".join(f"{found[units][decided]:.1f} s ({units:,} units)" for units in UNITS),

@@ -298,7 +298,7 @@ def _draw_time() -> Figure:
         ratio=took,
         bar=50,
         sense="at most",
-        unit="ms",
+        measure="ms",
     )
 
 
@@ -333,6 +333,6 @@ def _decision_time() -> Figure:
         ratio=most,
         bar=2,
         sense="at most",
-        unit="ms",
+        measure="ms",
         notes=("ASHA that promotes; the procedure and the search around it, no fold and no store",),
     )

@@ -129,11 +129,11 @@ def benchmark() -> list[Figure]:
     ]
 
 
-def _figure(what: str, pairs: Mapping[str, tuple[float, float]], unit: str, *notes: str) -> Figure:
+def _figure(what: str, pairs: Mapping[str, tuple[float, float]], measure: str, *notes: str) -> Figure:
     return Figure(
         what=what,
         measured=", ".join(
-            f"{tab} {own:.1f} against {other:.1f} {unit}" for tab, (own, other) in pairs.items()
+            f"{tab} {own:.1f} against {other:.1f} {measure}" for tab, (own, other) in pairs.items()
         ),
         ratio=max(own / other for own, other in pairs.values()),
         bar=RATIO,

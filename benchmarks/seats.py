@@ -107,7 +107,7 @@ def benchmark() -> list[Figure]:
             ratio=statistics.median(turns),
             bar=TURN_BAR,
             sense="at most",
-            unit="ms",
+            measure="ms",
             notes=(f"95 % of {len(turns)} turns are under {statistics.quantiles(turns, n=20)[-1]:.1f} ms",),
         ),
         Figure(

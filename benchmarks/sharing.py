@@ -94,7 +94,7 @@ def _shares(weight: float) -> Figure:
         ratio=100 * max(errors),
         bar=3,
         sense="at most",
-        unit="%",
+        measure="%",
     )
 
 

@@ -68,7 +68,7 @@ def _figures(folder: Path, form: str) -> list[Figure]:
             ratio=peak,
             bar=BAR_MB,
             sense="at most",
-            unit="MB",
+            measure="MB",
             notes=(f"the scan takes {max(each['peak_mb'] for each in theirs):.0f} MB",),
         ),
         Figure(

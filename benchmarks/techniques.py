@@ -145,7 +145,7 @@ def benchmark() -> list[Figure]:
             ratio=max(found["kills"]),
             bar=KILL_BAR_S,
             sense="at most",
-            unit="s",
+            measure="s",
             notes=(f"{len(found['kills'])} kills: {_named(found['kills'])}",),
         ),
     ]

@@ -126,7 +126,7 @@ def benchmark() -> list[Figure]:
             ratio=found.p99_ms,
             bar=REPORT_P99_MS,
             sense="at most",
-            unit="ms",
+            measure="ms",
             notes=(
                 f"{len(found.reports):,} reports and {found.commits:,} commits in {MEASURED_S:g} s, "
                 f"{found.refused} refused; {found.early} reads of inboxes were answered before their time",
@@ -143,7 +143,7 @@ def benchmark() -> list[Figure]:
             ratio=found.memory_mb,
             bar=MEMORY_MB,
             sense="at most",
-            unit="MB",
+            measure="MB",
         ),
         Figure(
             what=f"{case}: from the start of a run of {MODELS:,} models to the first {found.agents:,} assignments "
@@ -152,7 +152,7 @@ def benchmark() -> list[Figure]:
             ratio=found.decided_s,
             bar=DECIDED_S,
             sense="at most",
-            unit="s",
+            measure="s",
         ),
     ]
 

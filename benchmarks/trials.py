@@ -246,7 +246,7 @@ def _of_durations(found: Mapping[str, Sequence[tuple[float, float]]], note: str)
         ratio=max(medians.values()),
         bar=TRIAL_BAR_S,
         sense="at most",
-        unit="s",
+        measure="s",
         notes=(
             f"without the start: {', '.join(f'{way} {seconds:.1f} s' for way, seconds in own.items())}",
             note,

@@ -41,7 +41,7 @@ def benchmark() -> Figure:
         ratio=found["second_ms"],
         bar=BAR,
         sense="at most",
-        unit="ms",
+        measure="ms",
         notes=(
             f"with changed user code {found['changed_ms']:.0f} ms: its own imports, and those of its libraries that "
             "the platform does not import itself",

@@ -103,7 +103,7 @@ def benchmark() -> list[Figure]:
             ratio=p95,
             bar=PAGE_MS,
             sense="at most",
-            unit="ms",
+            measure="ms",
             notes=(
                 f"the slowest is the {slowest}; {_REQUESTS} requests each, no two the same, while units are committed",
                 f"the first viewer waited {found.caught_up_s:.0f} s until the whole run was read",
@@ -116,7 +116,7 @@ def benchmark() -> list[Figure]:
             ratio=_p95(news),
             bar=NEWS_S,
             sense="at most",
-            unit="s",
+            measure="s",
             notes=(f"viewers ask every {POLL_S:g} s, as the page's script does",),
         ),
         Figure(
@@ -125,7 +125,7 @@ def benchmark() -> list[Figure]:
             ratio=found.added_percent,
             bar=LOAD_PERCENT,
             sense="at most",
-            unit="%",
+            measure="%",
             notes=(
                 f"of dispatcher, kvs_api and database together; {found.polls:,} requests, {found.unchanged:,} of them "
                 f"answered with 304, while {1 / _UNIT_EVERY_S:g} unit a second was committed",
@@ -137,7 +137,7 @@ def benchmark() -> list[Figure]:
             ratio=found.memory_mb,
             bar=MEMORY_MB,
             sense="at most",
-            unit="MB",
+            measure="MB",
         ),
     ]
 

@@ -110,7 +110,7 @@ def figures(found: Looked, what: str) -> list[Figure]:
                 ratio=max(wait[part] for wait in waits.values()),
                 bar=CHART_S,
                 sense="at most",
-                unit="s",
+                measure="s",
             )
             for part, done in enumerate(("seen as a picture", "drawn by plotly"))
             for who, waits in (
@@ -124,7 +124,7 @@ def figures(found: Looked, what: str) -> list[Figure]:
             ratio=found.sent[heaviest] / 1e3,
             bar=WEIGHT_KB,
             sense="at most",
-            unit="kB",
+            measure="kB",
             notes=("kB by tab: " + ", ".join(f"{tab} {size / 1e3:.0f}" for tab, size in found.sent.items()),),
         ),
     ]

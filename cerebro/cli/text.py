@@ -15,9 +15,9 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 def size(number: float) -> str:
     """Bytes, to three digits: ``512 B``, ``38 MB``, ``1.2 GB``."""
-    for unit in ("B", "kB", "MB"):
+    for suffix in ("B", "kB", "MB"):
         if number < _KILO:
-            return f"{number:.0f} {unit}"
+            return f"{number:.0f} {suffix}"
         number /= _KILO
     return f"{number:.1f} GB" if number < _KILO else f"{number / _KILO:.1f} TB"
 
@@ -37,7 +37,7 @@ def bytes_of(text: str) -> int:
 
 
 def duration(seconds: float) -> str:
-    """A time span in its largest unit: ``8 s``, ``3 min``, ``5 h``, ``2 days``."""
+    """A time span, rounded: ``8 s``, ``3 min``, ``5 h``, ``2 days``."""
     if seconds < _MINUTE_S:
         return f"{max(0, seconds):.0f} s"
     if seconds < _HOUR_S:

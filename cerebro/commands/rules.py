@@ -117,18 +117,18 @@ def check_free(state: ExperimentState, run: Run) -> None:
     found = obstacle(state.runs, run)
     if found is None:
         return
-    ways = [f"wait for it with watch({found.run.id!r})", f"end it with stop({found.run.id!r})"]
+    choices = [f"wait for it with watch({found.run.id!r})", f"end it with stop({found.run.id!r})"]
     if run.is_evaluation:
         finished = ", ".join(_testable(found.run, finished_models(found.run))[:_NAMED])
         others = [
             each.id for each in state.runs.values() if not each.is_open and _testable(each, [*each.models])
         ]
-        ways = [
+        choices = [
             *([f"name models of it that are finished ({finished})"] if finished else []),
             *([f"name a fit run that has ended (fit={others[-1]!r})"] if others else []),
-            *ways,
+            *choices,
         ]
-    told = f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    told = f"{', '.join(choices[:-1])}, or {choices[-1]}"
     raise ConflictError(f"run_{run.kind} of experiment {state.name!r} cannot begin: {found.reason}; {told}")
 
 

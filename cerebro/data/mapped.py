@@ -51,7 +51,7 @@ class _Column:
     """One field of all rows as a single array, although its chunks lie in different files.
 
     The array begins at the chunk that is lowest in memory and reaches to the end of the highest. Its elements
-    are whole rows that overlap: they begin every ``unit`` bytes, the greatest step that meets the first byte
+    are whole rows that overlap: they begin every ``stride`` bytes, the greatest step that meets the first byte
     of each row of each chunk. So a row of any chunk has an index, and NumPy's indexing gathers rows of all
     chunks at once. What lies between the chunks is never touched, as no row has an index there.
     """
@@ -63,15 +63,15 @@ class _Column:
         starts = np.array([chunk.__array_interface__["data"][0] for chunk in chunks], np.int64)
         lowest = int(starts.argmin())
         starts -= starts[lowest]
-        unit = int(np.gcd.reduce(starts, initial=size)) or 1
-        self._starts, self.step = starts // unit, size // unit
+        stride = int(np.gcd.reduce(starts, initial=size)) or 1
+        self._starts, self.step = starts // stride, size // stride
         last = self._starts + self.step * (np.array([len(chunk) for chunk in chunks]) - 1)
         length = int(last.max()) + 1
         self.rows: Array | None = None
         """All of them, one opaque element each; `None` where they have no byte, or are too large."""
         if 0 < size * length < _LARGEST:
             first = chunks[lowest].reshape(-1).view(f"V{size}")
-            self.rows = as_strided(first, shape=(length,), strides=(unit,), writeable=False)
+            self.rows = as_strided(first, shape=(length,), strides=(stride,), writeable=False)
 
     def indices(self, chunk: NDArray[np.int64], local: NDArray[np.int64]) -> NDArray[np.int64]:
         """What `gather` takes for the rows at positions ``local`` of the chunks ``chunk``."""

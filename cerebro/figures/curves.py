@@ -204,11 +204,11 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
             title=title,
         )
     colors = THEME_COLORS[theme]
-    unit = duration(_reach(shown)) if axis == "time" else Duration(1.0, "")
-    traces = list(_lines(shown, axis, unit, smoothing, theme))
-    traces += _diamonds(shown, metric, unit, axis, theme)
-    traces += _branches(shown, unit, theme)
-    traces += _crosses(shown, metric, unit, theme, is_log=is_log)
+    scale = duration(_reach(shown)) if axis == "time" else Duration(1.0, "")
+    traces = list(_lines(shown, axis, scale, smoothing, theme))
+    traces += _diamonds(shown, metric, scale, axis, theme)
+    traces += _branches(shown, scale, theme)
+    traces += _crosses(shown, metric, scale, theme, is_log=is_log)
     return figure(
         "curves",
         traces,
@@ -217,7 +217,7 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
         description=_description(shown, metric, mode, max(total, len(curves))),
         table=_table(shown, mode),
         layout={
-            "xaxis": _x_axis(shown, axis, unit, colors),
+            "xaxis": _x_axis(shown, axis, scale, colors),
             "yaxis": axis_of(colors, metric, type="log" if is_log else "linear", hoverformat=".6~g"),
             "showlegend": len(shown) <= _NAMED,
         },
@@ -234,13 +234,13 @@ def smoothed(y: Sequence[float], weight: float) -> list[float]:
 
 
 def _lines(
-    shown: Sequence[Curve], axis: Axis, unit: Duration, smoothing: float, theme: Theme
+    shown: Sequence[Curve], axis: Axis, scale: Duration, smoothing: float, theme: Theme
 ) -> Iterator[dict[str, Any]]:
-    where = {"epoch": "epoch %{x:d}", "row": "%{x:,d} rows", "time": f"%{{x:.4~g}} {unit.name}"}[axis]
+    where = {"epoch": "epoch %{x:d}", "row": "%{x:,d} rows", "time": f"%{{x:.4~g}} {scale.name}"}[axis]
     # The most important line is drawn last, above the others; the legend has it first.
     for rank, curve in reversed(list(enumerate(shown))):
         tint, style = colour(curve.index, theme), dash(curve.index)
-        x = [unit.of(place) for place in curve.x]
+        x = [scale.of(place) for place in curve.x]
         common = {
             "type": "scatter",
             "x": x,
@@ -264,13 +264,13 @@ def _lines(
 
 
 def _diamonds(
-    shown: Sequence[Curve], metric: str, unit: Duration, axis: Axis, theme: Theme
+    shown: Sequence[Curve], metric: str, scale: Duration, axis: Axis, theme: Theme
 ) -> list[dict[str, Any]]:
     best = [(curve, curve.x[at], curve.y[at]) for curve in shown if (at := curve.best_at) is not None]
     where = [f"epoch {x:g}" if axis == "epoch" else "its best epoch" for _, x, _ in best]
     return _marks(
         best,
-        unit,
+        scale,
         name="best epoch",
         showlegend=False,
         meta={"role": "best"},
@@ -287,12 +287,12 @@ def _diamonds(
     )
 
 
-def _branches(shown: Sequence[Curve], unit: Duration, theme: Theme) -> list[dict[str, Any]]:
+def _branches(shown: Sequence[Curve], scale: Duration, theme: Theme) -> list[dict[str, Any]]:
     """Rings where curves leave those of their parents."""
     found = [(curve, curve.x[0], curve.y[0]) for curve in shown if curve.branch is not None and curve.x]
     return _marks(
         found,
-        unit,
+        scale,
         name="goes on from another model",
         showlegend=False,
         meta={"role": "branch"},
@@ -309,7 +309,7 @@ def _branches(shown: Sequence[Curve], unit: Duration, theme: Theme) -> list[dict
 
 
 def _crosses(
-    shown: Sequence[Curve], metric: str, unit: Duration, theme: Theme, *, is_log: bool
+    shown: Sequence[Curve], metric: str, scale: Duration, theme: Theme, *, is_log: bool
 ) -> list[dict[str, Any]]:
     # A logarithmic axis has no place for what is not positive.
     values = [y for curve in shown for y in curve.y if y > 0 or not is_log]
@@ -322,7 +322,7 @@ def _crosses(
     ]
     return _marks(
         broken,
-        unit,
+        scale,
         name="not finite",
         showlegend=True,
         meta={"role": "broke"},
@@ -336,12 +336,14 @@ def _crosses(
     )
 
 
-def _marks(places: Sequence[tuple[Curve, float, float]], unit: Duration, **more: Any) -> list[dict[str, Any]]:
+def _marks(
+    places: Sequence[tuple[Curve, float, float]], scale: Duration, **more: Any
+) -> list[dict[str, Any]]:
     """A trace of marks on curves, each at (x, y); none without any."""
     trace = {
         "type": "scatter",
         "mode": "markers",
-        "x": [unit.of(x) for _, x, _ in places],
+        "x": [scale.of(x) for _, x, _ in places],
         "y": [y for _, _, y in places],
         "hoverinfo": "text",
         "customdata": [[curve.model, x] for curve, x, _ in places],
@@ -364,12 +366,12 @@ def _before(curve: Curve, at: float, otherwise: float, *, is_log: bool) -> float
     return next((y for x, y in points if x <= at and (y > 0 or not is_log)), otherwise)
 
 
-def _x_axis(shown: Sequence[Curve], axis: Axis, unit: Duration, colors: ThemeColors) -> dict[str, Any]:
+def _x_axis(shown: Sequence[Curve], axis: Axis, scale: Duration, colors: ThemeColors) -> dict[str, Any]:
     if axis == "row":
         return axis_of(colors, "rows trained", tickformat="~s", hoverformat=",d", rangemode="tozero")
     if axis == "time":
         return axis_of(
-            colors, f"time since the first unit, {unit.name}", hoverformat=".4~g", rangemode="tozero"
+            colors, f"time since the first unit, {scale.name}", hoverformat=".4~g", rangemode="tozero"
         )
     few = {"dtick": 1} if _reach(shown) <= _FEW_EPOCHS else {"tickformat": ",d"}
     return axis_of(colors, "epoch", hoverformat="d", **few)

@@ -29,7 +29,7 @@ MOST_ROWS = 100
 """Of a figure's data table."""
 
 _DURATIONS = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h"), (math.inf, 86_400.0, "d"))
-"""Up to so many seconds: a unit of so many seconds, and its name."""
+"""Longest span in seconds -> seconds of one step of its axis, and the name of that step."""
 
 _LEGEND_SHARE = 0.25
 """Most of a figure's height that its legend takes; a longer one scrolls."""
@@ -49,19 +49,19 @@ class Table(NamedTuple):
 
 
 class Duration(NamedTuple):
-    """A unit in which an axis of time is read best."""
+    """The scale of a time axis: seconds, minutes, hours or days."""
 
     seconds: float
     name: str
 
     def of(self, seconds: float) -> float:
-        """Seconds in this unit."""
+        """Convert seconds to this scale."""
         return seconds / self.seconds
 
 
 def duration(span_s: float) -> Duration:
-    """The unit for an axis that spans so many seconds."""
-    return next(Duration(unit, name) for limit, unit, name in _DURATIONS if span_s <= limit)
+    """Choose the scale for an axis that spans `span_s` seconds."""
+    return next(Duration(step, name) for limit, step, name in _DURATIONS if span_s <= limit)
 
 
 def figure(

@@ -185,7 +185,7 @@ def method(run: Run) -> str:
     return f"{procedure(run)}, models drawn {_SAMPLERS.get(sampler, sampler)}"
 
 
-def standing(run: Run, epochs: int | None = None) -> str:
+def progress(run: Run, epochs: int | None = None) -> str:
     """How many values were drawn of how many, and whether the search goes on; empty for a run that searches nothing.
 
     Args:
@@ -211,7 +211,7 @@ def lines(run: Run) -> list[str]:
     if run.search is None:
         return []
     told = [f"epoch {rung.epochs}: {counts(rung)}" for rung in rungs(run)]
-    return [f"search: {method(run)}; {standing(run)}", *([f"rungs: {'; '.join(told)}"] if told else [])]
+    return [f"search: {method(run)}; {progress(run)}", *([f"rungs: {'; '.join(told)}"] if told else [])]
 
 
 def counts(rung: Rung) -> str:

@@ -116,10 +116,10 @@ class Standing:
     def as_logged(self, state: ExperimentState) -> Standing:
         """The same with what the run has by its experiment's log, which is newer than what was told of it."""
         run = state.runs.get(self.run)
-        return self if run is None or not run.is_open else self.holding(lanes_held(state, run))
+        return self if run is None or not run.is_open else self.with_devices(lanes_held(state, run))
 
-    def holding(self, lanes: Collection[tuple[str, int]]) -> Standing:
-        """The same of a run that has these lanes (`lanes_held`)."""
+    def with_devices(self, lanes: Collection[tuple[str, int]]) -> Standing:
+        """Return the run's place with these devices (see `lanes_held`)."""
         if not self.is_attended:
             return self
         beside = sum(lane == NO_DEVICE for _, lane in lanes)

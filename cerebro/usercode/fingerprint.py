@@ -214,7 +214,7 @@ class _Walk:
 
     def _compound(self, value: Any) -> Iterator[str]:
         yield type(value).__qualname__
-        known = next((way for kind, way in _WAYS.items() if isinstance(value, kind)), None)
+        known = next((walker for kind, walker in _WALKERS.items() if isinstance(value, kind)), None)
         if type(value) in (dict, types.MappingProxyType):
             yield from self._items(value)
         elif type(value) in (list, tuple):
@@ -320,7 +320,7 @@ class _Walk:
             yield from self.parts(tuple(pair))
 
 
-_WAYS: dict[Any, Callable[[_Walk, Any], Iterator[str]]] = {
+_WALKERS: dict[Any, Callable[[_Walk, Any], Iterator[str]]] = {
     types.ModuleType: _Walk._module,
     types.CodeType: _Walk._code,
     types.FunctionType: _Walk._function,

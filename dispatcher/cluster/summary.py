@@ -174,7 +174,7 @@ def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterabl
         known = summaries.get(each.experiment)
         told = known.runs.get(each.run, RunSummary()) if known else RunSummary()
         lanes = known.held.get(each.run) if known else None
-        standing = each if lanes is None else each.holding(lanes)
+        standing = each if lanes is None else each.with_devices(lanes)
         yield QueueRow(
             position=position,
             experiment=standing.experiment,

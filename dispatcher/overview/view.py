@@ -132,7 +132,7 @@ def overview(
         else (),
         scores=tuple(row for each in state.runs.values() for row in scores(each)),
         workers=workers,
-        search=(rungs.procedure(run), rungs.standing(run, read_model.table(run).trained_epochs()))
+        search=(rungs.procedure(run), rungs.progress(run, read_model.table(run).trained_epochs()))
         if run and run.search
         else None,
         forecast=_forecast(run, read_model.throughput(now, run).left, now) if run and run.forecasts else None,

@@ -5,7 +5,7 @@
   const zone = document.getElementById("zone");
   const keys = document.getElementById("keys");
   const shortcuts = document.getElementById("shortcuts");
-  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const STEPS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
   let isUtc = false;
   try {
     isUtc = localStorage.getItem("zone") === "utc";
@@ -15,9 +15,9 @@
   const duration = (seconds) => {
     let left = Math.max(0, Math.round(seconds));
     const parts = [];
-    for (const [length, unit] of UNITS) {
+    for (const [length, name] of STEPS) {
       if (left >= length) {
-        parts.push(`${Math.floor(left / length)} ${unit}`);
+        parts.push(`${Math.floor(left / length)} ${name}`);
         left %= length;
       } else if (parts.length) break;
     }

@@ -70,12 +70,12 @@ class RungTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchView:
-    """A search; `standing` says how far it is, and `may` what may be asked of its run; `size`: models of
+    """A search; `progress` says how far it is, and `may` what may be asked of its run; `size`: models of
     each rung at most."""
 
     run: str
     method: str
-    standing: str
+    progress: str
     metric: str
     mode: str
     epochs: int
@@ -94,7 +94,7 @@ def search(read_model: ReadModel, *, fit: str = "", size: int = MOST) -> SearchV
     return SearchView(
         run=run.id,
         method=rungs.method(run),
-        standing=rungs.standing(run, table.trained_epochs()),
+        progress=rungs.progress(run, table.trained_epochs()),
         metric=request.metric,
         mode=request.mode,
         epochs=request.epochs,

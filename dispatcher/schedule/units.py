@@ -171,5 +171,5 @@ def _task_row(run: Run, task: Task, devices: Mapping[str, int]) -> UnitRow:
     key = task.key
     model = run.models.get(key.model or "") if key.kind == "train" else None
     own = model.kept_visits if model else ()
-    standing = (v for v in own if (v.epoch, v.partitions) == (key.epoch, key.partitions))
-    return unit_row(devices, key, task.state.value, task.attempts, task=task, visit=next(standing, None))
+    committed = (v for v in own if (v.epoch, v.partitions) == (key.epoch, key.partitions))
+    return unit_row(devices, key, task.state.value, task.attempts, task=task, visit=next(committed, None))

@@ -14,7 +14,7 @@ from benchmarks.figure import Figure
 
 pytestmark = pytest.mark.processes
 
-FAST = Figure(what="a step", measured="2 s, reference 1 s", ratio=2.0, bar=1.5, sense="at most", unit="s")
+FAST = Figure(what="a step", measured="2 s, reference 1 s", ratio=2.0, bar=1.5, sense="at most", measure="s")
 LARGE = Figure(what="rows", measured="9 rows/s", ratio=0.9, bar=0.8, sense="at least", notes=("seen",))
 
 

@@ -44,9 +44,9 @@ def ask(path: str = "/", at: float = NOW, host: str = "127.0.0.1:6006", **more: 
         start("200 OK", [])
         return [b"everything"]
 
-    way, _, query = path.partition("?")
+    route, _, query = path.partition("?")
     environ = {
-        "REQUEST_METHOD": "GET", "PATH_INFO": way, "QUERY_STRING": query, "HTTP_HOST": host, "SERVER_PORT": "6006",
+        "REQUEST_METHOD": "GET", "PATH_INFO": route, "QUERY_STRING": query, "HTTP_HOST": host, "SERVER_PORT": "6006",
     }  # fmt: skip
     guarded = tensorboard.guarded(app, key=KEY, page=PAGE, clock=lambda: at)
     body = b"".join(guarded({**environ, **more}, lambda *answer: found.extend(answer)))

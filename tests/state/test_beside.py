@@ -152,16 +152,16 @@ def _happen(story: Story, random: Random, number: int) -> None:
         evaluation(number, *random.choice([(), (model,)])),
         fit if random.random() < 0.3 else RunResumed(run="fit-1", beside=True),
     ]
-    way = random.choice(["ask", "ask", "end", "train", "plan"])
+    action = random.choice(["ask", "ask", "end", "train", "plan"])
     open_ones = [run for run in going(story) if not runs[run].open]
-    if way == "ask":
+    if action == "ask":
         story.tell(random.choice(wanted))
-    elif way == "end" and open_ones:
+    elif action == "end" and open_ones:
         outcome = random.choice(["finished", "stopped", "failed"])
         story.tell(RunFinished.model_validate({"run": random.choice(open_ones), "outcome": outcome}))
-    elif way == "train" and "fit-1" in going(story) and story.model(model).state is ModelState.ACTIVE:
+    elif action == "train" and "fit-1" in going(story) and story.model(model).state is ModelState.ACTIVE:
         story.train(1, 0, model=model)
-    elif way == "plan":
+    elif action == "plan":
         queued = [run for run in open_ones if runs[run].is_evaluation and runs[run].plan is None]
         named = [run for run in queued if getattr(runs[run].request, "models", ()) == (model,)]
         story.tell(*(RunStarted(run=run, plan=plan) for run in named))

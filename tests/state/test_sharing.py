@@ -143,7 +143,7 @@ def test_a_run_that_waits_for_devices_says_how_long_they_are_kept() -> None:
     waiting = attended("one", could_use_more=True).model_copy(update={"kept_s": 40.0})
     found, _ = standings(queue("one two", waiting, attended("two", 4)))
     assert found.reason == "other runs have the devices, and it is next in turn; they keep them for 40 s yet"
-    assert found.holding([("worker-0", 0), ("worker-0", 1)]).reason == ""
+    assert found.with_devices([("worker-0", 0), ("worker-0", 1)]).reason == ""
 
 
 def test_a_run_that_is_alone_waits_for_nobody() -> None:

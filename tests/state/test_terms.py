@@ -65,10 +65,10 @@ class Course:
         """Something that may happen now, to one of the models."""
         model = self.random.choice(list(self.story.run.models.values()))
         if model.id in self.open:
-            ways = [self.start, self.commit, self.commit, self.revoke, self.save, self.change, self.extend]
+            moves = [self.start, self.commit, self.commit, self.revoke, self.save, self.change, self.extend]
         else:
-            ways = [self.assign, self.assign, self.assign, self.change, self.extend, self.clone, self.lose]
-        self.random.choice(ways)(model)
+            moves = [self.assign, self.assign, self.assign, self.change, self.extend, self.clone, self.lose]
+        self.random.choice(moves)(model)
         self.check()
 
     def assign(self, model: Model) -> None:

@@ -57,7 +57,7 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
             done=done,
             total=total,
             unit="unit" if run.kind == "fit" else "task",
-            note=standing(run),
+            note=outcome(run),
         )
 
 
@@ -100,7 +100,7 @@ def _units_done(models: Sequence[Model], epochs: int) -> list[int]:
     return found
 
 
-def standing(run: Run) -> str:
+def outcome(run: Run) -> str:
     """The best model so far, how many models failed, and whether the run is being stopped; empty if this is no fit."""
     if not isinstance(run.request, FitRequest):
         return ""

@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from cerebro import figures
-from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownStanding, bars, epoch_bars, standing
+from cerebro.client.progress.bars import NOT_SHOWN, ProgressBar, ShownStanding, bars, epoch_bars, outcome
 from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
@@ -68,7 +68,7 @@ def rendered(
 ) -> str:
     """The run as HTML: what it waits for, its share, a bar per split or epoch, a table of models."""
     is_fit = isinstance(run.request, FitRequest)
-    said = ", ".join(part for part in (wording.run(run), standing(run), reason) if part)
+    said = ", ".join(part for part in (wording.run(run), outcome(run), reason) if part)
     parts = [f"<p><strong>{escape(run.id)}</strong>: {escape(said)}</p>"]
     if shown.line:
         parts.append(f"<p>{escape(shown.line)}</p>")

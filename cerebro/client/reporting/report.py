@@ -106,7 +106,7 @@ def report_html(
             causes=_causes(rows),
             tests=list(_tests(drawings)),
             models=_models(drawings, varying),
-            search=[rungs.method(run), rungs.standing(run)] if run.search is not None else [],
+            search=[rungs.method(run), rungs.progress(run)] if run.search is not None else [],
             rungs=list(_rungs(run)),
             ways=_ways(run),
             same=_words({name: value for name, value in common.items() if name not in varying}),

@@ -26,11 +26,11 @@ _PATTERNS: dict[Outcome, str] = {"committed": "", "running": "", "failed": "x", 
 
 @dataclass(frozen=True, kw_only=True)
 class Canvas:
-    """Where marks go: worker, or device of one -> row, model -> position in the plan, the unit of the axis of time."""
+    """Where marks go: worker, or device of one -> row, model -> position in the plan, the scale of the time axis."""
 
     rows: dict[str, int]
     indices: dict[str, int]
-    unit: Duration
+    scale: Duration
     theme: Theme
 
     @property
@@ -48,8 +48,8 @@ class Canvas:
             "type": "bar",
             "orientation": "h",
             "y": [self.rows[worker] for worker, _, _ in bars],
-            "base": [self.unit.of(start) for _, start, _ in bars],
-            "x": [self.unit.of(seconds) for _, _, seconds in bars],
+            "base": [self.scale.of(start) for _, start, _ in bars],
+            "x": [self.scale.of(seconds) for _, _, seconds in bars],
             "width": _BAR,
         }
 
@@ -182,7 +182,7 @@ def vain_marks(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]
             "type": "scatter",
             "mode": "markers",
             "name": "failed or revoked",
-            "x": [canvas.unit.of(span.end_s) for span in shown],
+            "x": [canvas.scale.of(span.end_s) for span in shown],
             "y": [canvas.rows[span.worker] for span in shown],
             "marker": {"symbol": "x", "size": 7, "color": canvas.colors.bad, "line": line},
             "hoverinfo": "text",
@@ -199,7 +199,7 @@ def strip(busy: Sequence[tuple[float, float]], canvas: Canvas) -> dict[str, Any]
         "type": "scatter",
         "mode": "lines",
         "name": "busy devices",
-        "x": [canvas.unit.of(at) for at, _ in busy],
+        "x": [canvas.scale.of(at) for at, _ in busy],
         "y": [100 * share for _, share in busy],
         "yaxis": "y2",
         "line": {"color": tint, "width": 1, "shape": "hv"},

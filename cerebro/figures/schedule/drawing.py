@@ -106,7 +106,7 @@ def schedule(
     canvas = Canvas(
         rows={lane: row for row, lane in enumerate(dict.fromkeys([*names, *(s.worker for s in beside)]))},
         indices={model: index for index, model in enumerate(models)},
-        unit=duration(max(until, landmarks.bound_at_s) - begin),
+        scale=duration(max(until, landmarks.bound_at_s) - begin),
         theme=theme,
     )
     what = "Schedule" if spans or beside else "Plan"
@@ -167,23 +167,23 @@ def _layout(
     now: float | None,
 ) -> dict[str, Any]:
     """`now`: where that is on the axis; `None` before the first unit."""
-    colors, unit, rows = canvas.colors, canvas.unit, canvas.rows
+    colors, scale, rows = canvas.colors, canvas.scale, canvas.rows
     row = max(_LEAST_ROW_PX, min(_ROW_PX, _ROWS_PX // len(rows)))
     strip_px = 0 if now is None else _STRIP_PX
     height = _FRAME_PX + strip_px + row * len(rows)
     share = strip_px / (height - _FRAME_PX)
     named = landmarks.epochs[-_MOST_EPOCH_LINES:]
-    shapes = [_shade(unit.of(since), unit.of(until), colors) for since, until in breaks[-_MOST_BREAKS:]]
-    shapes += [_line(unit.of(at), colors, dash="dot") for _, at in named]
-    bound = unit.of(landmarks.bound_at_s)
-    begun = max(0.0, unit.of(begin))
-    reach = begun + 1.02 * (max(unit.of(end), bound) - begun)
-    apart = _apart([(epoch, unit.of(at)) for epoch, at in named], (reach - begun) * _LABEL_SHARE)
+    shapes = [_shade(scale.of(since), scale.of(until), colors) for since, until in breaks[-_MOST_BREAKS:]]
+    shapes += [_line(scale.of(at), colors, dash="dot") for _, at in named]
+    bound = scale.of(landmarks.bound_at_s)
+    begun = max(0.0, scale.of(begin))
+    reach = begun + 1.02 * (max(scale.of(end), bound) - begun)
+    apart = _apart([(epoch, scale.of(at)) for epoch, at in named], (reach - begun) * _LABEL_SHARE)
     notes = [_label(f"epoch {epoch}", at, colors, yanchor="bottom") for epoch, at in apart]
     if breaks:
         # Where the longest one is; the others look the same.
         since, until = max(breaks, key=lambda found: found[1] - found[0])
-        middle = unit.of((since + until) / 2)
+        middle = scale.of((since + until) / 2)
         notes.append(_label("break", middle, colors, xanchor="center", yanchor="bottom"))
     if bound:
         shapes.append(_line(bound, colors, dash="dash", color=colors.ink, width=1.5))
@@ -191,15 +191,15 @@ def _layout(
         side = "left" if bound < reach / 2 else "right"
         notes.append(_label("lower bound", bound, colors, xanchor=side, yanchor="top"))
     if now is not None and now < end:
-        shapes.append(_line(unit.of(now), colors, dash="solid"))
+        shapes.append(_line(scale.of(now), colors, dash="solid"))
         # On the other side of the line than names of epochs, of which none is later.
-        notes.append(_label("now", unit.of(now), colors, xanchor="left", yanchor="bottom"))
+        notes.append(_label("now", scale.of(now), colors, xanchor="left", yanchor="bottom"))
     places, labels = list(rows.values()), [text(worker) for worker in rows]
     counted = "from now" if now is None else "since the first unit"
     found = {
         "barmode": "overlay",
         "height": height,
-        "xaxis": axis(colors, f"time {counted}, {unit.name}", anchor="y", range=[unit.of(begin), reach]),
+        "xaxis": axis(colors, f"time {counted}, {scale.name}", anchor="y", range=[scale.of(begin), reach]),
         "yaxis": axis(
             colors,
             tickvals=places,

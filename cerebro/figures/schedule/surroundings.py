@@ -159,7 +159,7 @@ def away_bars(
                 "type": "scatter",
                 "mode": "markers",
                 "name": name,
-                "x": [canvas.unit.of(at) for _, at, _ in found],
+                "x": [canvas.scale.of(at) for _, at, _ in found],
                 "y": [places[worker] for worker, _, _ in found],
                 "marker": {
                     "symbol": symbol,

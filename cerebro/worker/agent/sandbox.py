@@ -149,12 +149,12 @@ def outside(closed: Collection[Path], names: Callable[[Path], Iterable[Path]]) -
         closed: absolute paths without links.
         names: of a folder, what is in it, without links.
     """
-    ways = {parent for path in closed for parent in path.parents}
+    ancestors = {parent for path in closed for parent in path.parents}
 
     def walk(path: Path) -> Iterator[Path]:
         if path in closed:
             return
-        if path not in ways:
+        if path not in ancestors:
             yield path
             return
         for each in names(path):

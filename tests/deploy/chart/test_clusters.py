@@ -34,16 +34,16 @@ def test_volumes_of_root_are_refused_where_no_pod_may_begin_as_root(restricted: 
     said = str(refused.value)
     assert f"namespace {NAMESPACE} enforces the Pod Security profile `restricted`" in said
     assert "storage.shared, worker.shards, redis.storage belong to root" in said
-    for way in ("storage.className", "storage.handOver=never", f"{ENFORCE}=baseline"):
-        assert way in said
+    for setting in ("storage.className", "storage.handOver=never", f"{ENFORCE}=baseline"):
+        assert setting in said
     assert not restricted.objects.all("statefulsets"), "nothing was installed"
     restricted.helm("install", values={"storage": {**slow["storage"], "handOver": "never"}})
 
 
-@pytest.mark.parametrize("way", ["another class", "another profile"])
-def test_other_classes_and_profiles_are_not_refused(restricted: Cluster, way: str) -> None:
+@pytest.mark.parametrize("values", ["another class", "another profile"])
+def test_other_classes_and_profiles_are_not_refused(restricted: Cluster, values: str) -> None:
     """The check is about both together."""
-    if way == "another profile":
+    if values == "another profile":
         restricted.objects.replace(("namespaces", "", NAMESPACE), namespace("baseline"))
         restricted.helm("install", values={"storage": {"className": "slow", "podClassName": "slow"}})
     else:

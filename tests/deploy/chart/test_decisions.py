@@ -216,9 +216,9 @@ def test_no_manifest_names_the_number_of_workers_but_where_helm_owns_it(conclude
 def test_folders_of_root_are_handed_over(conclude: Conclude) -> None:
     """By themselves only those of the one provisioner that makes them for root alone; never, or always, as told."""
 
-    def case(way: str, provisioner: str) -> dict[str, Any]:
+    def case(hand_over: str, provisioner: str) -> dict[str, Any]:
         return {
-            "root": {"Values": {"storage": {"handOver": way}}},
+            "root": {"Values": {"storage": {"handOver": hand_over}}},
             "decision": {"provisioner": provisioner},
         }
 

@@ -1,0 +1,135 @@
+"""What is done to a cluster that stands, and leaves it as it was: one for all of these tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cerebro.cloud.actions import pause, resume, status_lines
+from cerebro.cloud.preflight import Verdict, check
+from cerebro.errors import ProvisionError
+from tests.cloud.conftest import Terminal, new_terminal
+
+Whole = tuple[Terminal, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    """A whole cluster, and its shape."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        new_terminal(tmp_path_factory.mktemp("existing"), patch) as terminal,
+    ):
+        terminal.create()
+        yield terminal, terminal.shape()
+
+
+@pytest.fixture
+def existing(cluster: Whole) -> Iterator[Terminal]:
+    """It, as every test leaves it for the next one."""
+    terminal, shape = cluster
+    terminal.lines.clear()
+    yield terminal
+    terminal.write()
+    terminal.cloud.quotas.clear()
+    assert terminal.shape() == shape
+
+
+def test_a_second_creation_changes_nothing(existing: Terminal) -> None:
+    """What is there as the file wants it is left alone."""
+    before = len(existing.cloud.changes)
+    existing.create()
+    assert existing.cloud.changes[before:] == []
+    assert "demo runs." in existing.lines
+    assert "helm get notes cerebro" in existing.said  # the chart says how to reach it
+
+
+def test_a_cluster_that_ran_is_never_removed_by_create(existing: Terminal) -> None:
+    """A stack that went bad later, as in an upgrade, may hold data: creation stops and says so."""
+    existing.cloud.set_stack("eksctl-demo-cluster", "UPDATE_ROLLBACK_FAILED")
+    before = len(existing.cloud.changes)
+    with pytest.raises(ProvisionError, match="Nothing is removed, because there may be data in it"):
+        existing.create()
+    assert existing.cloud.changes[before:] == []
+    existing.cloud.set_stack("eksctl-demo-cluster", "CREATE_COMPLETE")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "pending-install",
+        "pending-upgrade",
+        "failed",
+    ],
+)
+def test_a_release_that_helm_has_locked_is_freed(existing: Terminal, status: str) -> None:
+    """helm refuses to touch a release whose last command was killed."""
+    existing.cloud.kube.releases["cerebro"] |= {"status": status, "description": "Upgrade in progress"}
+    existing.create()
+    assert existing.cloud.kube.releases["cerebro"]["status"] == "deployed"
+
+
+def test_a_group_that_cannot_change_is_refused(existing: Terminal) -> None:
+    """EKS cannot change a group's instance type; the file's field is named before anything is touched."""
+    existing.write(
+        workers=[{"name": "spot", "instance_type": "g5.2xlarge", "count": 2, "spot": True, "gpus": 1}]
+    )
+    before = len(existing.cloud.changes)
+    with pytest.raises(ProvisionError):
+        existing.create()
+    assert "workers[0].instance_type: node group spot has g5.xlarge and cannot change" in existing.said
+    assert existing.cloud.changes[before:] == []
+
+
+def test_pause_and_resume(existing: Terminal) -> None:
+    """All nodes go, workers before the control plane; all come back; data and releases stay."""
+    before, num_changes = existing.shape(), len(existing.cloud.changes)
+    pause(existing.site())
+    assert nodes(existing) == {"control": 0, "spot": 0, "firm": 0}
+    assert existing.cloud.changes[num_changes:] == ["aws eks update-nodegroup-config"] * 3
+    assert "paused" in "\n".join(status_lines(existing.site()))
+    pause(existing.site())  # twice is once
+    assert len(existing.cloud.changes) == num_changes + 3
+    resume(existing.site())
+    assert existing.shape() == before
+
+
+def test_creation_resumes_as_well(existing: Terminal) -> None:
+    """A user who forgot the pause is not left with pods that wait for nodes."""
+    before = existing.shape()
+    pause(existing.site())
+    existing.create()
+    assert existing.shape() == before
+
+
+def test_a_dry_run_pauses_nothing(existing: Terminal) -> None:
+    """It shows the three calls."""
+    before = nodes(existing)
+    existing.lines.clear()
+    pause(existing.site(is_dry=True))
+    assert existing.said.count("eks update-nodegroup-config") == 3
+    assert nodes(existing) == before
+
+
+def nodes(existing: Terminal) -> dict[str, int]:
+    """By group."""
+    return {name: group.desired for name, group in existing.shape()["groups"].items()}
+
+
+def test_a_dry_run_shows_what_would_go(existing: Terminal) -> None:
+    """Every command, no effect."""
+    before, num_changes = existing.shape(), len(existing.cloud.changes)
+    existing.delete(is_dry=True)
+    assert "$ eksctl delete cluster --name demo" in existing.said
+    assert "cloudformation delete-stack" in existing.said
+    assert len(existing.cloud.changes) == num_changes
+    assert existing.shape() == before
+
+
+def test_what_runs_already_is_not_asked_for_again(existing: Terminal) -> None:
+    """A cluster that stands needs no further quota for what it has."""
+    existing.cloud.quotas |= {"L-3819A6DF": 0, "L-DB2E81BA": 0, "L-1216C47A": 0}
+    found, _ = check(existing.site())
+    assert [finding for finding in found if finding.verdict is Verdict.FAIL] == []
