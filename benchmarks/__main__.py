@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import sys
 import time
 import traceback
@@ -82,7 +83,6 @@ NAMES = (
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _HEADINGS = ("what", "measured", "ratio", "bar", "holds")
-_COMMAND = ".venv/bin/python -m benchmarks --write"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)}; all if none is named"
     )
-    parser.add_argument("--write", action="store_true", help=f"write the table to {RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"replace their sections in {RESULTS.name}")
     parser.add_argument(
         "--json",
         action="store_true",
@@ -130,7 +130,8 @@ def _run(names: Sequence[str], is_written: bool) -> tuple[dict[str, list[Figure]
         print(f"{time.monotonic() - began:.0f} s")
     _print(figures)
     if is_written:
-        RESULTS.write_text(document(figures, broken, load))
+        stamp = f"{datetime.date.today():%Y-%m-%d} ({', '.join(machine())}, load {load:.1f})."
+        RESULTS.write_text(document(RESULTS.read_text(), figures, stamp))
         print(f"\nwritten to {RESULTS}")
     return figures, 1 if broken else 0
 
@@ -151,34 +152,23 @@ def _stdout_for_json() -> Iterator[TextIO]:
             os.dup2(stdout.fileno(), 1)
 
 
-def document(figures: dict[str, list[Figure]], broken: list[str], load: float) -> str:
-    """The text of RESULTS.md."""
-    lines = [
-        "# Benchmark results",
-        "",
-        f"Measured on {datetime.date.today():%Y-%m-%d} with `{_COMMAND}`; each ratio comes from one run, in which both "
-        "sides take turns or share the clock.",
-        "",
-        *(f"- {fact}" for fact in machine()),
-        f"- load average before the first benchmark: {load:.2f}",
-        "",
-        f"| {' | '.join(_HEADINGS)} |",
-        f"|{'---|' * len(_HEADINGS)}",
-        *(f"| {' | '.join(figure.cells())} |" for found in figures.values() for figure in found),
-        "",
-    ]
-    missed = [figure.what for found in figures.values() for figure in found if not figure.holds]
-    lines += [f"Bars not held: {'; '.join(missed)}." if missed else "All bars above are held.", ""]
-    if broken:
-        lines += [f"Could not run: {', '.join(broken)}.", ""]
-    for name, found in figures.items():
-        notes = [f"- {note}" for figure in found for note in figure.notes]
-        lines += [f"## {name}", "", *notes, ""] if notes else []
-    return "\n".join(lines)
+def document(text: str, figures: dict[str, list[Figure]], stamp: str) -> str:
+    """Replace the sections of the benchmarks that ran in the text of RESULTS.md."""
+    head, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    bodies = {section.partition("\n")[0]: section for section in sections}
+    bodies |= {name: _section(name, found, stamp) for name, found in figures.items()}
+    ordered = sorted(bodies, key=lambda name: NAMES.index(name) if name in NAMES else len(NAMES))
+    return "\n\n## ".join([head.strip(), *(bodies[name].strip() for name in ordered)]) + "\n"
+
+
+def _section(name: str, found: list[Figure], stamp: str) -> str:
+    rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(figure.cells() for figure in found)]
+    table = [f"| {' | '.join(cells)} |" for cells in rows]
+    return "\n".join([name, "", stamp, "", *table])
 
 
 def machine() -> tuple[str, ...]:
-    """What it was measured on, one fact each."""
+    """Describe the machine: processor, memory, versions."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return (
         f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GB of memory",

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.__main__ import main
+from benchmarks.__main__ import document, main
 from benchmarks.figure import Figure
 
 pytestmark = pytest.mark.processes
@@ -91,3 +91,15 @@ def test_standard_output_comes_back_after_json(capfd: pytest.CaptureFixture[str]
     printed, _ = capfd.readouterr()
     assert "at least 0.8" in printed
     assert "etl: seen" in printed
+
+
+def test_results_keep_the_sections_of_other_benchmarks() -> None:
+    """A run of one benchmark replaces its section, in the order of the benchmarks."""
+    before = "# Results\n\n## gap\n\nold\n\n## loader\n\nkept\n"
+    after = document(before, {"gap": [FAST]}, "2026-01-02 (a machine).")
+    assert after.split("\n## ") == [
+        "# Results\n",
+        "loader\n\nkept\n",
+        "gap\n\n2026-01-02 (a machine).\n\n| what | measured | ratio | bar | holds |\n| --- | --- | --- | --- | --- |\n"
+        "| a step | 2 s, reference 1 s | 2.0 s | at most 1.5 s | NO |\n",
+    ]
