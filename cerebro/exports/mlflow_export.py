@@ -147,7 +147,7 @@ class MlflowExport:
                 if known.tags.get(name) != value[:MAX_TAG]
             }
             if tags:
-                body = {"run_id": known.run_id, "tags": _pairs(tags)}
+                body = {"run_id": known.run_id, "tags": pairs(tags)}
                 self._server.post("runs/log-batch", **body)
                 known.tags |= tags
             self._send_checkpoint(known, page)
@@ -169,7 +169,7 @@ class MlflowExport:
             if name not in known.params
         }
         if missing and not known.is_deleted:
-            for some in _slices(_pairs(missing), MAX_PARAMS):
+            for some in _slices(pairs(missing), MAX_PARAMS):
                 self._server.post("runs/log-batch", run_id=known.run_id, params=some)
             known.params |= missing.keys()
         return known
@@ -187,7 +187,7 @@ class MlflowExport:
             "experiment_id": self._experiment,
             "run_name": page.name,
             "start_time": _ms(page.started),
-            "tags": _pairs({name: value[:MAX_TAG] for name, value in tags.items()}),
+            "tags": pairs({name: value[:MAX_TAG] for name, value in tags.items()}),
         }
         known = _known(self._server.call("POST", "runs/create", body)["run"])
         known.is_certain = not again
@@ -212,7 +212,7 @@ class MlflowExport:
             ]
         known.is_certain = False
         cursor = max(cursor, known.cursor)
-        body = {"run_id": known.run_id, "metrics": sent, "tags": _pairs({CURSOR: str(cursor)})}
+        body = {"run_id": known.run_id, "metrics": sent, "tags": pairs({CURSOR: str(cursor)})}
         self._server.call("POST", "runs/log-batch", body)
         known.is_certain, known.cursor = True, cursor
 
@@ -254,7 +254,7 @@ class MlflowExport:
             return
         root = known.artifacts.removeprefix(_PROXIED).lstrip("/")
         self._server.upload(f"{root}/checkpoint/{reference.name.rsplit('/', 1)[-1]}", file)
-        told = _pairs({CHECKPOINT: reference.name, f"{CHECKPOINT}.checksum": reference.checksum})
+        told = pairs({CHECKPOINT: reference.name, f"{CHECKPOINT}.checksum": reference.checksum})
         self._server.post("runs/log-batch", run_id=known.run_id, tags=told)
         known.tags[CHECKPOINT] = reference.name
 
@@ -321,7 +321,8 @@ def _name(text: str) -> str:
     return f"{parts[: MAX_NAME - 11]}-{digest}"
 
 
-def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+def pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    """Key-value pairs as MLflow's routes take them."""
     return [{"key": name, "value": value} for name, value in values.items()]
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from cerebro.contract.registry import ModelVersion, RegisteredModel
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import CerebroError, ExportError
-from cerebro.exports.mlflow_export import CHECKPOINT, ID, made_experiment
+from cerebro.exports.mlflow_export import CHECKPOINT, ID, made_experiment, pairs
 from cerebro.exports.mlflow_server import MAX_PARAMS, MlflowServer
 from cerebro.exports.projection import Place, Projection
 from cerebro.exports.registered import (
@@ -143,7 +143,7 @@ class RegistryExport:
             "name": version.name,
             "source": f"{artifacts.rstrip('/')}/{folder_of(version)}",
             "run_id": run_id,
-            "tags": _pairs(tags),
+            "tags": pairs(tags),
             "description": f"{version.name}/{version.version} of Cerebro: {source.model} of {source.run} of "
             f"{source.experiment}, epoch {source.epoch}",
         }
@@ -167,7 +167,7 @@ class RegistryExport:
         if found := self._found_run(experiment, exported):
             return found
         own = self._server.patiently(lambda _: self._own_run(experiment, version))
-        params = _pairs(params_of(version))
+        params = pairs(params_of(version))
         for begin in range(0, len(params), MAX_PARAMS):
             self._server.post("runs/log-batch", run_id=own[0], params=params[begin : begin + MAX_PARAMS])
         ended = round(version.created * 1000)
@@ -195,7 +195,7 @@ class RegistryExport:
             "experiment_id": experiment,
             "run_name": f"{version.name}/{version.version}",
             "start_time": round(version.created * 1000),
-            "tags": _pairs({ID: of, **tags_of(version), "mlflow.source.name": "cerebro"}),
+            "tags": pairs({ID: of, **tags_of(version), "mlflow.source.name": "cerebro"}),
         }
         info = self._server.call("POST", "runs/create", body)["run"]["info"]
         return info["run_id"], info.get("artifact_uri", "")
@@ -268,7 +268,3 @@ class RegistryExport:
 
 def _tags(of: Mapping[str, Any]) -> dict[str, str]:
     return {tag["key"]: tag.get("value", "") for tag in of.get("tags", ())}
-
-
-def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"key": name, "value": value} for name, value in values.items()]

@@ -27,6 +27,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from cerebro.local.ports import HOST
 from cerebro.runtime import tickets
+from cerebro.runtime.addresses import host_name
 from cerebro.runtime.tickets import Kind
 
 KEY, PAGE = "CEREBRO_TENSORBOARD_KEY", "CEREBRO_PAGE"
@@ -53,7 +54,7 @@ def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = ti
     page_port = urlsplit(page).port
 
     def answer(environ: Environ, start: StartResponse) -> Iterable[bytes]:
-        name = _name(environ.get("HTTP_HOST", ""))
+        name = host_name(environ.get("HTTP_HOST", ""))
         cookie = tickets.cookie_name(environ.get("SERVER_PORT"))
         if environ.get("PATH_INFO") == "/live":
             return _say(start, "200 OK", "ok")
@@ -78,11 +79,6 @@ def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = ti
         )
 
     return answer
-
-
-def _name(host: str) -> str:
-    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
-    return name.lower().rstrip(".")
 
 
 def _has_pass(environ: Environ, key: bytes, cookie: str, now: float) -> bool:

@@ -24,6 +24,12 @@ def split_bind(bind: str) -> tuple[str, str]:
     return host.removeprefix("[").removesuffix("]"), port
 
 
+def host_name(header: str) -> str:
+    """The name in a ``Host`` header, in lower case, without port, brackets and final dot."""
+    name = header[1 : header.find("]")] if header.startswith("[") else header.partition(":")[0]
+    return name.lower().rstrip(".")
+
+
 def in_url(host: str) -> str:
     """A host as it stands in a URL: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -20,7 +20,6 @@ import select
 import socket
 import stat
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,13 +28,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cerebro.runtime.metadata_filter import CALLS, MACHINES, NUMBERS, Call, install
+from cerebro.runtime.self_test import failure_of
 
 _RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 _AT_FDCWD, _NOFOLLOW, _EMPTY_PATH = -100, 0x100, 0x1000
 _UTIME_NOW, _UTIME_OMIT = 0x3FFFFFFF, 0x3FFFFFFE
 _LONGEST_PATH, _LONGEST_VALUE = 4096, 1 << 16
 _SELF = re.compile(r"/proc/(?:self|thread-self)(?=/|\Z)|/dev/fd(?=/|\Z)")
-_TRIAL_S = 30.0
 _NAMES = {number: name for name, number in NUMBERS.get(platform.machine(), {}).items()}
 
 
@@ -43,17 +42,7 @@ def why_unavailable() -> str:
     """Return why this machine cannot enforce it, or an empty text. Tests it in a subprocess."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         return f"it is for Linux on {' and '.join(MACHINES)}"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", __name__],
-            capture_output=True,
-            text=True,
-            timeout=_TRIAL_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"it could not be tried: {error}"
-    return "" if done.returncode == 0 else (done.stderr.strip() or f"exit status {done.returncode}")
+    return failure_of(__name__)
 
 
 def enter(door: socket.socket, folders: Sequence[Path]) -> None:

@@ -31,7 +31,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from cerebro.contract import reserved_names
 from cerebro.contract.identity import Scope
 from cerebro.errors import ForbiddenError, StoreUnavailableError, UnauthorizedError
-from cerebro.runtime.addresses import EVERYWHERE
+from cerebro.runtime.addresses import EVERYWHERE, host_name
 from dispatcher.access.identities import Identities, Known
 from dispatcher.access.oidc import IdTokenError, IdTokens, is_jwt
 from dispatcher.access.refusals import refused, too_many, unauthorized
@@ -138,7 +138,7 @@ class Guard:
             return self._check_program()
         named, id_token = self._named_by_proxy(), self._id_token()
         is_program = not named and not id_token and "Authorization" in request.headers
-        if not (is_view and is_program) and not self._is_own(_host_name(request.headers.get("Host", ""))):
+        if not (is_view and is_program) and not self._is_own(host_name(request.headers.get("Host", ""))):
             abort(421)
         if is_program:
             refusal = self._bearer()
@@ -368,8 +368,3 @@ def _is_number(host: str) -> bool:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
-def _host_name(host: str) -> str:
-    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
-    return name.lower().rstrip(".")

@@ -22,7 +22,14 @@ from cerebro.figures.schedule.bars import (
 )
 from cerebro.figures.schedule.planned import PlannedSpan
 from cerebro.figures.schedule.spans import Landmarks, Span, TakenBar
-from cerebro.figures.schedule.surroundings import away_bars, away_words, beside_bars, beside_words, taken_bars
+from cerebro.figures.schedule.surroundings import (
+    away_bars,
+    away_words,
+    beside_bars,
+    beside_words,
+    counted,
+    taken_bars,
+)
 from cerebro.figures.schedule.windows import cut_off
 
 MOST_BARS = 2000
@@ -110,7 +117,7 @@ def schedule(
         theme=theme,
     )
     what = "Schedule" if spans or beside else "Plan"
-    title = f"{what} of {_counted(len(models), 'model')} on {_counted(len(counts), 'worker')}"
+    title = f"{what} of {counted(len(models), 'model')} on {counted(len(counts), 'worker')}"
     if len(spans) > MOST_BARS:
         found = buckets.merged(spans, tuple(names), end, most=MOST_BARS, begin_s=first)
         title += f": {len(attempts):,} units and attempts, in stretches of {seconds(found[0].seconds)}"
@@ -283,13 +290,13 @@ def _description(
 ) -> str:
     are = "is" if len(planned) == 1 else "are"
     plan = (
-        f" {_counted(len(planned), 'unit')} {are} planned next; how long that takes is estimated."
+        f" {counted(len(planned), 'unit')} {are} planned next; how long that takes is estimated."
         if planned
         else ""
     )
     if not spans:
         return f"No unit has started yet.{plan}"
-    said = f"{_counted(len(spans), 'attempt')} at units on {_counted(workers, 'worker')} in {seconds(open_s)}"
+    said = f"{counted(len(spans), 'attempt')} at units on {counted(workers, 'worker')} in {seconds(open_s)}"
     if breaks:
         said += f", and {seconds(_total(breaks))} in which the run had ended or no worker was there"
     said += "."
@@ -302,11 +309,7 @@ def _description(
         said += f" Other runs had {seconds(taken_s)} of their devices, which count as absence."
     vain = _vain(spans)
     were = "was" if vain == 1 else "were"
-    return said + (f" {_counted(vain, 'attempt')} failed or {were} taken back." if vain else "") + plan
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return said + (f" {counted(vain, 'attempt')} failed or {were} taken back." if vain else "") + plan
 
 
 def _total(breaks: Iterable[tuple[float, float]]) -> float:

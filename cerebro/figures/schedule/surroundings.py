@@ -76,7 +76,7 @@ def beside_words(spans: Sequence[Span]) -> str:
         "search": "question of the search",
         "audit": "audit",
     }
-    told = [_counted(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
+    told = [counted(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
     if not told:
         return ""
     return (
@@ -84,7 +84,8 @@ def beside_words(spans: Sequence[Span]) -> str:
     )
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number with its noun in the right form: ``1 partition made again``, ``2 partitions made again``."""
     first, _, rest = noun.partition(" ")
     return f"{number:,} {first}{'' if number == 1 else 's'}{' ' if rest else ''}{rest}"
 
