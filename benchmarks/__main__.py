@@ -36,7 +36,6 @@ NAMES = (
         "hop",
         "gap",
         "devices",
-        "seats",
         "warm",
         "efficiency",
         "idle",

@@ -106,18 +106,14 @@ class _Units:
         self._bar()
         # Of those that have room for another task; of a thousand workers they are few.
         self._soon = {
-            w.name: self._soon_at(w)
-            for w in self._training_workers
-            if draft.places.num_free(w.name, self._depth)
+            w.name: self._due(w) for w in self._training_workers if draft.places.num_free(w.name, self._depth)
         }
 
-    def _soon_at(self, worker: Worker) -> list[int]:
-        """`_due`. What sits beside others has its model loaded as it is."""
-        return self._due(worker, self._now) if worker.seats == 1 else []
-
-    def _due(self, worker: Worker, now: float) -> list[int]:
+    def _due(self, worker: Worker) -> list[int]:
         """Devices of the worker that may be given the task after their present one, in the order in which they end."""
-        devices = [device for device in range(worker.devices) if not due_s(self._fit, worker, device, now)]
+        devices = [
+            device for device in range(worker.devices) if not due_s(self._fit, worker, device, self._now)
+        ]
         if worker.devices > 1 and isinstance(self._policy(), Following):
             # An idle device begins a unit only now: a plan means the next one for the device that ends first.
             devices = [device for device in devices if worker.first_in(device)]
@@ -136,8 +132,7 @@ class _Units:
         self._draft.give_ready(1, calmest_first)
         self._audit(depth=1, is_overdue=True)
         gangs.form(self._fit, self._draft, self._dispatch_draft, self._snapshot)
-        for among in self._rounds():
-            self._fill(1, self._in_turn(), among)
+        self._fill(1, self._in_turn())
         taken_back = self._taken_back()
         if taken_back is not None:
             return [*self._draft.steps, taken_back]
@@ -151,16 +146,6 @@ class _Units:
                 return [*self._draft.steps, outranked]
         self._audit(depth=1, is_overdue=False)
         return [*self._draft.steps]
-
-    def _rounds(self) -> Iterator[Mapping[str, Sequence[int]] | None]:
-        """Devices to be given a unit each, one round after the other. Where units share a device in turns, one at which
-        fewer of them sit goes first, whichever worker's it is."""
-        most = max((worker.seats for worker in self._training_workers), default=1)
-        if most == 1:
-            yield None
-            return
-        for seated in range(most):
-            yield {w.name: self._draft.places.next_seats(w, seated) for w in self._training_workers}
 
     def undo(self) -> None:
         """Leave the dispatch state as it was: the log will tell it of what took effect."""
@@ -204,7 +189,7 @@ class _Units:
         while workers and (choice := choose(workers)):
             name = self._fit.workers[choice.worker]
             devices = self._devices(choice, depth, among[name] if among else None)
-            if devices is None or self._waits_needlessly(choice, room) or self._would_wait(choice, devices):
+            if devices is None or self._waits_needlessly(choice, room):
                 self._dispatch_draft.keep_off(choice.model, choice.worker)
                 continue
             if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
@@ -255,23 +240,6 @@ class _Units:
             for w, count in room.items()
             if self._fit.workers[w] not in self._draft.barred
         )
-
-    def _would_wait(self, choice: Choice, devices: tuple[int, ...]) -> bool:
-        """Whether a unit of a run that goes by merit would sit beside one of no less merit that does not end soon, and
-        so wait for it. Meanwhile its model could go nowhere else, and have a seat that is wanted by a better one."""
-        worker, merit = self._draft.worker(self._fit.workers[choice.worker]), self._fit.dispatch_state.merit
-        if worker.seats == 1 or not merit:
-            return False
-        at_device = worker.seats_beside(devices[0])
-        given = self._draft.given_to(worker.name)
-        for key, taken in {**worker.open_tasks, **given}.items():
-            named = TaskKey.parse(key)
-            if named.run != self._fit.run or named.kind != "train" or not at_device.intersection(taken):
-                continue
-            is_better = merit[self._fit.model(named.model or "")] >= merit[choice.model]
-            if is_better and (key in given or due_s(self._fit, worker, taken[0], self._now)):
-                return True
-        return False
 
     def _may_be_alone(self, depth: int, choice: Choice) -> bool:
         """Whether a model that ran out of memory can have the worker for itself now. If not, the worker that has least
@@ -364,8 +332,7 @@ class _Units:
         idle = [
             w
             for w in self._training_workers
-            if w.name not in draft.barred
-            and (draft.places.num_free(w.name, 1) if w.seats == 1 else draft.places.next_seats(w, 0))
+            if w.name not in draft.barred and draft.places.num_free(w.name, 1)
         ]
         queued = self._queued() if idle else []
         for worker in idle:
@@ -407,7 +374,7 @@ class _Units:
                 continue
             if fit.is_interrupted(task.key):
                 continue  # it goes first whatever its priority: it would be queued there again
-            is_due = set(devices) <= set(self._soon_at(self._draft.worker(worker)))
+            is_due = set(devices) <= set(self._due(self._draft.worker(worker)))
             for model, _ in state.eligible(fit.worker(worker)):
                 if idle.get(model, priority) > priority and (is_due or (is_alone and model not in with_room)):
                     return revoke_task(task, "a model of a higher priority goes first")

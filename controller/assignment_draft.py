@@ -27,9 +27,6 @@ from controller.memory_retries import calmest
 from controller.places import Places
 from controller.ready_tasks import made_elsewhere, may_run, ready
 
-_LARGEST = 1e300
-"""JSON has no infinite merit."""
-
 
 class AssignmentDraft:
     """Collects the assignments of one decision and keeps count of what they use up.
@@ -70,9 +67,9 @@ class AssignmentDraft:
         # Seeded by the log's length: the same state decides the same, and two decisions are independent.
         self.rng = random.Random(f"{seed}/{run.id}/{state.seq}")
 
-    def given_to(self, worker: str) -> dict[str, tuple[int, ...]]:
-        """Keys of the tasks that a worker is given now, and their devices."""
-        return {step.task: step.devices for step in self.steps if step.worker == worker}
+    def given_to(self, worker: str) -> list[str]:
+        """Return the keys of the tasks that this decision assigns to `worker`."""
+        return [step.task for step in self.steps if step.worker == worker]
 
     def worker(self, name: str) -> Worker:
         """One of `alive`, by name."""
@@ -110,11 +107,7 @@ class AssignmentDraft:
             shortages = self.run.task(key).shortages if knows_shortage(self.worker(worker)) else 0
             known = {"with_ragged": reads_ragged(self.worker(worker)), "shortages": shortages}
             return body.model_copy(update=known)
-        merits = self._fit.dispatch_state.merit if self._fit is not None else []
-        if self._fit is None or not merits or key.kind != "train" or self.worker(worker).seats == 1:
-            return body
-        merit = merits[self._fit.model(key.model or "")]
-        return body.model_copy(update={"merit": max(-_LARGEST, min(_LARGEST, merit))})
+        return body
 
     def give_gang(self, key: TaskKey, gang: Gang, way: Way) -> None:
         """Assign a unit on a set of partitions, to all of the workers or to none."""

@@ -104,7 +104,6 @@ def _joined(name: str, seen: WorkerView) -> WorkerJoined:
         volume=seen.volume,
         devices=seen.devices,
         device=seen.device,
-        seats=seen.seats,
     )
 
 

@@ -54,7 +54,6 @@ class WorkerView:
     devices: int = 1
     device: DeviceKind | None = None
     """What they are; `None`: not known, or not alike."""
-    seats: int = 1
     """As in `WorkerRecord`."""
     address: str = ""
     """As in `WorkerRecord`."""
@@ -148,7 +147,7 @@ def trained_on(statuses: Iterable[WorkerStatus]) -> dict[str, int]:
     for status in statuses:
         record = status.record
         if record.pod and record.devices and "train" in record.kinds:
-            found[record.pod.uid] = found.get(record.pod.uid, 0) + len(record.devices) // record.seats
+            found[record.pod.uid] = found.get(record.pod.uid, 0) + len(record.devices)
     return found
 
 
@@ -182,7 +181,6 @@ def worker_view(
         volume=record.volume,
         devices=max(1, len(record.devices)),
         device=DeviceKind.of(record),
-        seats=record.seats,
         address=record.address,
         absence=absence,
         before=_before(record.pod, fleet) if record.pod and fleet else STARTED_ANEW,

@@ -122,7 +122,7 @@ def priors(rows: Mapping[str, UnitHistory], state: ExperimentState, run: Run, *,
 
 def _way(visit: Visit) -> str:
     workers = f" on {1 + len(visit.others)} workers" if visit.others else ""
-    return f"{technique_of(visit.way)}{workers}{' in turns' if visit.turn_s else ''}"
+    return f"{technique_of(visit.way)}{workers}"
 
 
 class RunHistory:

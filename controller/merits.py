@@ -158,7 +158,7 @@ class _Shown:
         done, trained, seconds, since = self.done, self.trained, self.seconds, self.since
         has_diverged, quanta = self.has_diverged, list(self.quanta)
         for visit in visits:
-            took = visit.turn_s or visit.compute_s or visit.ended - visit.started
+            took = visit.compute_s or visit.ended - visit.started
             before = done / self.whole
             samples = tuple(_samples(run, visit, self.measure, before=before, of=self.whole, took=took))
             if samples:

@@ -66,16 +66,6 @@ class Places:
         counts = self._devices[worker]
         return sorted((d for d, count in enumerate(counts) if count < depth), key=counts.__getitem__)
 
-    def next_seats(self, worker: Worker, most: int) -> list[int]:
-        """Of each device of a worker at which at most so many units sit, the first free seat."""
-        counts, found = self._devices[worker.name], []
-        for device in range(worker.devices // worker.seats):
-            at_device = sorted(worker.seats_beside(device))
-            free = [seat for seat in at_device if not counts[seat]]
-            if free and len(at_device) - len(free) <= most:
-                found.append(free[0])
-        return found
-
     def count(self, worker: str, device: int) -> int:
         """Open tasks of a device."""
         return self._devices[worker][device]

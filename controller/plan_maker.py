@@ -113,7 +113,7 @@ class PlanMaker:
 
     def _plan(self, core: Core, run: Run, weights: dict[str, float]) -> Plan | None:
         if isinstance(run.request, FitRequest):
-            known = {w.name: w.widest for w in core.state.workers.values() if w.trains and not w.is_removed}
+            known = {w.name: w.devices for w in core.state.workers.values() if w.trains and not w.is_removed}
             return plan_fit(core.state, run.request, known)
         if isinstance(run.request, EvaluateRequest):
             return plan_evaluation(core.state, run.request)

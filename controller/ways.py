@@ -51,7 +51,7 @@ class Ways:
     ) -> None:
         self._models, self._workers = list(run.models), list(workers)
         self._times, self._mean_rows = times, mean_rows
-        self._devices = [state.workers[name].widest for name in workers]
+        self._devices = [state.workers[name].devices for name in workers]
         self._knows_ways = [knows_ways(state.workers[name]) for name in workers]
         self._alike: dict[tuple[int, bool], int] = {}
         """Devices of a worker, and whether it knows ways -> one of those of which this is so."""

@@ -107,7 +107,6 @@ class Handler(BaseHandler):
         self._reading = ReadingAhead(context.cores, memory.own_group().usable_bytes())
         self._loader = ThreadPoolExecutor(1)
         self._ahead: tuple[CheckpointRef, _Ahead] | None = None
-        context.settle = _settle
         self._savepoint_timing = SavepointTiming(context)
         with suppress(Exception):  # user code may have patched torch
             warm_up()
@@ -160,8 +159,7 @@ class Handler(BaseHandler):
             if peak_gpu_bytes := _peak_gpu_bytes():
                 error.peak_gpu_bytes = peak_gpu_bytes  # type: ignore[attr-defined]
             raise
-        self._context.leave_turn()
-        return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes(), "turn_s": self._context.turn_s})
+        return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes()})
 
     def _do(self, body: TaskBody, attempt: int) -> TaskResult:
         if isinstance(body, EtlTask | FittingTask | InspectTask | TrialTask | SearchTask):
@@ -238,7 +236,7 @@ class Handler(BaseHandler):
             resumed=resumed,
             validation=body.validation,
         )
-        recorder = CurveRecorder(began, self._context.own_time) if body.with_curve else None
+        recorder = CurveRecorder(began) if body.with_curve else None
         feed = self._feed(
             loader,
             epoch=body.epoch,
@@ -262,7 +260,6 @@ class Handler(BaseHandler):
             log.warning("%s", warning)
         where = f"epoch {body.epoch}, partition {body.partition}"
         require_mergeable(metrics, body.merges, body.needs, body.model, where)
-        self._context.leave_turn()  # another one computes while this one is saved
         self._context.raise_if_ended()
         self._context.device_memory.check()
         trained = time.monotonic()
@@ -498,8 +495,6 @@ class Handler(BaseHandler):
     ) -> InstrumentedLoader:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
-            if rows < loader.num_rows:
-                self._context.await_turn()
             # What is reported in an audit was reported before.
             told = {} if is_audit else values
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=told)
@@ -518,12 +513,6 @@ class Handler(BaseHandler):
             savepoints=savepoints,
             recorder=recorder,
         )
-
-
-def _settle() -> None:
-    """Wait for what was begun on GPUs."""
-    for gpu in _gpus():
-        torch.cuda.synchronize(gpu)
 
 
 def _peak_gpu_bytes() -> int:

@@ -235,9 +235,7 @@ def worker_lines(
 
 
 def _devices(record: WorkerRecord) -> str:
-    """How many, and how many units share each."""
-    number = max(1, len(record.devices)) // record.seats
-    return f"{number} of {record.seats} seats" if record.seats > 1 else str(number)
+    return str(max(1, len(record.devices)))
 
 
 def _doing(

@@ -238,7 +238,7 @@ class Session:
     def devices(self) -> dict[str, int]:
         """Worker that trains -> how many devices a unit may take there, of those that are there."""
         return {
-            status.record.worker: status.record.widest
+            status.record.worker: max(1, len(status.record.devices))
             for status in self._kvs.workers()
             if "train" in status.record.kinds and not status.is_lost
         }

@@ -397,8 +397,6 @@ class WorkerJoined(_Event):
     """So many devices, numbered from 0."""
     device: DeviceKind | None = Field(None, exclude_if=lambda value: value is None)
     """What they are. Absent where an older version registered or noted the worker, or where they are not alike."""
-    seats: int = Field(1, ge=1, exclude_if=lambda number: number == 1)
-    """As in `WorkerRecord`."""
 
 
 class WorkerLost(_Event):

@@ -144,9 +144,6 @@ class Device(Contract):
 MAX_DEVICES = 256
 """More devices than any worker has."""
 
-MAX_SEATS = 4
-"""Most units that share one device in turns: as many as in Hermes. Each holds memory all the time."""
-
 QUEUE_DEPTH = 2
 """Open attempts that a device may have: one runs, one has its model loaded meanwhile. As many take no device."""
 
@@ -209,11 +206,7 @@ class WorkerRecord(Contract):
     """Cores that it shares with all other workers of its `host`; 0: not known."""
     gpus: tuple[str, ...] = ()
     devices: tuple[Device, ...] = Field(default=(), max_length=MAX_DEVICES)
-    """Where units of training run side by side. Empty if an older version registered: it runs one unit at a time. With
-    `seats`, each device stands here once for each of its seats."""
-    seats: int = Field(1, ge=1, le=MAX_SEATS, exclude_if=lambda number: number == 1)
-    """Places for a unit that each device has. Of N devices, n, n + N, n + 2 N and so on are seats at device n: what
-    sits there takes turns. Absent where there is one."""
+    """Where units of training run side by side. Empty if an older version registered: it runs one unit at a time."""
     memory_bytes: int | None = Field(None, ge=0, exclude_if=lambda value: value is None)
     """For its processes together: the limit of its container, or all there is. Absent: an older version registered."""
     kinds: tuple[str, ...]
@@ -233,11 +226,6 @@ class WorkerRecord(Contract):
     address: str = Field("", exclude_if=lambda address: not address)
     """``HOST:PORT`` where other workers find it that train a unit with it. Absent: it trains none with others, as all
     of older versions."""
-
-    @property
-    def widest(self) -> int:
-        """Devices that one unit may take: of those that are shared in turns, one."""
-        return max(1, len(self.devices)) if self.seats == 1 else 1
 
 
 class GpuUsage(Contract):

@@ -317,8 +317,6 @@ class TaskResult(Contract):
     """Of `inspect` alone."""
     trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)
     """Of `trial` alone."""
-    turn_s: float = Field(0.0, ge=0.0, exclude_if=lambda seconds: seconds == 0.0)
-    """Seconds that it had the turn, where several units take turns at its device. Absent where they do not."""
     curve: Curve | None = Field(None, exclude_if=lambda curve: curve is None)
     """Of a unit that was to tell it, and reported something. Absent of all others, so that older versions can read
     them."""
@@ -470,9 +468,6 @@ class TrainTask(ModelTask):
     with_curve: bool = Field(False, exclude_if=lambda value: not value)
     """Whether its result is to have a `Curve`: where the run is dispatched by merit. Absent where not, so that older
     versions can read all other units."""
-    merit: float | None = Field(None, exclude_if=lambda merit: merit is None)
-    """What its model was worth, by the rule of the run's policy, when it was assigned: of units of a run that take
-    turns at a device, the largest goes first. Absent where none do, or the policy has no rule."""
     merges: dict[str, bool] | None = Field(None, exclude_if=lambda merges: merges is None)
     """What the metrics are put together with: those of the epoch's units so far, name -> whether it is a ratio.
     `None`, and absent, where an older version could not read ratios."""

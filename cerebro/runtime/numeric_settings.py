@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cerebro.contract.api import MAX_LEASE_S
-from cerebro.contract.records import MAX_SEATS
 from cerebro.errors import ClusterError
 from cerebro.runtime import sandbox_settings
 
@@ -109,18 +108,6 @@ DEVICES = NumericSetting(
     is_whole=True,
     least=1,
 )
-SEATS = NumericSetting(
-    name="CEREBRO_SEATS",
-    expected=f"so many units that share each device in turns, from 1 to {MAX_SEATS}",
-    is_whole=True,
-    least=1,
-    most=MAX_SEATS,
-)
-QUANTUM_S = NumericSetting(
-    name="CEREBRO_QUANTUM_S",
-    expected="the seconds that a unit has a device for, where several take turns, from 0.01",
-    least=0.01,
-)
 CORES = NumericSetting(
     name="CEREBRO_CORES",
     expected="a number of processor cores from 1, or nothing for all",
@@ -169,7 +156,7 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
 SETTINGS = (
-    OPEN_RUNS, MOST_WORKERS, LEAST_WORKERS, INSTALLED_WORKERS, IDLE_S, LEASE_S, DEVICES, SEATS, QUANTUM_S, CORES,
+    OPEN_RUNS, MOST_WORKERS, LEAST_WORKERS, INSTALLED_WORKERS, IDLE_S, LEASE_S, DEVICES, CORES,
     WEIGHT, GRACE_S, SAVEPOINT_S, TASK_LOG_MIB, GANG_PORT, THREADS,
 )  # fmt: skip
 

@@ -40,7 +40,7 @@ def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
     means = mean(visits)
     reported = next((visit.reported for visit in visits if visit.reported), "")
     reporting = [visit for visit in visits if reported and visit.reported == reported]
-    took = [visit.turn_s or visit.compute_s or visit.ended - visit.started for visit in visits]
+    took = [visit.compute_s or visit.ended - visit.started for visit in visits]
     totals, ways = totals_of(visits), _ways(visits)
     return EpochSummary(
         returned=tuple(model.returned_in(epoch).items()),

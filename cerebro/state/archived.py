@@ -109,7 +109,7 @@ _SUMMARIES = Layout(
 _VISITS = Layout(
     Visit,
     vectors=("values", "terms"),
-    floats=("started", "ended", "load_s", "compute_s", "save_s", "start_s", "turn_s"),
+    floats=("started", "ended", "load_s", "compute_s", "save_s", "start_s"),
     whole=(
         "epoch",
         "partition",

@@ -63,8 +63,6 @@ class Visit(NamedTuple):
     """The points of that: doubles, one after another, as they take least memory."""
     has_diverged: bool = False
     """Of that, whether it ended in what is no finite number."""
-    turn_s: float = 0.0
-    """Seconds that it had the turn at a device that it shared; 0: it had its device for itself."""
     ratios: tuple[str, ...] = ()
     """Names of those of its metrics that are ratios."""
     terms: tuple[float, ...] = ()
@@ -105,7 +103,6 @@ class Visit(NamedTuple):
             sys.intern(result.curve.name) if result.curve else "",
             array("d", chain(*result.curve.points)).tobytes() if result.curve else b"",
             result.curve is not None and result.curve.has_diverged,
-            result.turn_s,
             _shared(tuple(result.ratios)),
             tuple(chain.from_iterable(result.ratios.values())),
             result.validated,

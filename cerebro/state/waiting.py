@@ -167,7 +167,7 @@ def _waits_for_fitted(state: ExperimentState, run: Run, able: list[Worker]) -> s
 
 def _waits_for_upgrade(run: Run, able: list[Worker]) -> str:
     """Why the run waits for an upgrade: older workers know one device only, and no model may use one. Else empty."""
-    alive = [worker for worker in able if worker.is_alive and worker.seats == 1]
+    alive = [worker for worker in able if worker.is_alive]
     older = sorted(worker.name for worker in alive if not knows_ways(worker))
     if not isinstance(run.plan, FitPlan) or not older:
         return ""

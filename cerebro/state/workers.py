@@ -93,8 +93,6 @@ class Worker:
     """How many: each runs one task at a time, and has one in its queue."""
     device: DeviceKind | None = None
     """What they are; `None`: not known, or not alike."""
-    seats: int = 1
-    """Of each device: of N devices with seats, `n`, `n + N` and so on are one."""
     most_devices: int = 1
     """The most that any incarnation of it had."""
     open_tasks: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -111,16 +109,6 @@ class Worker:
     def trains(self) -> bool:
         """Whether it is a place for models; a worker for ETL alone is none."""
         return "train" in self.kinds
-
-    @property
-    def widest(self) -> int:
-        """Devices that one unit may take: of those that are shared in turns, one."""
-        return self.devices if self.seats == 1 else 1
-
-    def seats_beside(self, seat: int) -> set[int]:
-        """All seats of the device that a seat is at."""
-        number = max(1, self.devices // self.seats)
-        return set(range(seat % number, self.devices, number))
 
     @property
     def lanes(self) -> tuple[int, ...]:
@@ -272,7 +260,6 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
         since=event.time,
         devices=event.devices,
         device=event.device,
-        seats=event.seats,
         most_devices=max(event.devices, known.most_devices if known else 1),
         open_tasks=known.open_tasks if known else {},
         ended=known.ended if known else deque(maxlen=LAST),

@@ -29,15 +29,12 @@ _LEASE_UNITS = 2
 """A lease is as long as so many units: heartbeats are most of the work, and nobody is lost here."""
 
 
-def run(
-    jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epochs: int = EPOCHS, seats: int = 1
-) -> Outcome:
+def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epochs: int = EPOCHS) -> Outcome:
     """Train them all to their end. Changes the jobs.
 
     Args:
         policy: the name of a dispatch policy.
         epochs: of each job, of a unit on each GPU's partition.
-        seats: of each GPU: so many units share it in turns.
     """
     models = [f"m{number:02}" for number in range(len(jobs))]
     by_name = dict(zip(models, jobs, strict=True))
@@ -79,7 +76,6 @@ def run(
         holdings={name: [number] for number, name in enumerate(workers)},
         unit_time=unit_time,
         fixed_s=fixed_s,
-        seats=dict.fromkeys(workers, seats),
         curve=curve,
         lease_s=_LEASE_UNITS * fmean(job.total_s for job in jobs) / units,
     )
@@ -93,8 +89,7 @@ def run(
 
 
 def _reached(job: Job, visits: Sequence[Visit], units: int) -> float:
-    """When the job reached its goal; in a unit that took turns as if these were spread over it evenly."""
+    """When the job reached its goal."""
     number = min(int(job.goal / job.total * units), units - 1)
     visit = visits[number]
-    slower = (visit.ended - visit.started - visit.load_s) / visit.compute_s
-    return visit.started + visit.load_s + (job.goal / job.total - number / units) * job.total_s * slower
+    return visit.started + visit.load_s + (job.goal / job.total - number / units) * job.total_s

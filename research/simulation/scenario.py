@@ -64,7 +64,6 @@ class Scenario:
         joins: worker -> when it is there for the first time, if not from the beginning.
         removals: worker -> when it goes for good, with its disk.
         devices: worker -> how many it has; one if it is left out.
-        seats: worker -> how many each of its devices has, one if it is left out: what sits at a device takes turns.
         device_kind: of all of them.
         memory, device_memory: worker -> bytes that it, or each of its devices, has for itself; not known if left out.
         most_memory: bytes that the former may be raised to; 0: it stays as it is.
@@ -99,7 +98,6 @@ class Scenario:
     absent: frozenset[str] = frozenset()
     """Workers that are not there until the cluster is made larger (`Simulation.resize`)."""
     devices: Mapping[str, int] = field(default_factory=dict)
-    seats: Mapping[str, int] = field(default_factory=dict)
     device_kind: Literal["gpu", "cpu"] = "gpu"
     memory: Mapping[str, int] = field(default_factory=dict)
     device_memory: Mapping[str, int] = field(default_factory=dict)

@@ -5,7 +5,6 @@ They know the store and the scenario, nothing of the controller; when something 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,12 +50,10 @@ from cerebro.contract.tasks import (
 )
 from cerebro.search import own
 from cerebro.search.questions import values_for
-from cerebro.state.keys import TaskKey
 from cerebro.state.workers import lanes_of
 from controller.orchestrator import Exit, Fleet, Memory, Pod
 from controller.searching import EVERYWHERE
 from research.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
-from research.simulation.sharing import SharedDevice
 from research.simulation.store import VirtualStore
 
 
@@ -132,7 +129,6 @@ class VirtualWorkers:
         self._workers = {}
         self._paces: dict[tuple[str, str, int], tuple[float, float]] = {}
         """(task, attempt) -> when it started, and how long it will take."""
-        self._devices_shared: dict[tuple[str, int], SharedDevice] = {}
         for name, pod in self._pods.items():
             kinds = _KINDS if name in scenario.without_ways else self._kinds
             self._workers[name] = _Worker(name=name, kinds=kinds, pod=pod)
@@ -227,8 +223,6 @@ class VirtualWorkers:
         for worker in self._workers.values():
             if worker.pod.is_up:
                 self._report(worker, [_renew(item) for item in worker.running])
-        for device in self._devices_shared.values():
-            device.look()  # of what has gone meanwhile the others have the time
         self.deliver()
 
     def _register(self, pod: _Pod) -> None:
@@ -244,7 +238,6 @@ class VirtualWorkers:
                     cores=1,
                     kinds=worker.kinds,
                     devices=self._devices(worker),
-                    seats=self._scenario.seats.get(worker.name, 1) if "train" in worker.kinds else 1,
                     holdings=held,
                     address="" if self._scenario.is_apart else f"{worker.name}:1",
                     volume=pod.name if self._scenario.has_pods else None,
@@ -256,7 +249,7 @@ class VirtualWorkers:
     def _devices(self, worker: _Worker) -> tuple[Device, ...]:
         if "train" not in worker.kinds:
             return ()
-        count = self._scenario.devices.get(worker.name, 1) * self._scenario.seats.get(worker.name, 1)
+        count = self._scenario.devices.get(worker.name, 1)
         memory = self._scenario.device_memory.get(worker.name)
         kind = self._scenario.device_kind
         return (Device(kind=kind, name="virtual", threads=1, memory_bytes=memory),) * count
@@ -383,8 +376,7 @@ class VirtualWorkers:
             return []
         began, seconds = self._paces[_name_of(item)]
         rows, first = self._rows(item), _resumed(item.body)
-        device = self._shared(worker, item)
-        share = min(1.0, (self._now() - began) / seconds) if device is None else device.done(_name_of(item))
+        share = min(1.0, (self._now() - began) / seconds)
         done = first + int((rows - first) * share)
         if not first < done < rows:
             return []
@@ -408,28 +400,7 @@ class VirtualWorkers:
                 if isinstance(item.body, TrainTask):
                     seconds *= 1 - _resumed(item.body) / self._rows(item)
                 self._paces[_name_of(item)] = self._now(), seconds
-                end = partial(self._end, worker, worker.identity, item)
-                if (device := self._shared(worker, item)) is None:
-                    self._at(self._now() + seconds, end)
-                    continue
-                merit = (item.body.merit or 0.0) if isinstance(item.body, TrainTask) else math.inf
-                device.begin(
-                    _name_of(item),
-                    seconds,
-                    run=(item.experiment, TaskKey.parse(item.task).run),
-                    merit=merit,
-                    is_there=partial(self._is_there, worker, worker.identity, item),
-                    end=end,
-                )
-
-    def _shared(self, worker: _Worker, item: InboxItem) -> SharedDevice | None:
-        """The device at which an attempt takes turns; `None`: it has it for itself."""
-        if self._scenario.seats.get(worker.name, 1) == 1 or len(item.devices) != 1:
-            return None
-        number = item.devices[0] % self._scenario.devices.get(worker.name, 1)
-        if (worker.name, number) not in self._devices_shared:
-            self._devices_shared[worker.name, number] = SharedDevice(self._now, self._at)
-        return self._devices_shared[worker.name, number]
+                self._at(self._now() + seconds, partial(self._end, worker, worker.identity, item))
 
     @staticmethod
     def _is_there(worker: _Worker, identity: str, item: InboxItem) -> bool:

@@ -18,7 +18,6 @@ from cerebro.contract.events import RunFinished, RunRequested, RunStarted, Worke
 from cerebro.contract.priority import LOW
 from cerebro.contract.records import (
     SILENT_S,
-    Device,
     ExperimentRecord,
     ExperimentSummary,
     Holding,
@@ -50,15 +49,6 @@ def test_workers_are_listed_by_name() -> None:
         ["worker-1", "4", "s", "ago", "2", "8", "1", "1", "0", "train", "idle"],
     ]
     assert cli_status.worker_lines([]) == ["  no worker has registered yet"]
-
-
-def test_devices_that_units_share_are_told_with_their_seats() -> None:
-    """A worker with one device of four seats has one device."""
-    status = _worker("worker-0", None)
-    device = Device(kind="cpu", name="1 core", threads=1)
-    record = status.record.model_copy(update={"devices": (device,) * 8, "seats": 4})
-    (line,) = cli_status.worker_lines([status.model_copy(update={"record": record})])[1:]
-    assert "2 of 4 seats" in line
 
 
 def test_workers_of_one_volume_hold_the_same_partitions() -> None:

@@ -48,12 +48,9 @@ def main() -> None:
         if settings.pod is not None:
             process_hardening.hide_process()
         gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        devices = WorkerDevices(
-            settings.cores, settings.devices, gpus.found, settings.device_memory, settings.seats
-        )
+        devices = WorkerDevices(settings.cores, settings.devices, gpus.found, settings.device_memory)
         endpoint = None
-        # Ranks that wait for each other between two batches, each for a turn of its own, might wait for ever.
-        if settings.address and settings.seats == 1:
+        if settings.address:
             endpoint = GangEndpoint(settings.address, settings.gang_port, settings.token)
     except CerebroError as error:
         sys.exit(f"worker: {error}")

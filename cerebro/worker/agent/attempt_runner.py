@@ -6,7 +6,6 @@ Ends it where it hangs, was taken away, or holds up the end of the worker. Knows
 from __future__ import annotations
 
 import logging
-import math
 import selectors
 import time
 from collections.abc import Callable
@@ -38,7 +37,6 @@ from cerebro.worker.agent.hanging import Activity, Verdict, Watch
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.process import ChildProcess
-from cerebro.worker.agent.turns import Seat
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +92,6 @@ class AttemptRunner:
         patience: when it counts as hung.
         notification: readable when something about the inbox, the lease or the worker's end has changed.
         on_notification: called then, after it was taken off.
-
-    Attributes:
-        taken_bytes: of its device, that an attempt which was done says it had at most; 0: it does not say.
     """
 
     def __init__(
@@ -118,8 +113,6 @@ class AttemptRunner:
             notification,
             on_notification,
         )
-        self._seat = child.seat
-        self.taken_bytes = 0
         # Of ranks on other workers nobody here sees whether they compute.
         is_strict = isinstance(item.body, _STRICT) or (isinstance(child, ChildGroup) and child.is_gang)
         self._watch = Watch(patience.limit_s, time.monotonic(), is_strict)
@@ -151,10 +144,8 @@ class AttemptRunner:
             while True:
                 message = child.channel.pending()
                 if message is None:
-                    timeout_s = min(self._left_s(), self._drain.left_s, self._due_s(), _LONGEST_WAIT_S)
+                    timeout_s = min(self._left_s(), self._drain.left_s, _LONGEST_WAIT_S)
                     ready = {key.fileobj for key, _ in selector.select(timeout_s)}
-                    if self._seat is not None:
-                        self._seat.device.look()
                     verdict = self._verdict()
                     if verdict is not None:
                         return verdict
@@ -243,12 +234,7 @@ class AttemptRunner:
         if message["is"] == "ready":
             self._child.is_ready = True
             self._restart(time.monotonic())
-        elif message["is"] == "waits":
-            self._shared().device.wait(self._shared())
-        elif message["is"] == "left":
-            self._shared().device.leave(self._shared())
         elif message["is"] == "done":
-            self.taken_bytes = int(message.get("taken", 0))
             return TaskResult.model_validate(message["result"])
         elif message["is"] == "failed":
             return self._child.explained(Failure.model_validate(message["failure"]))
@@ -292,22 +278,8 @@ class AttemptRunner:
         self._restart(time.monotonic())
         self._lease.save(savepoint)
 
-    def _shared(self) -> Seat:
-        if self._seat is None:
-            raise ValueError("it has its device for itself")
-        return self._seat
-
-    def _due_s(self) -> float:
-        """Seconds until the turn at its device may change."""
-        return math.inf if self._seat is None else self._seat.device.due_s(self._seat)
-
     def _left_s(self) -> float:
         """Seconds until it is to be seen whether the child hangs."""
-        if self._seat is not None:
-            if self._seat.waiting:
-                return math.inf  # what has the turn advances, or is ended
-            if self._seat.since > self._watch.since:
-                self._restart(self._seat.since)
         now = time.monotonic()
         if self._suspected is not None:
             return max(0.0, self._suspected.ends - now)

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from pydantic import TypeAdapter
 
 from cerebro import errors
-from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody, TaskResult
+from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind, TaskBody
 from cerebro.contract.ways import MemoryPlace
 from cerebro.keras.backend import CORES
 from cerebro.runtime.metadata_guard import Supervisor
@@ -215,12 +215,8 @@ class Child:
             return failure.model_copy(update={"kind": FailureKind.UNAVAILABLE, "message": restored})
         return failure
 
-    def _taken(self, result: TaskResult) -> int:
-        """The most bytes that the task had of its device at once; 0: nobody knows."""
-        return result.peak_gpu_bytes or self._context.device_memory.taken() or result.peak_bytes
-
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._context.begin(message["asked"], message.get("ranks"), message.get("seat"))
+        self._context.begin(message["asked"], message.get("ranks"))
         try:
             # First: the agent takes it for known from now on, whatever comes.
             self._context.learn(message["codes"])
@@ -231,7 +227,7 @@ class Child:
             result = self._handler.handle(body, message["attempt"])
             if is_counted:
                 result = result.model_copy(update={"peak_bytes": memory.peak_bytes()})
-            return {"is": "done", "result": result.model_dump(mode="json"), "taken": self._taken(result)}
+            return {"is": "done", "result": result.model_dump(mode="json")}
         except errors.PreemptedError as error:
             _print(f"left in its middle: {line_of(error)}")
             if not self._context.has_raised:

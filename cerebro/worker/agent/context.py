@@ -53,9 +53,7 @@ class Context:
         is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
         device_memory: what the task may take of its device, where that is counted; `listen` looks at it.
         ranks: with whom the task is done together; `None`: alone.
-        settle: called before another task has the turn at the device: waits for what was begun there.
         has_gpu: whether the process was given a GPU of its worker.
-        turn_s: seconds that the task had the turn until now; 0 where it has its device for itself.
     """
 
     def __init__(
@@ -79,13 +77,7 @@ class Context:
         self.forked = 0.0
         self.has_raised = False
         self.ranks: Ranks | None = None
-        self.settle: Callable[[], None] = lambda: None
-        self.turn_s = 0.0
         self.has_gpu = False
-        self._seat: int | None = None
-        self._turn: float | None = None
-        """Since when the task has the turn; `None`: it has it not."""
-        self._is_halted, self._waited_s = False, 0.0
         self._page: RankPage | None = None
         self._batch = self._announced = 0
         self._voted: tuple[int, Action] | None = None
@@ -205,16 +197,13 @@ class Context:
             return False
         return time.monotonic() - self._told >= PROGRESS_S
 
-    def begin(self, asked: float, ranks: Mapping[str, Any] | None = None, seat: int | None = None) -> None:
+    def begin(self, asked: float, ranks: Mapping[str, Any] | None = None) -> None:
         """A new task starts, for which the agent was `asked` then, by the monotonic clock: its first progress is due a
         full pause from now.
 
         Args:
             ranks: what `Ranks` says.
-            seat: of a task that takes turns with others, by which it knows what it is told of them.
         """
-        self._seat, self._turn, self._is_halted = seat, None, False
-        self.turn_s = self._waited_s = 0.0
         self._told = time.monotonic()
         self._asked, self._start_s = asked, 0.0
         self.is_cold = self.is_cold or self.forked > asked
@@ -265,46 +254,6 @@ class Context:
         elif message["do"] == "end":
             self._wanted_end = message["why"]
             self._deadline = time.monotonic() + message.get("left_s", 0.0)
-        elif message["do"] == "turn" and message["seat"] == self._seat:
-            self._turn, self._is_halted = time.monotonic(), False
-        elif message["do"] == "halt" and message["seat"] == self._seat:
-            self._is_halted = self._turn is not None
-
-    def await_turn(self) -> None:
-        """Have the turn at a device that others share: called, after `listen`, before a batch is handed out.
-
-        Waits while another task has it; not any longer when the agent wants the end of this one.
-
-        Raises:
-            RetryableError: the agent is gone.
-        """
-        if self._seat is None or self._wanted_end or (self._turn is not None and not self._is_halted):
-            return
-        self._count_turn()
-        self._channel.send({"is": "waits"})
-        began = time.monotonic()
-        while self._turn is None and not self._wanted_end:
-            message = self._channel.receive()
-            if message is None:
-                raise RetryableError("the worker's agent is gone")
-            self._heed(message)
-        self._waited_s += time.monotonic() - began
-
-    def own_time(self) -> float:
-        """The monotonic clock, but for what the task has waited for its turn until now."""
-        return time.monotonic() - self._waited_s
-
-    def leave_turn(self) -> None:
-        """The task computes no more: another one may have the turn. Calling twice is safe."""
-        if self._turn is not None:
-            self._count_turn()
-            self._channel.send({"is": "left"})
-
-    def _count_turn(self) -> None:
-        if self._turn is not None:
-            self.settle()
-            self.turn_s += time.monotonic() - self._turn
-            self._turn, self._is_halted = None, False
 
     def say_where(self, address: str) -> None:
         """Of rank 0 of a gang: where the others find it."""

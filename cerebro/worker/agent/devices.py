@@ -3,9 +3,6 @@
 A device is a GPU, or on a machine without GPUs a share of the worker's cores. User code sees the GPUs of its own
 devices and no others, whatever it asks torch for, and computes with their share of the threads. So attempts side by
 side meet neither in a GPU's memory nor on a core, and bits do not depend on what runs beside.
-
-A device may have several seats, which are told to all others as so many devices: what sits there has the same GPU, or
-as many threads, and takes turns (`cerebro.worker.agent.turns`).
 """
 
 from __future__ import annotations
@@ -43,12 +40,10 @@ class WorkerDevices:
         wanted: how many devices; `None`: all GPUs, or one where there are none.
         gpus: that the worker may use.
         memory_bytes: that a share of cores is to have; `None`: as much as there is. A GPU has its own.
-        seats: that each device has.
 
     Attributes:
-        devices: as they are registered: one for each seat.
+        devices: as they are registered.
         gpus: names of those that are devices.
-        number: of devices, however many seats they have.
 
     Raises:
         ClusterError: there are not as many.
@@ -60,33 +55,26 @@ class WorkerDevices:
         wanted: int | None = None,
         gpus: Sequence[Gpu] = (),
         memory_bytes: int | None = None,
-        seats: int = 1,
     ) -> None:
         most, of_what = (len(gpus), "GPUs") if gpus else (cores, "cores")
         number = wanted or (len(gpus) or 1)
-        if number > min(most, MAX_DEVICES // seats):
+        if number > min(most, MAX_DEVICES):
             raise ClusterError(
                 f"CEREBRO_DEVICES is {number}, but this worker has {most} {of_what}: set at most "
-                f"{min(most, MAX_DEVICES // seats)}, or leave it out"
+                f"{min(most, MAX_DEVICES)}, or leave it out"
             )
-        self.number, self.seats = number, seats
         self._cores, self._gpus = cores, tuple(gpus[:number])
         self.gpus = tuple(gpu.name for gpu in self._gpus)
         threads = max(1, cores // number)
         if gpus:
-            self.devices = seats * tuple(
+            self.devices = tuple(
                 Device(kind="gpu", name=gpu.name, memory_bytes=gpu.memory_bytes, threads=threads)
                 for gpu in self._gpus
             )
         else:
             name = f"{threads} core{'s' if threads > 1 else ''}"
-            self.devices = (Device(kind="cpu", name=name, threads=threads, memory_bytes=memory_bytes),) * (
-                number * seats
-            )
-
-    def of_seat(self, seat: int) -> int:
-        """The device that a seat is at."""
-        return seat % self.number
+            device = Device(kind="cpu", name=name, threads=threads, memory_bytes=memory_bytes)
+            self.devices = (device,) * number
 
     def share(self, devices: tuple[int, ...]) -> Share:
         """What a task of these devices may use. One of none has all cores, and no GPU.
@@ -97,8 +85,6 @@ class WorkerDevices:
         if devices and devices[-1] >= len(self.devices):
             raise LookupError(f"device {devices[-1]} is asked for, but this worker has {len(self.devices)}")
         threads = sum(self.devices[number].threads for number in devices) if devices else self._cores
-        visible = (
-            ",".join(self._gpus[self.of_seat(number)].uuid for number in devices) if self._gpus else None
-        )
+        visible = ",".join(self._gpus[number].uuid for number in devices) if self._gpus else None
         memory = None if self._gpus else sum(self.devices[number].memory_bytes or 0 for number in devices)
         return Share(devices=devices, threads=threads, visible_gpus=visible, memory_bytes=memory or None)

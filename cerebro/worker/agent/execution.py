@@ -6,7 +6,6 @@ Used by the thread of one slot. Whatever goes wrong here fails one attempt, with
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 import tempfile
 import time
@@ -16,7 +15,6 @@ from pathlib import Path
 
 from cerebro.contract.tasks import (
     MEASURING,
-    AuditTask,
     EtlTask,
     Failure,
     FailureKind,
@@ -42,7 +40,6 @@ from cerebro.errors import (
 from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.usage.memory import own_group
 from cerebro.runtime.volume_errors import platform_error, volume_errors_named
-from cerebro.state.keys import TaskKey
 from cerebro.worker.agent import unreadable_rows
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, Patience, clear_up
 from cerebro.worker.agent.device_errors import tells_of_device
@@ -135,7 +132,6 @@ class Execution:
         if self._early is None:
             return
         (item, _), self._early = self._early, None
-        self._rise()
         self._children.done(self._devices, is_spent=True)
         with suppress(OSError):  # a volume that does not answer keeps what nobody needs
             clear_up(self._settings.volumes, item, is_refused=True)
@@ -278,10 +274,9 @@ class Execution:
     def _answer(self, item: InboxItem) -> Answer:
         answer: Answer | None = None
         try:
-            answer = self._judged(item, self._follow(item))
+            answer = self._follow(item)
             return answer
         finally:
-            self._rise()
             self._shared.task_logs.end(self._task_logs(item))
             # Without an answer nobody knows what the process does now. And the rows that follow a bad one are
             # preprocessed by processes that have not met it.
@@ -305,20 +300,6 @@ class Execution:
                     child.renew()
             if is_of_memory:
                 self._children.end_idle("memory ran out")
-
-    def _judged(self, item: InboxItem, answer: Answer) -> Answer:
-        """Of what ran out of memory beside others nobody knows whether it would have had enough alone."""
-        is_of_memory = isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY
-        if not is_of_memory or not self._shared.seating.ran_out(item):
-            return answer
-        assert isinstance(answer, Failure)
-        message = f"{answer.message} (other units had models on this device, in turns)"
-        return answer.model_copy(update={"place": None, "message": message})
-
-    def _rise(self) -> None:
-        """The newest task leaves its seat, and so the turn."""
-        if self._newest is not None and self._newest.seat is not None:
-            self._newest.seat.device.rise(self._newest.seat)
 
     def _follow(self, item: InboxItem) -> Answer:
         body, self.previous = item.body, None
@@ -358,17 +339,11 @@ class Execution:
             clear_up(self._settings.volumes, item)
         if isinstance(answer, TaskResult):
             self.previous, self._tasks_before = body, child.tasks
-            self._shared.seating.ended(item, runner.taken_bytes)
         return answer
 
     def _misfit(self, body: TaskBody) -> str:
         """Why the way of a unit does not go with the devices that it was given; empty if it does."""
         way = _way(body)
-        if way is not None and way.size > 1 and self._shared.seating.seats > 1:
-            return (
-                f"{way.label} takes {way.size} devices, but the devices of {self._settings.worker} are shared in turns "
-                "(CEREBRO_SEATS)"
-            )
         if way is None or way.size == len(self._devices):
             return ""
         return f"{way.label} takes {way.size} devices, but the unit was given {len(self._devices)}"
@@ -382,12 +357,6 @@ class Execution:
     ) -> None:
         assert item.body is not None
         body, began = item.body, time.monotonic() if asked is None else asked
-        if (turns := self._shared.seating.turns(item)) is not None and isinstance(child, ChildProcess):
-            # What only evaluates is short, and waited for; an audit is not.
-            merit = (body.merit or 0.0) if isinstance(body, TrainTask) else math.inf
-            merit = -math.inf if isinstance(body, AuditTask) else merit
-            run = (item.experiment, TaskKey.parse(item.task).run)
-            child.seat = turns.sit_down(child.tell, self._mailbox.wake, run=run, merit=merit)
         self._shared.task_logs.begin(self._task_logs(item))
         child.run(body.model_dump(mode="json"), item.attempt, codes, self._task_log(item), asked=began)
 

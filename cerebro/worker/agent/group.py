@@ -24,7 +24,6 @@ from cerebro.worker.agent.gangs.remote import RemoteRank
 from cerebro.worker.agent.group_channel import GroupChannel, Message, Rank
 from cerebro.worker.agent.process import ChildProcess
 from cerebro.worker.agent.rank_page import PAGE, RankPage
-from cerebro.worker.agent.turns import Seat
 from cerebro.worker.agent.verdict import RankEnd, decisive, is_lost_peer, who_is_behind
 
 _HARMLESS = frozenset(
@@ -57,7 +56,6 @@ class ChildGroup:
         first = self.children[0]
         assert isinstance(first, ChildProcess)
         self._first, self.setting, self.is_gang = first, first.setting, bool(address)
-        self.seat: Seat | None = None  # ranks that wait for each other have their devices for themselves
         self.is_ready = False
         self.channel = GroupChannel(self.children, self._conclusion)
         self.end = select.epoll()

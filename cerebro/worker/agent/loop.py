@@ -23,7 +23,6 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent.checking import NodeChecker
 from cerebro.worker.agent.children import ChildPool
-from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.discarding import Discarder
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
@@ -33,13 +32,11 @@ from cerebro.worker.agent.mailbox import DeviceQueues, Notification, overlap
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reclaiming import Reclaimer
 from cerebro.worker.agent.reports import Reports, Resources, SupersededError
-from cerebro.worker.agent.seating import CONTEXT_BYTES, Seating
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.shared import Shared
 from cerebro.worker.agent.slot import Slot, named
 from cerebro.worker.agent.task_logs import TaskLogs
 from cerebro.worker.agent.telling import StacksTeller
-from cerebro.worker.agent.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +74,6 @@ class Agent:
         self._slots: tuple[Slot, ...] = ()
         """Replaced as a whole, by the inbox' thread alone: a signal handler reads it."""
         discarder = Discarder(settings.volumes)
-        seating = self._seating(resources.devices)
         self._reports = Reports(
             kvs,
             settings,
@@ -101,8 +97,7 @@ class Agent:
             drain=self._drain,
             metrics=metrics,
             endpoint=endpoint,
-            queues=DeviceQueues(self._free, seating),
-            seating=seating,
+            queues=DeviceQueues(self._free),
             reports=self._reports,
             task_logs=task_logs,
         )
@@ -190,21 +185,6 @@ class Agent:
             self._threads.append(_started(lambda: self._serve(slot), f"devices {devices}"))
         return found
 
-    def _seating(self, devices: WorkerDevices) -> Seating:
-        first, group = devices.devices[0], own_group()
-        if first.kind == "gpu" or first.memory_bytes is not None:
-            memory, context = first.memory_bytes, CONTEXT_BYTES if first.kind == "gpu" else 0
-        else:  # shares of cores have the memory of the worker together
-            memory, context = group.usable_bytes(), 0
-            memory = None if memory is None else memory // devices.number
-        return Seating(
-            devices.number,
-            devices.seats,
-            lambda: Turns(self._settings.quantum_s),
-            limit_bytes=memory,
-            context_bytes=context,
-        )
-
     def _made(self, devices: tuple[int, ...]) -> Slot:
         return Slot(self._shared, devices)
 
@@ -221,9 +201,8 @@ class Agent:
 
     def _free(self, devices: tuple[int, ...]) -> None:
         """An attempt has left devices: others that wait for one of them look whether they may begin."""
-        has_seats = self._shared.seating.seats > 1
         for slot in self._slots:
-            if slot.devices != devices and (has_seats or overlap(slot.devices, devices)):
+            if slot.devices != devices and overlap(slot.devices, devices):
                 slot.mailbox.wake()
 
     def _wake(self) -> None:
@@ -370,7 +349,7 @@ def _gpu_share(resources: Resources, devices: tuple[int, ...]) -> float:
     here, meter = resources.devices, resources.meter
     if not here.gpus or meter is None:
         return 0.0
-    shares = [meter.gpu_share(here.of_seat(number)) for number in devices]
+    shares = [meter.gpu_share(number) for number in devices]
     return max((1.0 if share is None else share for share in shares), default=0.0)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from cerebro.contract.tasks import InboxItem
 from cerebro.worker.agent.lease import Named, name_of
-from cerebro.worker.agent.seating import Seating
 
 
 class DeviceQueues:
@@ -22,13 +21,12 @@ class DeviceQueues:
 
     Args:
         on_leave: called with its devices after an attempt has left: others may begin now.
-        seating: says whether there is room at the device of one that is the first.
     """
 
-    def __init__(self, on_leave: Callable[[tuple[int, ...]], None], seating: Seating | None = None) -> None:
+    def __init__(self, on_leave: Callable[[tuple[int, ...]], None]) -> None:
         self._lock = threading.Lock()
         self._open: list[InboxItem] = []
-        self._on_leave, self._seating = on_leave, seating
+        self._on_leave = on_leave
 
     def enter(self, item: InboxItem) -> None:
         """An attempt has come."""
@@ -40,16 +38,8 @@ class DeviceQueues:
         with self._lock:
             left = [item for item in self._open if name_of(item) == name_of(named)]
             self._open = [item for item in self._open if item not in left]
-        if self._seating is not None:
-            self._seating.rise(named)
         for item in left:
             self._on_leave(item.devices)
-
-    def may_begin(self, item: InboxItem, behind: InboxItem | None = None) -> bool:
-        """Whether it is the first, as `is_first` says, and there is room for it, which it has from then on."""
-        if not self.is_first(item, behind):
-            return False
-        return self._seating is None or self._seating.sit_down(item, behind)
 
     def is_first(self, item: InboxItem, behind: InboxItem | None = None) -> bool:
         """Whether nothing older has one of its devices, apart from `behind`, which ends in the step before."""
@@ -149,7 +139,7 @@ class Mailbox(Notification):
         with self._lock:
             # What others lead is told nobody: what ends before it is told first.
             is_apart = behind is not None and self._items and self._items[0].member > 0
-            if self._items and not is_apart and self._queues.may_begin(self._items[0], behind):
+            if self._items and not is_apart and self._queues.is_first(self._items[0], behind):
                 return self._items.popleft()
         return None
 

@@ -28,7 +28,6 @@ from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.forking import MARK, end_left, is_stopped
 from cerebro.worker.agent.settings import SECRETS, Settings
 from cerebro.worker.agent.stacks import Asked
-from cerebro.worker.agent.turns import Seat
 
 _TAIL = 2000
 _GRACE_S = 2.0
@@ -115,8 +114,6 @@ class ChildProcess:
         """Whether it forks another process for each experiment and data set, too."""
         self.tasks = 0
         """How many it was given."""
-        self.seat: Seat | None = None
-        """Of its newest task, where that takes turns with others."""
         self._task_log = Path()
         """Of its newest task."""
         self.is_resting = True
@@ -184,7 +181,6 @@ class ChildProcess:
         self.code, self.is_resting, self.tasks = body["code"], False, self.tasks + 1
         message = {"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)}
         message |= {"ranks": dict(ranks)} if ranks is not None else {}
-        message |= {"seat": self.seat.number} if self.seat is not None else {}
         self.channel.send(message | {"asked": asked})
 
     def renew(self) -> None:

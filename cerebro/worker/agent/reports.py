@@ -34,7 +34,7 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerUsage,
 )
-from cerebro.contract.tasks import MEASURING, FailureKind
+from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage import cores
@@ -137,18 +137,15 @@ class Reports:
     def register(self, kinds: Sequence[str]) -> None:
         """Make this process the worker of its name, for tasks of these kinds."""
         here = self._resources.devices
-        # A unit of several devices, or what is measured, has them for itself: not where others take turns there.
-        does = kinds if here.seats == 1 else [kind for kind in kinds if kind not in MEASURING]
         record = WorkerRecord(
             worker=self._settings.worker,
             incarnation=self.incarnation,
-            weight=self._settings.weight or float(here.number),
+            weight=self._settings.weight or float(len(here.devices)),
             cores=self._settings.cores,
             machine_cores=self._resources.machine_cores,
             gpus=here.gpus,
             devices=here.devices,
-            seats=here.seats,
-            kinds=(*does, *_ABILITIES, *(_of_training() if "train" in kinds else ())),
+            kinds=(*kinds, *_ABILITIES, *(_of_training() if "train" in kinds else ())),
             holdings=self._resources.holdings(),
             volume=self._settings.pod.name if self._settings.pod else None,
             pod=self._settings.pod,

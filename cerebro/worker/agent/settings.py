@@ -17,9 +17,7 @@ from cerebro.runtime.numeric_settings import (
     GANG_PORT,
     GRACE_S,
     LEASE_S,
-    QUANTUM_S,
     SAVEPOINT_S,
-    SEATS,
     TASK_LOG_MIB,
     WEIGHT,
     device_memory,
@@ -48,8 +46,6 @@ class Settings:
             ``CEREBRO_CONTAINER``; all or none). Workers of one pod share its shard volume.
         devices: how many devices, on each of which a task may run beside the others (``CEREBRO_DEVICES``, default all
             GPUs that it may use, or one where there are none).
-        seats: units that may share each device in turns (``CEREBRO_SEATS``, default 1: none shares one).
-        quantum_s: for how long one of them has the device at first (``CEREBRO_QUANTUM_S``, default 10 s).
         device_memory: bytes that a device which is a share of cores is to have (``CEREBRO_DEVICE_MEMORY``, such as
             ``512MiB``); `None`: it takes what the machine has.
         weight: share of the data (``CEREBRO_WEIGHT``, default its number of devices).
@@ -81,8 +77,6 @@ class Settings:
     node: str = ""
     pod: PodRef | None = None
     devices: int | None = None
-    seats: int = 1
-    quantum_s: float = 10.0
     device_memory: int | None = None
     weight: float | None = None
     lease_s: float = 10.0
@@ -120,8 +114,6 @@ class Settings:
             node=environment.get("CEREBRO_NODE", ""),
             pod=pod,
             devices=whole(DEVICES, environment, 0) or None,
-            seats=whole(SEATS, environment, 1),
-            quantum_s=real(QUANTUM_S, environment, 10.0),
             device_memory=device_memory(environment),
             weight=WEIGHT.of(environment),
             lease_s=real(LEASE_S, environment, 10.0),

@@ -16,7 +16,6 @@ from cerebro.worker.agent.mailbox import DeviceQueues
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.process import ChildSpec
 from cerebro.worker.agent.reports import Reports
-from cerebro.worker.agent.seating import Seating
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.task_logs import TaskLogs
 
@@ -45,7 +44,6 @@ class Shared:
     report_soon: Callable[[], None]
     gpu_share: Callable[[tuple[int, ...]], float]
     queues: DeviceQueues
-    seating: Seating
     reports: Reports
     task_logs: TaskLogs
 
@@ -60,5 +58,5 @@ class Shared:
                     archive="",
                     share=self.devices.share((number,)),
                 )
-                for number in range(self.devices.number)
+                for number in range(len(self.devices.devices))
             )

@@ -109,8 +109,6 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "replicas": 60,
             "cores": 4,
             "devices": 2,
-            "seats": 4,
-            "quantumS": 2.5,
             "weight": 2.5,
             "graceS": 60,
             "savepointS": 0,

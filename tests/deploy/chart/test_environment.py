@@ -38,7 +38,7 @@ READERS = {
 }
 """Container -> modules that read its environment."""
 
-OF_TRAINING = {"CEREBRO_ADDRESS", "CEREBRO_GANG_PORT", "CEREBRO_SEATS", "CEREBRO_QUANTUM_S"}
+OF_TRAINING = {"CEREBRO_ADDRESS", "CEREBRO_GANG_PORT"}
 """What preprocesses trains with nobody."""
 LEFT_OUT = ("CEREBRO_VOLUME", "CEREBRO_HEALTH_METRICS")
 """How variables begin that settings read and the chart does not set: volumes are mounted where the default looks, and
@@ -188,20 +188,6 @@ def test_a_worker_has_as_many_devices_as_is_said_or_all(values: str, number: str
     for container, wanted in (("worker", number), ("etl", "1")):
         found = {entry["name"]: entry.get("value") for entry in told[f"worker/{container}"]["env"]}
         assert found.get("CEREBRO_DEVICES") == wanted
-
-
-def test_units_share_devices_only_where_that_is_asked_for() -> None:
-    """And only where they train; else nothing is said of it."""
-    found = render_each({"plain": {}, "four": {"worker": {"seats": 4}}})
-    for name, wanted in (("plain", [None, None]), ("four", ["4", None])):
-        told = dict(found[name].containers())
-        seats = [
-            {entry["name"]: entry.get("value") for entry in told[f"worker/{container}"]["env"]}.get(
-                "CEREBRO_SEATS"
-            )
-            for container in ("worker", "etl")
-        ]
-        assert seats == wanted
 
 
 def test_the_sandbox_is_on_only_where_that_is_asked_for() -> None:

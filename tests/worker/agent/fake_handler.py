@@ -208,14 +208,12 @@ class Handler(BaseHandler):
             self._hold_up(do, Path(str(body.hyperparams["file"])))
         if do == "prints":
             self._print(Path(str(body.hyperparams["file"])))
-        if do == "turns":
-            self._take_turns(Path(str(body.hyperparams["file"])))
         if do in ("saves", "forges"):
             self._save(body, attempt if do == "saves" else attempt + 1)
         if do in _BATCHES:
             self._batches(do, Path(str(body.hyperparams["file"])))
         self._context.progress(rows=5, total_rows=5, values={"loss": 0.5}, final=True)
-        return TaskResult(rows=5, metrics={"loss": 0.5}, timings=timings, turn_s=self._context.turn_s)
+        return TaskResult(rows=5, metrics={"loss": 0.5}, timings=timings)
 
     def _save(self, body: TrainTask, attempt: int) -> None:
         """A unit that takes a savepoint before its second batch, and one where it is to end with time for it."""
@@ -231,22 +229,6 @@ class Handler(BaseHandler):
                 self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=batch))
             self._context.raise_if_ending()
             threading.Event().wait(0.01)
-
-    def _take_turns(self, gate: Path) -> None:
-        """Batches that are noted in a file of all tasks when they begin and end, until a file exists."""
-        gate.with_suffix(".begun").write_text(str(os.getpid()))
-        batch = 0
-        while not gate.exists():
-            batch += 1
-            self._context.listen()
-            self._context.await_turn()
-            self._context.progress(rows=0, total_rows=5, batch=batch, final=True)
-            self._context.raise_if_ending()
-            for what in ("begins", "ends"):
-                with gate.with_name("turns").open("a") as file:
-                    file.write(f"{gate.name} {what}\n")
-                threading.Event().wait(0.005)
-        self._context.leave_turn()
 
     def _batches(self, do: str, gate: Path) -> None:
         """User code that trains until a file exists, and deals with errors in one way or another."""

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.events import WorkerJoined
-from cerebro.contract.records import WorkerRecord
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ClusterError
 from cerebro.runtime.usage.gpus import Gpu
@@ -58,29 +56,6 @@ def test_each_gpu_is_a_device() -> None:
     assert devices.gpus == ("A100",) * 4
     assert [devices.share(taken).visible_gpus for taken in ((2,), (1, 3), ())] == ["GPU-c", "GPU-b,GPU-d", ""]
     assert [devices.share(taken).threads for taken in ((2,), (1, 3), ())] == [4, 8, 16]
-
-
-def test_a_seat_is_what_its_device_is() -> None:
-    """Of N devices, seat n is at device n modulo N: the same GPU, or as many threads, and memory."""
-    gpus = WorkerDevices(16, None, GPUS, seats=2)
-    assert (len(gpus.devices), gpus.number, gpus.gpus) == (8, 4, ("A100",) * 4)
-    assert [gpus.share((seat,)).visible_gpus for seat in (1, 5)] == ["GPU-b", "GPU-b"]
-    cores = WorkerDevices(4, 2, (), 1 << 20, seats=3)
-    assert [(device.threads, device.memory_bytes) for device in cores.devices] == [(2, 1 << 20)] * 6
-    assert [cores.of_seat(seat) for seat in range(6)] == [0, 1, 0, 1, 0, 1]
-    assert cores.share((5,)) == Share(devices=(5,), threads=2, memory_bytes=1 << 20)
-
-
-@pytest.mark.parametrize("text", ["0", "5", "many"])
-def test_how_many_seats_is_checked(text: str) -> None:
-    """From 1 to 4; without it there is one, and a registration says nothing of it."""
-    with pytest.raises(ClusterError, match=r"CEREBRO_SEATS is .* from 1 to 4"):
-        Settings.from_environment(ESSENTIAL | {"CEREBRO_SEATS": text})
-    assert Settings.from_environment(ESSENTIAL).seats == 1
-    told = {"worker": "w", "incarnation": "i", "weight": 1.0, "cores": 1, "kinds": ()}
-    assert "seats" not in WorkerRecord.model_validate(told).model_dump(mode="json")
-    joined = WorkerJoined(worker="w", incarnation="i", weight=1.0, kinds=())
-    assert "seats" not in joined.model_dump(mode="json")
 
 
 def test_fewer_gpus_may_be_used() -> None:

@@ -67,12 +67,6 @@
 - name: CEREBRO_DEVICES
   value: {{ . | quote }}
 {{- end }}
-{{- if and (gt (int $worker.seats) 1) (ne .container "etl") }}
-- name: CEREBRO_SEATS
-  value: {{ $worker.seats | quote }}
-- name: CEREBRO_QUANTUM_S
-  value: {{ $worker.quantumS | quote }}
-{{- end }}
 {{- with $worker.weight }}
 - name: CEREBRO_WEIGHT
   value: {{ . | quote }}
