@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.figure import Figure
 from cerebro import KerasSubEpochSpec
-from cerebro.contract.tasks import CheckpointRef, TrainTask
+from cerebro.contract.tasks import CheckpointRef, Position, TrainTask
 from cerebro.keras.backend import BACKENDS, CORES
 
 BAR = 0.9
@@ -149,6 +149,7 @@ def _units(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[..., 
                 epoch=unit + 1,
                 partition=int(few),
                 unit=unit,
+                position=Position(),
                 checkpoint=checkpoint,
             )
             checkpoint = handler.handle(task, 1).checkpoint

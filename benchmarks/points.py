@@ -22,7 +22,7 @@ from benchmarks.services import ControlPlane, control_plane
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord
-from cerebro.contract.tasks import TrainTask
+from cerebro.contract.tasks import Position, TrainTask
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.parent_death import with_parent_death_signal
@@ -157,6 +157,7 @@ def _begin(kvs: KvsClient, term: int, number: int) -> None:
         epoch=1,
         partition=0,
         unit=0,
+        position=Position(),
         checkpoint=None,
         keep=(),
     )

@@ -14,11 +14,10 @@ from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.steps import AssignedMember
-from cerebro.contract.tasks import EtlTask, FittingTask, Gang, TaskBody
+from cerebro.contract.tasks import Gang, TaskBody
 from cerebro.contract.ways import Way
 from cerebro.scheduling.dispatch_state import NEVER, Choice, GangMember
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
-from cerebro.state.workers import knows_fitted, knows_rules_of_etl, knows_shortage, reads_ragged
 from controller import memory_retries, tasks
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch
@@ -57,8 +56,6 @@ class AssignmentDraft:
         plan = run.plan
         made = state.datasets.get(plan.dataset) if plan is not None else None
         self.fitted = made.fitted if made is not None else None
-        if plan is not None and state.is_fitted(plan.dataset):
-            self.barred |= {worker.name for worker in self.alive if not knows_fitted(worker)}
         self._taken: set[str] = set()
         self._fit = fit if fit is not None and fit.run == run.id else None
         self.steps: list[api.Assign] = []
@@ -101,12 +98,8 @@ class AssignmentDraft:
 
     def _body(self, worker: str, key: TaskKey, way: Way | None) -> TaskBody:
         body = tasks.body(self._record, self._state, self.run, key, way)
-        if isinstance(body, EtlTask | FittingTask) and not knows_rules_of_etl(self.worker(worker)):
-            body = body.model_copy(update={"rules": None})
         if key.kind == "etl":
-            shortages = self.run.task(key).shortages if knows_shortage(self.worker(worker)) else 0
-            known = {"with_ragged": reads_ragged(self.worker(worker)), "shortages": shortages}
-            return body.model_copy(update=known)
+            return body.model_copy(update={"shortages": self.run.task(key).shortages})
         return body
 
     def give_gang(self, key: TaskKey, gang: Gang, way: Way) -> None:

@@ -44,7 +44,7 @@ from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey
 from cerebro.state.tasks import ENDED, Attempt
-from cerebro.state.workers import Worker, knows_ways
+from cerebro.state.workers import Worker
 from controller.unit_times import UnitTimes
 from controller.ways import Ways
 
@@ -192,8 +192,8 @@ class FitDispatch:
 
     def knows(self, event: Event) -> bool:
         """Whether the event can be taken in. A worker that trains and was never seen, or has other devices than before,
-        or knows ways by now, needs a new dispatch state, and so does a unit that was assigned when the news that its
-        model goes no further was on its way."""
+        needs a new dispatch state, and so does a unit that was assigned when the news that its model goes no further
+        was on its way."""
         if isinstance(event, TrialsRecalled) or (
             isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "trial"
         ):
@@ -207,8 +207,7 @@ class FitDispatch:
         index = self._worker.get(event.worker)
         if index is None:
             return False
-        known = self.dispatch_state.gpus[index], self.ways.is_known_at(index)
-        return known == (event.devices, knows_ways(event))
+        return self.dispatch_state.gpus[index] == event.devices
 
     def apply(self, state: ExperimentState, event: Event) -> None:
         """Take in an event that `state` has just taken in."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.health import CONTROLLER, HealthAnswer, Quarantine, WorkerCheck, WorkerHealth
-from cerebro.contract.records import CHECKS_NODE, WorkerStatus
+from cerebro.contract.records import WorkerStatus
 from cerebro.contract.tasks import FailureKind
 from cerebro.contract.texts import first_line
 from cerebro.state import ExperimentState, ModelState, Run, TaskState
@@ -105,7 +105,7 @@ def act(
             yield Quarantined(worker=name, reason=reason)
             # The limits are those of all: the store refuses the next one that is too many.
             known[name] = _marked(of_it, now, reason=reason)
-        elif CHECKS_NODE in status.record.kinds:
+        elif "train" in status.record.kinds:
             reason = _to_check(of_it.check, ended, now) or _is_new(of_it.check, status, now)
             if reason:
                 yield Checked(worker=name, reason=reason)

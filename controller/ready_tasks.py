@@ -58,8 +58,6 @@ def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> b
         if owner == worker.name or owner not in state.workers or state.workers[owner].is_removed:
             return True
         return owner in run.task(key).shunned  # it failed there of what may be the machine's
-    if plan is not None and key.kind in _READING and not state.can_read(worker, plan.dataset):
-        return False
     if not isinstance(plan, EvaluatePlan) or not isinstance(run.request, EvaluateRequest):
         return True
     # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.

@@ -25,15 +25,6 @@ from cerebro.scheduling.policies import is_by_merit
 from cerebro.state import ExperimentState, Model, Run, TaskKey, Worker, position_of
 from cerebro.state.audits import Audit, is_exact
 from cerebro.state.beside import epochs_read
-from cerebro.state.workers import (
-    knows_rules,
-    reads_bases,
-    tells_curves,
-    tells_device,
-    tells_hangs,
-    tells_ratios,
-    tells_warnings,
-)
 
 
 def body(
@@ -110,8 +101,6 @@ def _train(
     terms = model.terms[model.terms_for(str(key))]
     return TrainTask(
         **_model_fields(record, state, run, key, terms.hyperparams),
-        tells_idle=_tell_hangs(state),
-        tells_device=_tell_device(state),
         epoch=key.epoch,
         partition=key.partition,
         unit=len(model.visits),
@@ -119,10 +108,9 @@ def _train(
         checkpoint=newest,
         savepoint=_savepoint(run, model, key, way),
         way=way,
-        with_base=_know_bases(state),
-        with_curve=is_by_merit(run.scheduler) and _tell_curves(state),
-        **_measuring(run.request, run, model, key.epoch) if _tell_ratios(state) else {},
-        **_warning(model, key.epoch) if _tell_warnings(state) else {},
+        with_curve=is_by_merit(run.scheduler),
+        **_measuring(run.request, run, model, key.epoch),
+        validation=_validation(model, max((n for n in model.validations if n < key.epoch), default=0)),
         keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),
     )
 
@@ -138,8 +126,6 @@ def audit(
     needed = run.kept_checkpoints(model, but=found) | _evaluated(state, run, model)
     return AuditTask(
         **_model_fields(record, state, run, key, found.hyperparams),
-        tells_idle=_tell_hangs(state),
-        tells_device=_tell_device(state),
         epoch=visit.epoch,
         partition=visit.partition,
         unit=found.number,
@@ -164,12 +150,6 @@ def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[
     return {"merges": model.returned_in(epoch), "needs": tuple(sorted(read.intersection(known)))}
 
 
-def _warning(model: Model, epoch: int) -> dict[str, Any]:
-    """Fields of a unit for workers that report warnings and know validation metrics."""
-    validated = max((known for known in model.validations if known < epoch), default=0)
-    return {"with_warnings": True, "validation": _validation(model, validated)}
-
-
 def _validation(model: Model, epoch: int) -> Validation | None:
     metrics = model.validations.get(epoch)
     return None if metrics is None else Validation(epoch=epoch, metrics=metrics)
@@ -181,46 +161,8 @@ def _evaluated(state: ExperimentState, run: Run, model: Model) -> set[str]:
     return {found.name for epoch in epochs if (found := model.epoch_checkpoint(epoch)) is not None}
 
 
-def _know_bases(state: ExperimentState) -> bool:
-    """Whether every worker that may go on with the model, or evaluates it, reads checkpoints with a base."""
-    return all(reads_bases(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
-
-
-def _tell_curves(state: ExperimentState) -> bool:
-    """Whether every worker that may be given a unit can read that its curve is wanted."""
-    return all(tells_curves(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
-
-
-def _tell_hangs(state: ExperimentState) -> bool:
-    """Whether every worker that may be given a model can read what is asked of a hang."""
-    return all(tells_hangs(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
-
-
-def _tell_device(state: ExperimentState) -> bool:
-    """Whether every worker that may be given a model can say that a failure is the machine's."""
-    return all(tells_device(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
-
-
-def _tell_warnings(state: ExperimentState) -> bool:
-    """True if every worker that may be given a unit reports warnings and knows validation metrics."""
-    return all(
-        tells_warnings(worker) for worker in state.workers.values() if worker.is_alive and worker.trains
-    )
-
-
-def _know_rules(state: ExperimentState) -> bool:
-    """Whether every worker that may be given a model judges failures by rules."""
-    return all(knows_rules(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
-
-
-def _tell_ratios(state: ExperimentState) -> bool:
-    """Whether every worker that may be given a unit, or a part of a test, knows metrics that are ratios."""
-    return all(tells_ratios(worker) for worker in state.workers.values() if worker.is_alive and worker.trains)
-
-
 def _savepoint(run: Run, model: Model, key: TaskKey, way: Way | None) -> Savepoint | None:
-    """Where the unit goes on, if not at its beginning. What so many ranks have left, only as many can go on from; a
-    worker of a version that knows no ranks would not notice."""
+    """Return the savepoint of the unit, if as many ranks wrote it as will continue it."""
     saved = model.saved
     if saved is None or saved.task != str(key):
         return None
@@ -237,8 +179,6 @@ def _valid(record: ExperimentRecord, state: ExperimentState, run: Run, key: Task
         raise IllegalEventError(f"{key}: the epoch is not complete")
     return EvaluateTask(
         **_model_fields(record, state, run, key, model.hyperparams_at(key.epoch)),
-        tells_idle=_tell_hangs(state),
-        tells_device=_tell_device(state),
         kind="valid",
         epoch=key.epoch,
         split="valid",
@@ -261,8 +201,6 @@ def _evaluate(
         raise IllegalEventError(f"{key}: epoch {epoch} of {key.model} has no checkpoint")
     fields = _model_fields(record, state, fit, key, fit.models[key.model].hyperparams_at(epoch))
     where: dict[str, Any] = {
-        "tells_idle": _tell_hangs(state),
-        "tells_device": _tell_device(state),
         "epoch": epoch,
         "split": run.request.split,
         # In their order, which is the order of the split's rows: the metrics do not depend on the number of workers.
@@ -270,8 +208,7 @@ def _evaluate(
         "checkpoint": checkpoint,
     }
     if run.request.kind == "test":
-        with_ratios = key.partition is not None and _tell_ratios(state)
-        return EvaluateTask(**fields, kind="test", with_ratios=with_ratios, **where)
+        return EvaluateTask(**fields, kind="test", **where)
     output = f"predictions/{record.name}/{run.id}/{key.model}-{key.partition:04d}.arrow"
     return PredictTask(**fields, **where, output=output)
 
@@ -298,5 +235,5 @@ def _model_fields(
         "dataset": run.plan.dataset,
         "seed": fit.request.seed,
         "hang_timeout_s": fit.request.hang_timeout_s,
-        "rules": fit.request.failure_rules if _know_rules(state) else None,
+        "rules": fit.request.failure_rules,
     }

@@ -14,7 +14,6 @@ from cerebro.contract.ways import SINGLE, Way
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.ways import left
-from cerebro.state.workers import knows_ways
 from controller.trials.known import situation, totals
 from controller.trials.way_choice import allotted
 from controller.unit_times import UnitTimes, technique_of
@@ -52,11 +51,10 @@ class Ways:
         self._models, self._workers = list(run.models), list(workers)
         self._times, self._mean_rows = times, mean_rows
         self._devices = [state.workers[name].devices for name in workers]
-        self._knows_ways = [knows_ways(state.workers[name]) for name in workers]
-        self._alike: dict[tuple[int, bool], int] = {}
-        """Devices of a worker, and whether it knows ways -> one of those of which this is so."""
-        for worker, kind in enumerate(zip(self._devices, self._knows_ways, strict=True)):
-            self._alike.setdefault(kind, worker)
+        self._alike: dict[int, int] = {}
+        """Number of devices -> a worker with that number."""
+        for worker, number in enumerate(self._devices):
+            self._alike.setdefault(number, worker)
         self._chosen: dict[int, tuple[Way | None, ...]] = {}
         """Model -> its way on each worker, of those that are choosing."""
         self._options: dict[int, tuple[Way, ...]] = {}
@@ -80,10 +78,6 @@ class Ways:
     def gang_way(self, model: int) -> Way | None:
         """By which units of a model run on several workers at once; `None`: on one."""
         return self._gang_ways.get(model)
-
-    def is_known_at(self, worker: int) -> bool:
-        """Whether the worker's version knows ways."""
-        return self._knows_ways[worker]
 
     @property
     def is_plain(self) -> bool:
@@ -146,7 +140,7 @@ class Ways:
 
     def _takes(self, worker: int, way: Way) -> bool:
         """Whether a worker can train a unit by a way."""
-        return (way.is_single or self._knows_ways[worker]) and way.size <= self._devices[worker]
+        return way.size <= self._devices[worker]
 
     # --- how long they take ----------------------------------------------------------------------
 

@@ -64,7 +64,6 @@ class Handler(BaseHandler):
             rows_failed=manifest.rows_failed,
             shards=len(manifest.shards),
             checksum=manifest.checksum,
-            is_ragged=manifest.layout is not None and manifest.layout.is_ragged,
             cores=self._context.cores,
             output=f"{body.dataset}/{body.split}/{body.partition}",
             timings=Timings(start_s=start_s, compute_s=time.monotonic() - began),
@@ -92,7 +91,6 @@ class Handler(BaseHandler):
             cache_folder=self._volumes.downloads(body.dataset, body.split) / str(body.partition),
             cores=self._context.cores,
             max_failed_fraction=body.max_failed,
-            may_be_ragged=body.with_ragged,
             shortages=body.shortages,
             # The data set's id stands for code, locators, seed and fraction; the rows are this partition's.
             fingerprint=hashlib.sha256(

@@ -49,7 +49,6 @@ def preprocess_partition(
         if plan.todo:
             cores.make(job, metadata, source, plan.todo, shard_counts, on_ready=on_ready)
         manifest = PartitionManifest.of(source, shard_counts.shards)
-        job.require_known(manifest.layout)  # all shards may be of an earlier attempt
         before = sum(shard.rows_in for shard in plan.done), sum(len(shard.failed) for shard in plan.done)
         shard_counts.update(manifest.rows_in - before[0], manifest.rows_failed - before[1], final=True)
         if manifest != _existing(job):

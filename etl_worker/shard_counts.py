@@ -57,11 +57,9 @@ class ShardCounts:
 
         Raises:
             RowError: its rows differ from those of another shard in fields, shapes or dtypes.
-            SpecError: they may not be as they are (`EtlJob.require_known`).
         """
         self.shards.append(shard)
         with_rows = [other for other in self.shards if other.layout is not None]
-        self._job.require_known(shard.layout)
         if shard.layout is not None:
             # One other is enough: all that are there agree. The earlier rows are what the later ones must
             # fit.

@@ -8,7 +8,6 @@ from typing import Any
 
 from cerebro import errors
 from cerebro.contract import api
-from cerebro.contract.records import TELLS_STACKS, WorkerRecord
 from kvs_api import keys
 from kvs_api.database import text, translated
 from kvs_api.health import HealthStore
@@ -25,21 +24,15 @@ class StacksStore(HealthStore):
 
         Raises:
             NotFoundError: no attempt at the task was ever assigned.
-            ConflictError: none runs, or its worker is of a version that knows no such question.
+            ConflictError: no attempt at the task runs.
         """
         key = keys.task(experiment, request.task)
         with translated():
             found: Any = self._redis.hmget(key, "worker", "attempt")
             worker, attempt = found
-            record: Any = self._redis.hget(keys.worker(text(worker)), "record") if worker else None
         if worker is None:
             raise errors.NotFoundError(f"{experiment} has no task {request.task} that was ever assigned")
         name, number = text(worker), int(attempt)
-        if record is not None and TELLS_STACKS not in WorkerRecord.model_validate_json(record).kinds:
-            raise errors.ConflictError(
-                f"{request.task} runs on {name}, which is of a version that cannot tell where a process is: upgrade "
-                "its workers"
-            )
         entry = {
             "experiment": experiment,
             "task": request.task,

@@ -59,7 +59,6 @@ from cerebro.worker.training.metrics import (
     numbers_of,
     ratios_of,
     require_mergeable,
-    require_no_ratios,
 )
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.savepoints import Savepoints, Write
@@ -281,8 +280,8 @@ class Handler(BaseHandler):
             resumed_rows=first * size,
             timings=timings,
             curve=curve,
-            warnings=tuple(trainee.warnings[:MAX_WARNINGS]) if body.with_warnings else (),
-            validated=feed.validation.epoch + 1 if feed.validation and body.with_warnings else 0,
+            warnings=tuple(trainee.warnings[:MAX_WARNINGS]),
+            validated=feed.validation.epoch + 1 if feed.validation else 0,
         )
 
     def _audit(self, spec: SubEpochSpec, body: AuditTask, timings: Timings) -> TaskResult:
@@ -374,11 +373,9 @@ class Handler(BaseHandler):
         feed = self._feed(loader, epoch=body.epoch)
         seed = unit_seed(body.seed, body.model, body.epoch, -1)
         metrics: Measured = {}
-        is_part = isinstance(body, EvaluateTask) and body.with_ratios
+        is_part = isinstance(body, EvaluateTask) and body.split == "train"
         if isinstance(body, EvaluateTask):
             metrics = evaluate(spec, trainee, feed, body.hyperparams, seed=seed)
-            if body.split == "train" and not is_part:
-                require_no_ratios(metrics, body.model)
             self._context.raise_if_ended()
         else:
             with predicting(spec, trainee, feed, body.hyperparams, seed=seed) as returned:
@@ -466,7 +463,7 @@ class Handler(BaseHandler):
             return made(getattr(body, "checkpoint", None))[0], None
 
         trainee, resumed = begun()
-        trainee.frozen.is_wanted = isinstance(body, TrainTask) and body.with_base
+        trainee.frozen.is_wanted = isinstance(body, TrainTask)
         return trainee if placed is None else placed.ready(spec, trainee), resumed
 
     def _found(self, reference: CheckpointRef, waiting: _Ahead | None) -> CheckedFile | Unchecked:

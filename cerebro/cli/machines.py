@@ -74,13 +74,12 @@ def _release(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from cerebro.client.session import author
     from cerebro.contract.health import CheckRequest
-    from cerebro.contract.records import CHECKS_NODE
 
     kvs = cluster_client(options.home)
     names = [options.worker] if options.worker else []
     if not names:
         here = [status for status in kvs.workers() if not status.is_lost]
-        names = [s.record.worker for s in here if CHECKS_NODE in s.record.kinds]
+        names = [s.record.worker for s in here if "train" in s.record.kinds]
         if not names:
             raise ClusterError("no worker is there that can check its machine: see `cerebro status`")
     by = author()

@@ -148,45 +148,8 @@ QUEUE_DEPTH = 2
 """Open attempts that a device may have: one runs, one has its model loaded meanwhile. As many take no device."""
 
 
-READS_BASES = "bases"
-"""No kind of task: who registers with it reads checkpoints whose frozen weights are in a file of their own."""
-
-TELLS_CURVES = "curves"
-"""The same: who registers with it tells the curve of a unit where it is to."""
-
-
-TELLS_RATIOS = "ratios"
-"""The same: who registers with it tells both terms of a metric that is a ratio, where it is to."""
-
-
-TELLS_WARNINGS = "warnings"
-"""Capability of a worker: it reports warnings of a sub-epoch, and gives `train` the newest validation metrics."""
-
-
-READS_RAGGED = "ragged"
-"""The same: who registers with it reads partitions whose rows have ragged fields."""
-
-KNOWS_FITTED = "fitted"
-"""The same: who registers with it hands specs what `ETLSpec.fit` returned."""
-
-
-TELLS_STACKS = "stacks"
-"""The same: who registers with it can be asked where the process of a task is."""
-
-KNOWS_SHORTAGE = "shortage"
-"""The same: who registers with it preprocesses by fewer processes where memory ran out before."""
-
-KNOWS_RULES = "rules"
-"""The same: who registers with it judges failures of tasks on models by failure rules."""
-
-KNOWS_RULES_OF_ETL = "rules-of-etl"
-"""The same, of preprocessing."""
-
 COMPUTES = "computes:"
-"""The same, with what follows: processors of which that is equal compute the same bits with as many threads."""
-
-CHECKS_NODE = "checks"
-"""The same: who registers with it checks its machine when it is asked, and says so if a failure is the machine's."""
+"""Prefix in `WorkerRecord.kinds`: processors with an equal rest compute the same bits with as many threads."""
 
 
 class WorkerRecord(Contract):
@@ -210,10 +173,7 @@ class WorkerRecord(Contract):
     memory_bytes: int | None = Field(None, ge=0, exclude_if=lambda value: value is None)
     """For its processes together: the limit of its container, or all there is. Absent: an older version registered."""
     kinds: tuple[str, ...]
-    """Task kinds it has handlers for. Who can do a ``trial`` knows ways; who cannot is given units without one. And
-    `READS_BASES`, `TELLS_CURVES`, `TELLS_RATIOS`, `TELLS_WARNINGS`, `READS_RAGGED`, `KNOWS_FITTED`, `TELLS_STACKS`,
-    `KNOWS_SHORTAGE` and
-    `CHECKS_NODE`, where it does: they are told here because versions from before them read this."""
+    """Task kinds it has handlers for, and its processor's kind after `COMPUTES`."""
     holdings: tuple[Holding, ...] = ()
     volume: Name | None = None
     """Its shard volume, if it shares that with other workers, all of which then hold the same training partitions;

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from cerebro.contract.base import Contract, Devices, LateContract, Name, RelativePath, Sha256, Split, dropped
 from cerebro.contract.failure_rules import FailureRule, MatchedRule
@@ -161,8 +161,7 @@ class Failure(Contract):
         )
 
     rows_failed: int = Field(0, exclude_if=lambda number: number == 0)
-    """Of ETL that ended because rows failed: how many did until then. Absent where there are none, so that older
-    versions can read all other failures."""
+    """Failed rows, if ETL ended because of them."""
 
     place: MemoryPlace | None = Field(None, exclude_if=lambda place: place is None)
     """Of lack of memory: whose. Absent where that is not known."""
@@ -171,19 +170,15 @@ class Failure(Contract):
     peak_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Of lack of memory: the most that the process, or the rank, had of it at once. 0: not known; absent then."""
     limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
-    """Of lack of memory: how much of it there was, for the worker's own processes or on the device. 0: not known, or
-    shared with others; absent then, and where the task does not ask for it."""
+    """Memory of the worker's own processes, or of the device, in bytes. 0: not known, or shared with others."""
     is_idle: bool = Field(False, exclude_if=lambda value: not value)
-    """Of a hang: its processes did nothing, so another attempt may end well. Absent of one that computed, of all other
-    failures, and of those of earlier versions, which ended their model."""
+    """True for a hang whose processes did nothing, so another attempt may succeed."""
     may_be_device: bool = Field(False, exclude_if=lambda value: not value)
-    """Of user code that raised: a broken device raises the same. Absent of all others, and where the task does not ask
-    for it."""
+    """True for an error of user code that a broken device may have caused."""
     is_by_way: bool = Field(False, exclude_if=lambda value: not value)
-    """Of a unit that ran by another way than user code is written: the way may be the cause. Absent of all others, and
-    of those of earlier versions, which ended their model."""
+    """True if the unit ran by another way than user code is written, which may be the cause."""
     rule: MatchedRule | None = Field(None, exclude_if=lambda rule: rule is None)
-    """The failure rule by which it was judged. Absent where none matched, and where the task does not ask for it."""
+    """The failure rule that matched."""
     late_rules: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
     """Failure rules that were cut off because they took too long. Absent where none was."""
 
@@ -289,16 +284,12 @@ class TaskResult(Contract):
     """Of ETL: how many files the rows are in."""
     checksum: str = ""
     """Of ETL: of these files. The same rows in as many shards have the same."""
-    is_ragged: bool = Field(False, exclude_if=lambda value: not value)
-    """Of ETL: whether its rows have ragged fields, which older workers cannot read. Absent where they have none, as
-    where the task asks for none, so that older versions can read the rest."""
     cores: int = 0
     """That did it. Of ETL they decide on the number of shards; of a unit of training they are the threads that it
     computed with, which its last bits depend on. 0 if that is not known."""
     metrics: dict[str, float] = Field(default_factory=dict)
     ratios: dict[str, Terms] = Field(default_factory=dict, exclude_if=lambda ratios: not ratios)
-    """Of those of its `metrics` that are ratios. Absent where none are, and where the task asks for none, so
-    that older versions can read the rest."""
+    """Both terms of each metric that is a ratio."""
     checkpoint: CheckpointRef | None = None
     resumed_rows: int = Field(0, exclude_if=lambda number: number == 0)
     """Of a unit that went on from a savepoint: how many of its `rows` were in that. Absent where there are none."""
@@ -307,8 +298,7 @@ class TaskResult(Contract):
     timings: Timings = Timings()
     peak_bytes: int = Field(0, exclude_if=lambda number: number == 0)
     """Most memory, in bytes, that the process which ran user code had at once during the attempt; without that of
-    processes that it started. 0, as of ETL by several processes: not known. Absent then, so that older versions can
-    read the rest."""
+    processes that it started. 0, as of ETL by several processes: not known."""
     peak_gpu_bytes: int = Field(0, exclude_if=lambda number: number == 0)
     """Most memory of its GPUs, in bytes, that torch had reserved at once, with what it kept of the process's tasks
     before. Of a unit of several ranks both peaks are the sums over the ranks. 0: it used none, or that is not known.
@@ -318,8 +308,7 @@ class TaskResult(Contract):
     trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)
     """Of `trial` alone."""
     curve: Curve | None = Field(None, exclude_if=lambda curve: curve is None)
-    """Of a unit that was to tell it, and reported something. Absent of all others, so that older versions can read
-    them."""
+    """The curve of a unit with `TrainTask.with_curve` that reported values."""
     answer: SearchAnswer | None = Field(None, exclude_if=lambda value: value is None)
     """Of `search` alone."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
@@ -329,7 +318,7 @@ class TaskResult(Contract):
     warnings: tuple[Annotated[str, text_of(MAX_WARNING)], ...] = Field(
         (), max_length=MAX_WARNINGS, exclude_if=lambda texts: not texts
     )
-    """Warnings of a sub-epoch for the user. Absent if empty, or if the task does not request them."""
+    """Warnings of a sub-epoch for the user."""
     validated: int = Field(0, ge=0, exclude_if=lambda epoch: epoch == 0)
     """Epoch of the validation metrics that `train` received. 0, and absent: none."""
 
@@ -353,16 +342,11 @@ class EtlTask(LateContract):
     locators: Locators
     max_failed: float
     """Share of the partition's rows that may fail."""
-    with_ragged: bool = Field(False, exclude_if=lambda value: not value)
-    """Whether its rows may have ragged fields, which its result tells of then. Absent where the worker is of a version
-    that does not know them, and where the control plane is."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
-    """Of a data set whose spec has the method `fit`: what that returned. Absent of others, so that older versions can
-    read these tasks; here and in tasks on models."""
+    """The return value of `ETLSpec.fit`, if the spec has this method."""
     shortages: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
-    """How many attempts at it ran out of memory. Absent where none did, and where the worker is of a version that does
-    not know it."""
-    rules: tuple[FailureRule, ...] | None = Field(None, exclude_if=lambda rules: rules is None)
+    """Earlier attempts at this task that ran out of memory."""
+    rules: tuple[FailureRule, ...] = Field((), exclude_if=lambda rules: not rules)
     """As of `ModelTask`."""
 
     @property
@@ -383,7 +367,7 @@ class FittingTask(LateContract):
     code: Sha256
     archive: Sha256 | None = None
     locators: Locators
-    rules: tuple[FailureRule, ...] | None = Field(None, exclude_if=lambda rules: rules is None)
+    rules: tuple[FailureRule, ...] = Field((), exclude_if=lambda rules: not rules)
     """As of `ModelTask`."""
 
 
@@ -401,15 +385,8 @@ class ModelTask(LateContract):
     dataset: str
     seed: int
     hang_timeout_s: float
-    tells_idle: bool = Field(False, exclude_if=lambda value: not value)
-    """Whether the failure of a hang may say that its process was idle. Absent where not, as where an older version
-    could not read it."""
-    tells_device: bool = Field(False, exclude_if=lambda value: not value)
-    """Whether its failure may be `DEVICE`, or say that it may be, or how much memory there was. Absent where not, as of
-    `tells_idle`."""
-    rules: tuple[FailureRule, ...] | None = Field(None, exclude_if=lambda rules: rules is None)
-    """Failure rules of its run; its failure may tell which one matched, of these, the cluster's and those that are
-    built in. `None`, and absent, where an older version could not read that."""
+    rules: tuple[FailureRule, ...] = Field((), exclude_if=lambda rules: not rules)
+    """Failure rules of its run. The worker checks the rules of the cluster and the built-in rules, too."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
     """As of `EtlTask`."""
 
@@ -445,39 +422,26 @@ class Validation(Contract):
 class TrainTask(ModelTask):
     """A unit: one model on one partition in one epoch (the papers' sub-epoch)."""
 
-    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
-
     kind: Literal["train"] = "train"
     epoch: int
     """From 1."""
     partition: int
     unit: int
     """How many units this model has finished before: 0 creates the model."""
-    position: Position | None = Field(None, validation_alias="place", serialization_alias="place")
-    """`None` where a version that did not tell assigned the unit."""
+    position: Position
     checkpoint: CheckpointRef | None
     savepoint: Savepoint | None = Field(None, exclude_if=lambda savepoint: savepoint is None)
-    """Where to go on instead of at the beginning. Absent where there is none, so that older versions can read all other
-    units."""
+    """Savepoint from which the unit continues."""
     way: Way | None = Field(None, exclude_if=lambda way: way is None)
-    """How it uses its devices. Absent where it runs on one as user code is written, so that older versions can read
-    that."""
-    with_base: bool = Field(False, exclude_if=lambda value: not value)
-    """Whether frozen weights may be written into a file of their own, which checkpoints name. Absent where not, so that
-    older versions can read all other units: they could not read these checkpoints."""
+    """How it uses its devices. `None`: it runs on one device as user code is written."""
     with_curve: bool = Field(False, exclude_if=lambda value: not value)
-    """Whether its result is to have a `Curve`: where the run is dispatched by merit. Absent where not, so that older
-    versions can read all other units."""
-    merges: dict[str, bool] | None = Field(None, exclude_if=lambda merges: merges is None)
-    """What the metrics are put together with: those of the epoch's units so far, name -> whether it is a ratio.
-    `None`, and absent, where an older version could not read ratios."""
+    """True if its result needs a `Curve`, because the run is dispatched by merit."""
+    merges: dict[str, bool] = Field(default_factory=dict, exclude_if=lambda merges: not merges)
+    """Metrics of the epoch's units so far: name -> True if the metric is a ratio."""
     needs: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
-    """Metrics that it must return: those that rank models or that stop rules read, of those that the model has returned
-    before. Absent where there are none, as where an older version could not read ratios."""
-    with_warnings: bool = Field(False, exclude_if=lambda value: not value)
-    """True if its result may have `warnings` and `validated`. Absent if an older worker is present."""
+    """Metrics that it must return: the model has returned them before, and the ranking or a stop rule reads them."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
-    """The newest validation at assignment. Absent if the model has none, or if an older worker is present."""
+    """The newest validation at assignment. `None`: the model has none."""
     gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
     """Of a unit on a set of partitions: who trains it. `partition` is the first of them. Absent of all others."""
 
@@ -523,9 +487,6 @@ class EvaluateTask(ModelTask):
     split: Split
     partitions: tuple[int, ...]
     checkpoint: CheckpointRef
-    with_ratios: bool = Field(False, exclude_if=lambda value: not value)
-    """Whether its result may have `ratios`: of a part of a split. Absent where not, as where an older version could not
-    read them."""
 
 
 class PredictTask(ModelTask):
@@ -631,9 +592,9 @@ class InboxItem(LateContract):
     ask: str = ""
     """Why the attempt is to be given back at its next batch; empty if it is not."""
     stacks: str = Field("", exclude_if=lambda question: not question)
-    """Of a question where the attempt's process is: its number. Absent of all else: older workers could not read it."""
+    """Number of a question about the stacks of the attempt's process."""
     check: str = Field("", exclude_if=lambda reason: not reason)
-    """Why the worker is to check its machine; it names no task then. Absent of all else, as `stacks`."""
+    """Why the worker must check its machine. The item names no task then."""
     devices: Devices = (0,)
     """That the attempt takes; of a cancellation, or of what is asked, it tells nothing."""
     member: int = Field(0, ge=0, exclude_if=lambda member: member == 0)

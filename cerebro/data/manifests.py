@@ -25,9 +25,6 @@ from cerebro.errors import DataError
 
 SCHEMA_VERSION = 1
 
-RAGGED_VERSION = 2
-"""Of what describes ragged rows; earlier versions say that they cannot read it. All else is as in `SCHEMA_VERSION`."""
-
 NAMED_ROWS = 20
 """Failed rows that an error names at most."""
 
@@ -89,7 +86,7 @@ class ShardManifest:
     def to_json(self) -> dict[str, Any]:
         """JSON-able form."""
         return {
-            "schema_version": schema_version(self.layout),
+            "schema_version": SCHEMA_VERSION,
             **asdict(self),
             "rows_in": self.rows_in,
             "layout": None if self.layout is None else self.layout.to_json(),
@@ -189,7 +186,7 @@ class PartitionManifest:
     def to_json(self) -> dict[str, Any]:
         """JSON-able form; totals are included for whoever reads the file."""
         return {
-            "schema_version": schema_version(self.layout),
+            "schema_version": SCHEMA_VERSION,
             "source": asdict(self.source),
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
@@ -209,11 +206,6 @@ class PartitionManifest:
             ),
             layout=None if value["layout"] is None else Layout.from_json(value["layout"]),
         )
-
-
-def schema_version(layout: Layout | None) -> int:
-    """Of a manifest, or a shard, of rows with this layout."""
-    return RAGGED_VERSION if layout is not None and layout.is_ragged else SCHEMA_VERSION
 
 
 def named_rows(rows: Sequence[FailedRow]) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 from cerebro.data.durable import verify, write_json
 from cerebro.data.manifests import (
-    RAGGED_VERSION,
     SCHEMA_VERSION,
     FailedRow,
     PartitionManifest,
@@ -201,10 +200,9 @@ def read_json(path: Path) -> dict[str, Any]:
         version = value["schema_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ShardCorruptError(f"{path} is not a manifest ({error}): it must be made again") from error
-    if version not in (SCHEMA_VERSION, RAGGED_VERSION):
+    if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path} has schema version {version}, expected {SCHEMA_VERSION} or {RAGGED_VERSION}: upgrade this worker, "
-            "or preprocess the data again"
+            f"{path} has schema version {version}, expected {SCHEMA_VERSION}: preprocess the data again"
         )
     assert isinstance(value, dict)
     return value

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from cerebro.data.durable import DurableFile
 from cerebro.data.fields import OFFSET, Field, Layout
-from cerebro.data.manifests import FailedRow, PartitionManifest, ShardManifest, Source, schema_version
+from cerebro.data.manifests import SCHEMA_VERSION, FailedRow, PartitionManifest, ShardManifest, Source
 from cerebro.data.partitions import write_manifest, write_shard_manifest
 from cerebro.data.trees import Array, RowId, flatten, flatten_batch
 from cerebro.ragged_rows import Ragged
@@ -283,7 +283,7 @@ def schema_of(layout: Layout, id_type: pa.DataType) -> pa.Schema:
         columns.append(
             pa.field(field.name, column_type(field), nullable=False, metadata={"cerebro.dtype": field.dtype})
         )
-    description = {"schema_version": schema_version(layout), "structure": dict(layout.structure)}
+    description = {"schema_version": SCHEMA_VERSION, "structure": dict(layout.structure)}
     return pa.schema(columns, metadata={"cerebro": json.dumps(description)})
 
 

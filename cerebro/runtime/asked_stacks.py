@@ -38,7 +38,7 @@ def stacks_of(
 
     Raises:
         NotFoundError: no attempt at the task was ever assigned.
-        ConflictError: none runs now, or its worker is of a version that knows no such question.
+        ConflictError: no attempt at the task runs now.
         ClusterError: the worker does not answer in time.
     """
     question = uuid.uuid4().hex

@@ -19,7 +19,7 @@ class HistoryCalls(Transport):
 
         Raises:
             ConflictError: another controller leads.
-            NotFoundError: there is no such experiment, or the server is of a version that keeps no history.
+            NotFoundError: the experiment does not exist.
         """
         return self.call("POST", "/v1/history", HistoryAnswer, request)
 

@@ -325,7 +325,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
 
         Raises:
             NotFoundError: no attempt at the task was ever assigned.
-            ConflictError: none runs now, or its worker is of a version that knows no such question.
+            ConflictError: no attempt at the task runs now.
         """
         return self.call("POST", f"/v1/experiments/{_quoted(experiment)}/stacks", api.StacksAsked, request)
 

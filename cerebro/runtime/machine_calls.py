@@ -14,7 +14,6 @@ from cerebro.contract.health import (
     ReleaseRequest,
     WorkerHealth,
 )
-from cerebro.errors import NotFoundError
 from cerebro.runtime.transport import Transport
 
 
@@ -22,12 +21,8 @@ class MachineCalls(Transport):
     """A part of `cerebro.runtime.kvs.KvsClient`."""
 
     def workers_health(self) -> HealthAnswer:
-        """What is known of workers' machines: checks, quarantine, incidents. Nothing where the server is of a version
-        that keeps none."""
-        try:
-            return self.call("GET", "/v1/cluster/health", HealthAnswer)
-        except NotFoundError:
-            return HealthAnswer()
+        """Checks, quarantine and incidents of all machines."""
+        return self.call("GET", "/v1/cluster/health", HealthAnswer)
 
     def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
         """Give a worker nothing more; what only it holds is made elsewhere. Twice is once; a person's reason replaces
@@ -53,7 +48,7 @@ class MachineCalls(Transport):
 
         Raises:
             NotFoundError: nobody of that name is registered.
-            ConflictError: it is of a version that cannot. Or another controller leads.
+            ConflictError: the worker trains no models, or another controller leads.
         """
         return self.call("POST", f"/v1/workers/{_quoted(worker)}/check", WorkerHealth, request)
 

@@ -16,17 +16,14 @@ class SegmentCalls(Transport):
         """Move the oldest entries of a log that are in the database into a file, one segment at the most.
 
         Raises:
-            NotFoundError: there is no such experiment, or kvs_api is of a version that knows no segments.
+            NotFoundError: the experiment does not exist.
             ConflictError: another controller leads; or nothing can be moved, with the reason.
         """
         return self.call("POST", f"{_log(experiment)}/segments", SegmentAnswer, request)
 
     def segments(self, experiment: str) -> SegmentsAnswer:
-        """What of a log is in files; nothing where kvs_api is of a version that knows none."""
-        try:
-            return self.call("GET", f"{_log(experiment)}/segments", SegmentsAnswer)
-        except NotFoundError:
-            return SegmentsAnswer()
+        """What of a log is in files."""
+        return self.call("GET", f"{_log(experiment)}/segments", SegmentsAnswer)
 
     def keep_snapshot(
         self, experiment: str, seq: int, of_format: str, term: int, content: bytes, *, created: float = 0.0

@@ -113,7 +113,6 @@ def _make(result: TaskResult, run: Run, task: Task, worker: Worker, datasets: Ma
     made = datasets[run.plan.dataset]
     made.rows[key.split, key.partition] = result.rows
     made.failed_rows[key.split, key.partition] = result.rows_failed
-    made.is_ragged = made.is_ragged or result.is_ragged
     if key.split == "train":
         worker.holdings.add((run.plan.dataset, key.partition))
     task.result = result

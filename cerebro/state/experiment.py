@@ -118,14 +118,6 @@ class ExperimentState:
         requests = [run.request for run in made if isinstance(run.request, EtlRequest)]
         return requests[-1] if requests else None
 
-    def is_fitted(self, dataset: str) -> bool:
-        """Whether what `ETLSpec.fit` returned belongs to a data set, or may, as long as that is not known."""
-        made = self.datasets.get(dataset)
-        if made is not None and made.was_fitted:
-            return made.fitted is not None
-        request = self.etl_request(dataset)
-        return request is not None and request.fits
-
     def open_runs(self) -> list[Run]:
         """Runs that have not ended, oldest first."""
         return [run for run in self.runs.values() if run.is_open]
@@ -147,11 +139,6 @@ class ExperimentState:
     def holders(self, dataset: str, partition: int) -> list[Worker]:
         """Workers, alive or not, that hold a training partition."""
         return [w for w in self.workers.values() if (dataset, partition) in w.holdings]
-
-    def can_read(self, worker: Worker, dataset: str) -> bool:
-        """Whether a worker knows how the rows of a data set are stored; an older one does not if fields are ragged."""
-        made = self.datasets.get(dataset)
-        return made is None or not made.is_ragged or workers.reads_ragged(worker)
 
     # --- the fold --------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from cerebro.contract.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.records import CHECKS_NODE, WorkerStatus
+from cerebro.contract.records import WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError
 
 MOST = 0.5
@@ -194,11 +194,13 @@ def check_asked(
 
     Raises:
         NotFoundError: nobody of that name is registered.
-        ConflictError: it is of a version that cannot.
+        ConflictError: the worker trains no models.
     """
     status = found(worker, statuses)
-    if CHECKS_NODE not in status.record.kinds:
-        raise ConflictError(f"{worker} is of a version that cannot check its machine: upgrade it")
+    if "train" not in status.record.kinds:
+        raise ConflictError(
+            f"{worker} trains no models, so it cannot check its machine: name a worker that trains"
+        )
     known, by = health.of(worker), _by(request)
     if known.check is not None and known.check.ended is None and now - known.check.asked < CHECK_S:
         return Change(known)  # one is under way

@@ -92,8 +92,6 @@ class Dataset:
     plan: EtlPlan
     rows: dict[tuple[Split, int], int] = field(default_factory=dict)
     failed_rows: dict[tuple[Split, int], int] = field(default_factory=dict)
-    is_ragged: bool = False
-    """Whether some of its rows have ragged fields."""
     fitted: FittedRef | None = None
     """What `ETLSpec.fit` returned; `None` before it has, and where the spec has no such method."""
     was_fitted: bool = False

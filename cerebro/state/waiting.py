@@ -13,8 +13,7 @@ from cerebro.state.runs import Run, RunState
 from cerebro.state.search import own_procedure
 from cerebro.state.sharing import Standing
 from cerebro.state.tasks import Task, TaskState
-from cerebro.state.ways import left
-from cerebro.state.workers import Worker, answers_searches, knows_fitted, knows_ways
+from cerebro.state.workers import Worker, answers_searches
 
 KIND = {"etl": "etl", "fit": "train", "test": "test", "predict": "predict"}
 """Kind of run -> kind of task that does its work."""
@@ -65,7 +64,7 @@ def _missing_orders(state: ExperimentState, run: Run) -> str:
         return ""
     if any(worker.is_alive and answers_searches(worker) for worker in state.workers.values()):
         return f"{_WAITING}the orders of {own.name}"
-    return f"{_WAITING}a worker that runs search procedures: upgrade those that are there"
+    return f"{_WAITING}a worker that runs search procedures"
 
 
 def _missing_draws(run: Run) -> str:
@@ -138,50 +137,7 @@ def _missing_worker(state: ExperimentState, run: Run) -> str:
         for who, partitions in missing.items()
     )
     hint = "" if run.kind == "etl" or set(missing) <= {_NOBODY} else f" ({_GONE_FOR_GOOD})"
-    return (
-        f"{_WAITING}{told}{hint}"
-        if told
-        else _waits_for_reader(state, run, able)
-        or _waits_for_fitted(state, run, able)
-        or _waits_for_upgrade(run, able)
-    )
-
-
-def _waits_for_reader(state: ExperimentState, run: Run, able: list[Worker]) -> str:
-    """Why the run waits for an upgrade: none of the workers that are there knows ragged fields. Else empty."""
-    alive = [worker for worker in able if worker.is_alive]
-    if run.plan is None or run.kind == "etl" or any(state.can_read(each, run.plan.dataset) for each in alive):
-        return ""
-    older = ", ".join(sorted(worker.name for worker in alive))
-    return f"{_WAITING}an upgrade of {older}, of a version that cannot read rows with ragged fields"
-
-
-def _waits_for_fitted(state: ExperimentState, run: Run, able: list[Worker]) -> str:
-    """Why a run on a data set whose spec has the method `fit` waits for an upgrade: of workers that could not hand its
-    specs what was fitted, and have what nobody else can do. Else empty."""
-    older = sorted(worker.name for worker in able if worker.is_alive and not knows_fitted(worker))
-    if run.plan is None or not older or not state.is_fitted(run.plan.dataset):
-        return ""
-    return f"{_WAITING}an upgrade of {', '.join(older)}, of a version that does not know ETLSpec.fit"
-
-
-def _waits_for_upgrade(run: Run, able: list[Worker]) -> str:
-    """Why the run waits for an upgrade: older workers know one device only, and no model may use one. Else empty."""
-    alive = [worker for worker in able if worker.is_alive]
-    older = sorted(worker.name for worker in alive if not knows_ways(worker))
-    if not isinstance(run.plan, FitPlan) or not older:
-        return ""
-    newer = {pair for worker in alive if knows_ways(worker) for pair in worker.holdings}
-    found = ""
-    for model in run.models.values():
-        if model.state is ModelState.ACTIVE and not model.is_trained:
-            is_held = any((run.plan.dataset, partition) in newer for partition in model.remaining)
-            ways = tuple(left(run, model))
-            if is_held or any(way.is_single for way in ways):
-                return ""
-            found = found or f"{model.id} by {' or '.join(way.label for way in ways)}"
-    told = f"{_WAITING}an upgrade of {', '.join(older)}, of a version that cannot train {found}"
-    return told if found else ""
+    return f"{_WAITING}{told}{hint}" if told else ""
 
 
 def _missing_makers(state: ExperimentState, run: Run) -> dict[str, list[str]]:

@@ -11,20 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined, WorkerLost, WorkerRemoved
-from cerebro.contract.records import (
-    CHECKS_NODE,
-    KNOWS_FITTED,
-    KNOWS_RULES,
-    KNOWS_RULES_OF_ETL,
-    KNOWS_SHORTAGE,
-    READS_BASES,
-    READS_RAGGED,
-    TELLS_CURVES,
-    TELLS_RATIOS,
-    TELLS_STACKS,
-    TELLS_WARNINGS,
-    Holding,
-)
+from cerebro.contract.records import Holding
 from cerebro.contract.tasks import Failure
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
@@ -147,69 +134,8 @@ def lanes_of(devices: tuple[int, ...]) -> tuple[int, ...]:
     return devices or (NO_DEVICE,)
 
 
-def knows_ways(of: Worker | WorkerJoined) -> bool:
-    """Whether units may run there by another way than as user code is written. Who can try ways can train by them; a
-    worker of a version from before there were ways can do neither, and ends where a task names one."""
-    return "trial" in of.kinds
-
-
-def reads_bases(worker: Worker) -> bool:
-    """Whether it reads checkpoints whose frozen weights are in a file of their own."""
-    return READS_BASES in worker.kinds
-
-
-def tells_curves(worker: Worker) -> bool:
-    """Whether it tells the curve of a unit that is to tell it."""
-    return TELLS_CURVES in worker.kinds
-
-
-def tells_ratios(worker: Worker) -> bool:
-    """Whether it knows metrics that are ratios."""
-    return TELLS_RATIOS in worker.kinds
-
-
-def tells_warnings(worker: Worker) -> bool:
-    """True if it reports warnings of a sub-epoch and knows validation metrics."""
-    return TELLS_WARNINGS in worker.kinds
-
-
-def reads_ragged(worker: Worker) -> bool:
-    """Whether it reads partitions whose rows have ragged fields."""
-    return READS_RAGGED in worker.kinds
-
-
-def knows_fitted(worker: Worker) -> bool:
-    """Whether it hands specs what `ETLSpec.fit` returned."""
-    return KNOWS_FITTED in worker.kinds
-
-
-def tells_hangs(worker: Worker) -> bool:
-    """Whether it can say of a hang that the process was idle: it is of the version that tells stacks, too."""
-    return TELLS_STACKS in worker.kinds
-
-
-def knows_shortage(worker: Worker) -> bool:
-    """Whether it can be told how often memory ran out in a task of preprocessing."""
-    return KNOWS_SHORTAGE in worker.kinds
-
-
-def tells_device(worker: Worker) -> bool:
-    """Whether it can say of a failure that it is the machine's."""
-    return CHECKS_NODE in worker.kinds
-
-
-def knows_rules(worker: Worker) -> bool:
-    """Whether it judges failures of tasks on models by failure rules."""
-    return KNOWS_RULES in worker.kinds
-
-
-def knows_rules_of_etl(worker: Worker) -> bool:
-    """Whether it judges failures of preprocessing so."""
-    return KNOWS_RULES_OF_ETL in worker.kinds
-
-
 def answers_searches(worker: Worker) -> bool:
-    """Whether it can be asked what a user's own procedure orders, or to draw; older versions know no such task."""
+    """True if it runs search procedures and samplers."""
     return "search" in worker.kinds
 
 

@@ -112,8 +112,6 @@ class Scenario:
     """What an inspection finds; `None`: no worker inspects, so none tries."""
     is_apart: bool = False
     """Whether workers train with no others."""
-    without_ways: frozenset[str] = frozenset()
-    """Workers of a version that knows no ways, until they come back for the first time."""
     trial: Callable[[TrialTask], TrialOutcome] = lambda body: TrialOutcome(batch_s=1.0, is_verified=True)
     """What a trial shows."""
     procedure: Callable[[], Procedure] | None = None

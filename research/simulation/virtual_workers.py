@@ -14,17 +14,7 @@ from cerebro.contract import api
 from cerebro.contract.events import RunStarted
 from cerebro.contract.health import CheckResult, Probe
 from cerebro.contract.records import (
-    CHECKS_NODE,
     COMPUTES,
-    KNOWS_FITTED,
-    KNOWS_RULES,
-    KNOWS_RULES_OF_ETL,
-    KNOWS_SHORTAGE,
-    READS_BASES,
-    READS_RAGGED,
-    TELLS_CURVES,
-    TELLS_RATIOS,
-    TELLS_WARNINGS,
     Device,
     Holding,
     PodRef,
@@ -130,31 +120,17 @@ class VirtualWorkers:
         self._paces: dict[tuple[str, str, int], tuple[float, float]] = {}
         """(task, attempt) -> when it started, and how long it will take."""
         for name, pod in self._pods.items():
-            kinds = _KINDS if name in scenario.without_ways else self._kinds
-            self._workers[name] = _Worker(name=name, kinds=kinds, pod=pod)
+            self._workers[name] = _Worker(name=name, kinds=self._kinds, pod=pod)
             if scenario.has_pods:
-                kinds = ("etl", KNOWS_RULES_OF_ETL, *self._searches)
+                kinds = ("etl", *self._searches)
                 self._workers[f"{name}-etl"] = _Worker(name=f"{name}-etl", kinds=kinds, pod=pod)
 
     @property
     def _kinds(self) -> tuple[str, ...]:
-        """Of tasks that workers of this version do, if they are not for ETL."""
+        """Task kinds of workers that train."""
         inspects = ["inspect"] if self._scenario.inspection is not None else []
         searches = () if self._scenario.has_pods else self._searches
-        knows = (
-            READS_BASES,
-            TELLS_CURVES,
-            TELLS_RATIOS,
-            TELLS_WARNINGS,
-            READS_RAGGED,
-            KNOWS_FITTED,
-            KNOWS_SHORTAGE,
-            CHECKS_NODE,
-            f"{COMPUTES}virtual",
-            KNOWS_RULES,
-            KNOWS_RULES_OF_ETL,
-        )
-        return (*_KINDS, "audit", *inspects, *searches, "trial", *knows)
+        return (*_KINDS, "audit", *inspects, *searches, "trial", f"{COMPUTES}virtual")
 
     @property
     def _searches(self) -> tuple[str, ...]:
@@ -310,8 +286,6 @@ class VirtualWorkers:
         if not (pod.is_removed or pod.is_unwanted or pod.is_up):
             pod.is_up, pod.leaving = True, None
             pod.number += 1
-            if pod.name in self._scenario.without_ways:
-                self._workers[pod.name].kinds = self._kinds
             self._register(pod)
 
     def _remove(self, pod: _Pod) -> None:

@@ -17,7 +17,7 @@ from cerebro.contract.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.records import CHECKS_NODE, PodRef
+from cerebro.contract.records import PodRef
 from cerebro.contract.tasks import KINDS
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state.quarantine import health_words, slow
@@ -45,7 +45,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Answering:
     made = Answering(lambda: 1000.0)
     for number in range(3):
         record = worker("a", f"worker-{number}")
-        made.register(record.model_copy(update={"kinds": (*KINDS, CHECKS_NODE), "host": f"node-{number}"}))
+        made.register(record.model_copy(update={"kinds": KINDS, "host": f"node-{number}"}))
     monkeypatch.setattr(machines, "cluster_client", lambda home: cast(KvsClient, made))
     return made
 

@@ -152,13 +152,6 @@ def test_a_unit_that_nobody_else_could_do_is_not_audited() -> None:
     assert run.audits.unaudited == {"no other worker held the partition": 4 * 2 * 2}
 
 
-def test_old_workers_are_given_no_audit() -> None:
-    """They know no such task."""
-    old = frozenset({"worker-0", "worker-1"})
-    simulation = simulate(Scenario(holdings=everywhere(3), without_ways=old))
-    assert {event.worker for event in redos(simulation)} <= {"worker-2"}
-
-
 def test_audits_take_no_more_than_their_share_and_delay_no_unit_for_long() -> None:
     """A tenth of the units at most, with the same models trained; the makespan grows by less than that and a unit."""
     without = simulate(Scenario(holdings=everywhere(3, 6)), audit=0.0, models=8, epochs=3, partitions=6)

@@ -9,15 +9,13 @@ from cerebro.contract.api import Assign, Note
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, TaskFailed
 from cerebro.contract.failure_rules import Action, FailureRule, MatchedRule
 from cerebro.contract.health import HealthAnswer
-from cerebro.contract.records import KNOWS_FITTED, KNOWS_RULES, KNOWS_RULES_OF_ETL, WorkerStatus
+from cerebro.contract.records import WorkerStatus
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import (
-    KINDS,
     EtlTask,
     Failure,
     FailureKind,
     FittingTask,
-    TaskBody,
     TrainTask,
 )
 from cerebro.state import ModelState, RunState, TaskKey
@@ -129,21 +127,6 @@ def test_a_rule_that_matches_everywhere_empties_no_cluster() -> None:
     assert {run.models[name].state for name in ("m01", "m02")} == {ModelState.FINISHED}
 
 
-def test_rules_are_told_to_workers_that_know_them_alone() -> None:
-    """While one of an earlier version trains nobody is told; what a run has is what they are told."""
-    rules = (FailureRule(name="x", pattern="y", action="no_retry"),)
-    for old, expected in ((frozenset({"worker-0"}), {None}), (frozenset[str](), {rules})):
-        told: set[object] = set()
-
-        def look(body: TaskBody, attempt: int, worker: str, told: set[object] = told) -> None:
-            if isinstance(body, TrainTask):
-                told.add(body.rules)
-
-        asked = request(3, 2).model_copy(update={"failure_rules": rules})
-        Simulation(Scenario(holdings=EVERYWHERE, outcome=look, without_ways=old), asked, plan(3, 2)).run()
-        assert told == expected
-
-
 def test_a_run_cannot_quarantine_workers_whoever_asks_for_it() -> None:
     """Also not past the client."""
     rules = [{"name": "x", "pattern": "y", "action": "quarantine"}]
@@ -153,28 +136,17 @@ def test_a_run_cannot_quarantine_workers_whoever_asks_for_it() -> None:
         EtlRequest.model_validate({"code": SHA, "code_fingerprint": SHA, "failure_rules": rules})
 
 
-def test_what_older_versions_cannot_read_is_not_written() -> None:
-    """A failure without a rule, and a fit without rules, are as they were."""
-    failure = Failure(kind=FailureKind.CRASH, message="x")
-    assert {"rule", "late_rules"}.isdisjoint(failure.model_dump())
-    assert {"failure_rules", "audit"}.isdisjoint(request(1, 1).model_dump())
-    assert "failure_rules" not in EtlRequest(code=SHA, code_fingerprint=SHA).model_dump()
-    assert failure.label == ""
-    assert failure.line == "x"
-
-
 # --- preprocessing -------------------------------------------------------------------------------
 
 PARTITION = TaskKey(run="etl-1", kind="etl", split="train", partition=0)
 RULE = FailureRule(name="x", pattern="y", action="retry_elsewhere")
 
 
-def preprocessing(*, fits: bool = False, knows: tuple[str, ...] = (KNOWS_RULES_OF_ETL,)) -> Story:
+def preprocessing(*, fits: bool = False) -> Story:
     """Two workers, and an ETL run with a rule and a partition of each."""
     story = Story(workers=0)
     for number in range(2):
-        kinds = (*KINDS, KNOWS_FITTED, *knows)
-        story.tell(joined(number, partitions=()).model_copy(update={"kinds": kinds}))
+        story.tell(joined(number, partitions=()))
     asked = EtlRequest(code=SHA, code_fingerprint=SHA, fits=fits, failure_rules=(RULE,))
     story.tell(
         RunRequested(run="etl-1", request=asked),
@@ -240,13 +212,9 @@ def test_a_rule_of_the_cluster_quarantines_who_preprocesses() -> None:
     assert action == Quarantined(worker="worker-0", reason="[the rule] it failed")
 
 
-@pytest.mark.parametrize(("knows", "told"), [((KNOWS_RULES_OF_ETL,), (RULE,)), ((KNOWS_RULES,), None)])
 @pytest.mark.parametrize("fits", [False, True])
-def test_who_preprocesses_is_told_rules_if_it_can_read_them(
-    *, fits: bool, knows: tuple[str, ...], told: tuple[FailureRule, ...] | None
-) -> None:
-    """An earlier version that judges units by rules is not; nor is the pass over all rows."""
-    for step in given(preprocessing(fits=fits, knows=knows)).values():
+def test_tasks_of_preprocessing_have_the_rules_of_their_run(*, fits: bool) -> None:
+    """The pass over all rows has them, too."""
+    for step in given(preprocessing(fits=fits)).values():
         assert isinstance(step.body, FittingTask if fits else EtlTask)
-        assert step.body.rules == told
-        assert ("rules" in step.body.model_dump()) == (told is not None)
+        assert step.body.rules == (RULE,)

@@ -6,10 +6,8 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, RunStopRequested
-from cerebro.contract.records import KNOWS_FITTED
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import (
-    KINDS,
     EtlTask,
     FailureKind,
     FittedRef,
@@ -18,7 +16,6 @@ from cerebro.contract.tasks import (
     TrainTask,
 )
 from cerebro.state import TaskKey
-from cerebro.state.waiting import waiting_for
 from controller import tasks
 from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
 from tests.state.stories import SHA, Story, etl_plan, joined, unit
@@ -37,10 +34,10 @@ def begun(story: Story, run: str = "etl-1", *, fits: bool = True) -> None:
 
 @pytest.fixture
 def story() -> Story:
-    """Two workers that know of it, and a run that fits."""
+    """Two workers, and a run that fits."""
     made = Story(workers=0)
     for number in range(2):
-        made.tell(joined(number, partitions=()).model_copy(update={"kinds": (*KINDS, KNOWS_FITTED)}))
+        made.tell(joined(number, partitions=()))
     begun(made)
     return made
 
@@ -111,18 +108,3 @@ def test_a_run_that_was_interrupted_before_begins_anew(story: Story) -> None:
     story.tell(RunStopRequested(run="etl-1"), RunFinished(run="etl-1", outcome="stopped"))
     begun(story, "etl-2")
     assert list(given(story, "etl-2")) == ["etl-2/fitting"]
-
-
-def test_workers_of_an_earlier_version_are_given_nothing_of_such_a_data_set() -> None:
-    """They would not hand it to the spec. Of other data sets they are given what they always were."""
-    story = Story(workers=2)
-    begun(story, fits=False)
-    bodies = [step.body.model_dump(mode="json") for step in given(story).values()]
-    assert bodies
-    assert not any("fitted" in body for body in bodies)
-    assert "fits" not in story.state.runs["etl-1"].request.model_dump(mode="json")
-    other = Story(workers=2)
-    begun(other)
-    assert given(other) == {}
-    told = "waiting for an upgrade of worker-0, worker-1, of a version that does not know ETLSpec.fit"
-    assert waiting_for(other.state, other.state.runs["etl-1"]) == told

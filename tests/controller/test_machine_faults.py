@@ -20,7 +20,6 @@ from cerebro.contract.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.records import CHECKS_NODE
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, TaskKey, TaskState, quarantine
@@ -40,7 +39,7 @@ class Store:
     """Keeps the limits of quarantine, as the store does."""
 
     def __init__(self, workers: int, broken: int) -> None:
-        self.statuses = [status(f"worker-{number}", CHECKS_NODE) for number in range(workers)]
+        self.statuses = [status(f"worker-{number}") for number in range(workers)]
         self.health = HealthAnswer(workers={f"worker-{number}": with_check() for number in range(broken)})
         self.incidents: list[IncidentRequest] = []
         self.leads = True
@@ -103,7 +102,7 @@ def test_tasks_of_two_experiments_are_not_one() -> None:
     """Every experiment has a `fit-1`: that the same names failed at two workers says nothing of a task."""
     failed = [ended("fit-1/train/m0/e0/p0", ECC), ended("fit-1/train/m1/e0/p0", ECC)]
     fine = {f"worker-{number}": [ended("fit-1/train/z")] for number in range(2, 8)}
-    workers = [status(f"worker-{number}", CHECKS_NODE) for number in range(8)]
+    workers = [status(f"worker-{number}") for number in range(8)]
     one, two = ([each._replace(experiment=name) for each in failed] for name in ("one", "two"))
     seen = evidence([{"worker-0": one}, fine, {"worker-1": two}])
     found = act(workers, HealthAnswer(), seen, 200.0)

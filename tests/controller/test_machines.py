@@ -21,7 +21,7 @@ from cerebro.contract.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.records import CHECKS_NODE, WorkerStatus
+from cerebro.contract.records import WorkerStatus
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, RunState
@@ -195,20 +195,6 @@ def test_a_unit_that_another_worker_does_shows_that_the_machine_was_the_cause() 
     assert simulation.store.workers_health().quarantined() == {"worker-1"}
 
 
-def test_beside_a_worker_of_an_older_version_nobody_tells_of_machines() -> None:
-    """It could not read what is asked of it. Once all are new, all are asked."""
-    for old, expected in ((frozenset({"worker-0"}), {False}), (frozenset[str](), {True})):
-        asked: set[bool] = set()
-
-        def look(body: TaskBody, attempt: int, name: str, asked: set[bool] = asked) -> None:
-            if isinstance(body, TrainTask):
-                asked.add(body.tells_device)
-
-        scenario = Scenario(holdings=own_partition(2), outcome=look, without_ways=old)
-        Simulation(scenario, request(2, 1), plan(2, 2)).run()
-        assert asked == expected
-
-
 # --- people -----------------------------------------------------------------------------------------
 
 
@@ -306,8 +292,8 @@ def test_quarantine_never_loses_a_partition(  # type: ignore[no-untyped-def]
 # --- the rule ---------------------------------------------------------------------------------------
 
 
-def status(name: str, *abilities: str, silent_s: float = 0.0) -> WorkerStatus:
-    record = worker("a", name).model_copy(update={"kinds": ("etl", "train", *abilities)})
+def status(name: str, *, kinds: tuple[str, ...] = ("etl", "train"), silent_s: float = 0.0) -> WorkerStatus:
+    record = worker("a", name).model_copy(update={"kinds": kinds})
     return WorkerStatus(record=record, silent_s=silent_s)
 
 
@@ -316,24 +302,20 @@ def ended(task: str, failure: Failure | None = None, *, at_s: float = 100.0) -> 
     return Ended(at_s, task, task.rsplit("/", maxsplit=1)[-1], failure, is_device)
 
 
-FOUR = [status(f"worker-{number}", CHECKS_NODE) for number in range(4)]
+FOUR = [status(f"worker-{number}") for number in range(4)]
 
 
-def with_gpus(name: str, incarnation: str = "a", *abilities: str) -> WorkerStatus:
+def with_gpus(name: str, incarnation: str = "a") -> WorkerStatus:
     record = worker(incarnation, name).model_copy(
-        update={"kinds": ("etl", "train", *abilities), "gpus": ("NVIDIA A100",)}
+        update={"kinds": ("etl", "train"), "gpus": ("NVIDIA A100",)}
     )
     return WorkerStatus(record=record, silent_s=0.0)
 
 
 def test_workers_with_gpus_check_them_once_for_each_process() -> None:
     """Also where nothing has failed: once, again if the process is another one, and not again and again if it does not
-    answer. Others, and those of earlier versions, are not asked."""
-    several = [
-        with_gpus("worker-0", "a", CHECKS_NODE),
-        with_gpus("worker-1"),
-        status("worker-2", CHECKS_NODE),
-    ]
+    answer. Workers without GPUs are not asked."""
+    several = [with_gpus("worker-0", "a"), status("worker-2")]
 
     def asked(known: HealthAnswer, now: float, statuses: list[WorkerStatus] = several) -> list[Checked]:
         return [each for each in act(statuses, known, {}, now) if isinstance(each, Checked)]
@@ -351,7 +333,7 @@ def test_workers_with_gpus_check_them_once_for_each_process() -> None:
     told = waiting.model_copy(update={"ended": 104.0, "result": result})
     answered = HealthAnswer(workers={"worker-0": WorkerHealth(check=told)})
     assert asked(answered, 105.0) == asked(answered, 1e6) == []
-    restarted = [with_gpus("worker-0", "b", CHECKS_NODE)]
+    restarted = [with_gpus("worker-0", "b")]
     assert len(asked(answered, 105.0, restarted)) == 1
 
     bad = result.model_copy(update={"probes": (Probe(name="memory", problem="1 word"),)})
@@ -464,12 +446,12 @@ def test_what_fails_at_all_is_no_workers_fault() -> None:
     assert "checkpoint volume fails at worker-1, too" in found[0].why  # type: ignore[union-attr]
 
 
-def test_a_worker_of_an_older_version_is_judged_by_its_attempts_alone() -> None:
-    """It cannot be asked to check itself."""
-    old = [status("worker-0"), status("worker-1")]
-    assert list(act(old, HealthAnswer(), {"worker-1": [ended("a", ECC)]}, 1000.0)) == []
+def test_a_worker_that_trains_no_models_is_judged_by_its_attempts_alone() -> None:
+    """It cannot be asked to check its machine."""
+    workers = [status("worker-0", kinds=("etl",)), status("worker-1", kinds=("etl",))]
+    assert list(act(workers, HealthAnswer(), {"worker-1": [ended("a", ECC)]}, 1000.0)) == []
     both = {"worker-1": [ended("a", ECC), ended("b", ECC)]}
-    assert [type(each) for each in act(old, HealthAnswer(), both, 1000.0)] == [Quarantined]
+    assert [type(each) for each in act(workers, HealthAnswer(), both, 1000.0)] == [Quarantined]
 
 
 def test_where_most_workers_fail_none_is_the_cause() -> None:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelExtended, ModelsAdded, SchedulerChanged, TaskCommitted
-from cerebro.contract.records import TELLS_CURVES
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.search import ASHA, PBT, ProcedureChoice
 from cerebro.contract.tasks import (
@@ -34,7 +33,7 @@ from tests.controller import searches
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import plan, request
 from tests.controller.test_fit_dispatch import RECORD, told_step_by_step
-from tests.state.stories import Story, joined, unit
+from tests.state.stories import Story, unit
 
 
 def curve(model: str, unit: int, seconds: float) -> Curve:
@@ -227,27 +226,16 @@ def test_a_controller_decides_by_merit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "kinds", "told"),
-    [
-        ("promising", ("train", TELLS_CURVES), True),
-        ("promising", ("train",), False),
-        ("lrptw", ("train", TELLS_CURVES), False),
-        ("of a later version", ("train", TELLS_CURVES), False),
-    ],
+    ("scheduler", "is_wanted"), [("promising", True), ("lrptw", False), ("unknown", False)]
 )
-def test_curves_are_told_where_they_are_wanted_and_can_be(
-    scheduler: str, kinds: tuple[str, ...], told: bool
-) -> None:
-    """A worker of an earlier version could not read that it is to tell one, nor an earlier controller what it told."""
-    story = Story(workers=0)
-    story.tell(joined(0).model_copy(update={"kinds": ("train", TELLS_CURVES)}))
-    story.tell(joined(1).model_copy(update={"kinds": kinds}))
+def test_curves_are_requested_for_policies_by_merit(scheduler: str, is_wanted: bool) -> None:
+    """Other runs store no curves."""
+    story = Story()
     story.fit(models=1, partitions=1)
     story.tell(SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ada"))
     body = tasks.body(RECORD, story.state, story.run, unit(1, 0))
     assert isinstance(body, TrainTask)
-    assert body.with_curve is told
-    assert ("with_curve" in body.model_dump(mode="json")) is told
+    assert body.with_curve is is_wanted
 
 
 @pytest.mark.parametrize("procedure", [ASHA(eta=2), PBT(population=4)])

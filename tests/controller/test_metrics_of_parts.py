@@ -9,13 +9,12 @@ import pytest
 from cerebro import figures
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
-from cerebro.contract.records import TELLS_RATIOS
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.search import Above, Below, FixedProcedure, Plateau, SearchRequest
-from cerebro.contract.tasks import KINDS, CheckpointRef, TaskResult, TrainTask
+from cerebro.contract.tasks import CheckpointRef, TaskResult, TrainTask
 from controller import tasks
 from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
-from tests.state.stories import DATASET, Story, joined, unit
+from tests.state.stories import DATASET, Story, unit
 
 
 def result(metrics: dict[str, float], **ratios: Any) -> TaskResult:
@@ -23,35 +22,27 @@ def result(metrics: dict[str, float], **ratios: Any) -> TaskResult:
     return TaskResult(rows=4, metrics=metrics, ratios=ratios, checkpoint=checkpoint)
 
 
-@pytest.mark.parametrize("other", [KINDS, (*KINDS, TELLS_RATIOS)])
-def test_units_are_told_what_their_epoch_has_where_all_know_ratios(other: tuple[str, ...]) -> None:
-    """Of all units so far: the first may have returned nothing. A worker of an earlier version could not read it."""
-    story = Story(workers=0)
-    story.tell(joined(0).model_copy(update={"kinds": (*KINDS, TELLS_RATIOS)}))
-    for number in (1, 2):
-        story.tell(joined(number).model_copy(update={"kinds": other}))
+def test_units_are_told_the_metrics_of_their_epoch() -> None:
+    """All earlier units count, because the first one may have returned nothing."""
+    story = Story(workers=3)
     story.fit(models=1, partitions=3, epochs=2)
-    knows = other != KINDS
-    told = []
+    merges = []
     returned = iter([{}, {"f1": 0.5, "loss": 1.0}, {"f1": 0.5, "auc": 1.0}, {}])
     for epoch, partition in ((1, 0), (1, 1), (1, 2), (2, 0)):
         body = tasks.body(RECORD, story.state, story.run, unit(epoch, partition))
         assert isinstance(body, TrainTask)
-        assert ("merges" in body.model_dump(mode="json")) is knows
-        told.append(body.merges)
+        merges.append(body.merges)
         assert not body.needs  # the model has never returned its loss: the run says so
         metrics = next(returned)
         story.do(unit(epoch, partition), partition, result(metrics, **({"f1": (1, 2)} if metrics else {})))
-    assert told == ([{}, {}, {"f1": True, "loss": False}, {}] if knows else [None] * 4)
+    assert merges == [{}, {}, {"f1": True, "loss": False}, {}]
 
 
 @pytest.mark.parametrize("validated", [False, True])
 def test_units_have_to_return_what_is_read_of_them(validated: bool) -> None:
     """The metric that ranks models and those of stop rules, once the model has returned them; where there is no
     validation that they come from."""
-    story = Story(workers=0)
-    for number in (0, 1):
-        story.tell(joined(number).model_copy(update={"kinds": (*KINDS, TELLS_RATIOS)}))
+    story = Story()
     run = story.fit(models=1, partitions=2, validated=validated)
     stop = (
         Above(metric="grad_norm", limit=9.0),

@@ -41,21 +41,15 @@ def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
         assert {each.worker.endswith("-etl") for each in asked} == {has_pods}
 
 
-def test_workers_of_versions_that_know_no_searches_are_not_asked() -> None:
-    """They train; who knows the kind of task answers."""
-    made = searched(scenario={"without_ways": frozenset({"worker-0", "worker-1"})})
-    assert fit_of(made).state is RunState.FINISHED
-    asked = {e.worker for e in made.log if isinstance(e, TaskAssigned) and "/search/" in e.task}
-    assert asked == {"worker-2"}
-
-
 def test_what_a_run_waits_for_is_told() -> None:
-    """For an upgrade, where no worker knows such tasks; for the orders, while somebody is about to be asked."""
-    made = searched(scenario={"without_ways": frozenset(f"worker-{n}" for n in range(WORKERS))})
+    """For a worker that runs searches, or for the orders of the procedure."""
+    made = searched()
+    for each in made._workers._workers.values():
+        each.kinds = tuple(kind for kind in each.kinds if kind != "search")
     with pytest.raises(RuntimeError, match="no end after 50 steps"):
         made.run(limit=50)
     state = made.core.state
-    why = "waiting for a worker that runs search procedures: upgrade those that are there"
+    why = "waiting for a worker that runs search procedures"
     assert waiting_for(state, state.runs["fit-1"]) == why
     state.workers["worker-0"].kinds |= {"search"}
     assert waiting_for(state, state.runs["fit-1"]) == "waiting for the orders of Mine"

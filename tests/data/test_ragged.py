@@ -20,14 +20,14 @@ from cerebro.client.dry_run.training import row_of
 from cerebro.data import mapped, shards
 from cerebro.data.fields import Layout
 from cerebro.data.loader import MergedLoader, PartitionLoader
-from cerebro.data.manifests import RAGGED_VERSION, PartitionManifest, ShardManifest
+from cerebro.data.manifests import PartitionManifest, ShardManifest
 from cerebro.data.mapped import MappedRows
 from cerebro.data.merged import Merged
 from cerebro.data.partitions import read_json, read_manifest, write_manifest
 from cerebro.data.shards import ShardWriter
 from cerebro.data.trees import DTYPES, flatten
 from cerebro.errors import DataError, RowError, ShardCorruptError
-from tests.data.rows import SOURCE, write_partition
+from tests.data.rows import SOURCE
 from trial_runner.ending import EndingLoader
 
 Rows = Sequence[tuple[Any, Any]]
@@ -168,15 +168,7 @@ def test_other_readers_see_lists(tmp_path: Path) -> None:
     assert schema.field("output").type == pa.large_list(pa.field("item", tensors, nullable=False))
     stored = read_json(tmp_path / "partition.json")
     assert [field["shape"] for field in stored["layout"]["fields"]] == [[None], [None, 3]]
-    # An earlier version refuses this number by name, instead of falling over the null.
-    assert stored["schema_version"] == RAGGED_VERSION
     assert read_manifest(tmp_path).layout is not None
-
-
-def test_rows_without_ragged_fields_are_stored_as_ever(tmp_path: Path) -> None:
-    """With the number that every version reads."""
-    write_partition(tmp_path, [2])
-    assert read_json(tmp_path / "partition.json")["schema_version"] == 1
 
 
 _WORDS = np.zeros(2, np.int64)

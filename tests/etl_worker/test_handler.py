@@ -14,7 +14,6 @@ import pytest
 
 from cerebro.contract.records import Locator, Locators
 from cerebro.contract.tasks import EtlTask, TaskResult
-from cerebro.errors import SpecError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import encode
@@ -24,7 +23,6 @@ from cerebro.worker.agent.context import Context
 from etl_worker.errors import TooManyFailedError
 from etl_worker.handler import Handler
 from tests.etl_worker.jobs import FailOn, write_metadata
-from tests.etl_worker.test_batches import Sentences
 
 
 @pytest.fixture
@@ -45,7 +43,6 @@ def handle(volumes: Volumes) -> Iterator[Callable[..., TaskResult]]:
         broken: Sequence[int] = (),
         max_failed: float = 0.0,
         spec: ETLSpec | None = None,
-        with_ragged: bool = False,
     ) -> TaskResult:
         code = encode(spec or FailOn(broken))
         context.learn({code.sha256: code.encoded})
@@ -59,7 +56,6 @@ def handle(volumes: Volumes) -> Iterator[Callable[..., TaskResult]]:
             code=code.sha256,
             locators=Locators(train=Locator(metadata="train.csv")),
             max_failed=max_failed,
-            with_ragged=with_ragged,
         )
         return Handler(context).handle(task, 1)
 
@@ -89,18 +85,3 @@ def test_failed_rows_are_told_of_a_task_that_fails_for_them(
     write_metadata(volumes.metadata("d", "train", 0), pa.table({"id": [1], "value": [1]}))
     assert handle([], 0.0).rows == 1
     assert not volumes.failed_rows("d", "train", 0).exists()
-
-
-def test_ragged_rows_are_told_of_where_the_task_asks_for_them_alone(
-    handle: Callable[..., TaskResult],
-) -> None:
-    """A control plane of an earlier version could not read the result: the task fails and says so, also where all is
-    done. Nothing of it is lost."""
-    told = "rows of split 'train' have ragged fields, which the controller does not know.*: upgrade it"
-    for _ in range(2):
-        with pytest.raises(SpecError, match=told):
-            handle(spec=Sentences())
-    result = handle(spec=Sentences(), with_ragged=True)
-    assert (result.rows, result.is_ragged) == (40, True)
-    with pytest.raises(SpecError, match=told):
-        handle(spec=Sentences())

@@ -17,7 +17,7 @@ from cerebro.contract.health import (
     QuarantineWorkerRequest,
     ReleaseRequest,
 )
-from cerebro.contract.records import CHECKS_NODE, Holding
+from cerebro.contract.records import Holding
 from cerebro.contract.tasks import KINDS
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import LONG_S, Bench, worker
@@ -29,7 +29,7 @@ def crowd(bench: Bench, number: int, **changes: object) -> None:
     """So many workers that do everything."""
     for each in range(number):
         record = worker("a", f"worker-{each}").model_copy(
-            update={"kinds": (*KINDS, CHECKS_NODE), "holdings": (Holding(dataset="d", partition=each),)}
+            update={"kinds": KINDS, "holdings": (Holding(dataset="d", partition=each),)}
         )
         bench.store.register(record.model_copy(update=changes))
 
@@ -146,10 +146,10 @@ class MachineContract:
         bench.store.ask_check("worker-1", CheckRequest(reason="once more"))
         assert len(bench.store.inbox("worker-1", "a", 0, wait_s=0)) == 2
 
-    def test_a_worker_of_an_older_version_is_not_asked_to_check(self, bench: Bench) -> None:
-        """It could not read the question."""
-        crowd(bench, 1, kinds=KINDS)
-        with pytest.raises(ConflictError, match="worker-0 is of a version that cannot check its machine"):
+    def test_a_worker_that_trains_no_models_is_not_asked_to_check(self, bench: Bench) -> None:
+        """Its machine has a worker that trains, which checks it."""
+        crowd(bench, 1, kinds=("etl",))
+        with pytest.raises(ConflictError, match="worker-0 trains no models, so it cannot check its machine"):
             bench.store.ask_check("worker-0", CheckRequest(reason="why not"))
         assert bench.store.inbox("worker-0", "a", 0, wait_s=0) == ()
 

@@ -11,7 +11,7 @@ from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, TaskAssigned
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.steps import AssignedMember
-from cerebro.contract.tasks import Member, TrainTask
+from cerebro.contract.tasks import Member, Position, TrainTask
 from cerebro.contract.ways import Way
 from tests.kvs_api.bench import Bench, worker, worker_step
 
@@ -33,6 +33,7 @@ def unit_body(key: str, way: Way | None) -> TrainTask:
         epoch=1,
         partition=0,
         unit=0,
+        position=Position(),
         checkpoint=None,
         way=way,
     )

@@ -24,7 +24,7 @@ from cerebro.contract.records import (
     Locators,
     WorkerUsage,
 )
-from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult, TrainTask
+from cerebro.contract.tasks import KINDS, Failure, FailureKind, Position, TaskResult, TrainTask
 from cerebro.state import epoch_report
 from cerebro.worker.agent.metrics import Metrics as WorkerMetrics
 from cerebro.worker.agent.metrics import _Idle
@@ -287,7 +287,8 @@ def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
     failure = Failure(kind=FailureKind.USER_ERROR, message="boom", traceback="password = 'hunter2'")
     body = TrainTask(
         key=str(unit(1, 0)), experiment="one", run="fit-1", model="m00", hyperparams={"lr": 0.125}, code="0" * 64,
-        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, unit=0, checkpoint=None, keep=(),
+        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, unit=0,
+        position=Position(), checkpoint=None, keep=(),
     )  # fmt: skip
     started = next(event for event in story.log if isinstance(event, RunStarted) and event.run == "fit-1")
     told = [

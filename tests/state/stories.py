@@ -84,7 +84,6 @@ class Story:
         workers: int = 2,
         splits: Mapping[str, int] | None = None,
         run: str = "etl-1",
-        is_ragged: bool = False,
     ) -> None:
         """A finished ETL run."""
         plan = etl_plan(workers, splits or {"train": 10, "valid": 4})
@@ -97,7 +96,7 @@ class Story:
                 self.do(
                     TaskKey(run=run, kind="etl", split=split, partition=part.partition),
                     part.partition,
-                    TaskResult(rows=part.rows, is_ragged=is_ragged),
+                    TaskResult(rows=part.rows),
                 )
         self.tell(RunFinished(run=run, outcome="finished"))
 

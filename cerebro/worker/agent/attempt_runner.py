@@ -218,8 +218,7 @@ class AttemptRunner:
         ended, rank = self._child.stuck()
         where = "" if found else "; it did not say where it is, as one that waits for a disk cannot"
         failure = self._kill(FailureKind.HANG, f"{quiet}: {ended}{where}. {hint}")
-        is_told = isinstance(self._item.body, ModelTask) and self._item.body.tells_idle
-        is_idle = is_told and suspected.verdict == "idle"
+        is_idle = isinstance(self._item.body, ModelTask) and suspected.verdict == "idle"
         return failure.model_copy(update={"rank": rank, "traceback": found, "is_idle": is_idle})
 
     def _understood(self, message: dict[str, Any]) -> Answer | None:

@@ -151,7 +151,7 @@ class Execution:
         answer = unreadable_rows.explained(answer, body, self._settings.volumes)
         asked = self._ruled(_as_asked(answer, body, self._task_log(item)), item)
         known: dict[str, bool | int] = {"is_by_way": is_by_way}
-        if asked.place is not None and isinstance(body, ModelTask) and body.tells_device:
+        if asked.place is not None and isinstance(body, ModelTask):
             known["limit_bytes"] = self._limit_bytes(asked.place)
         return asked.model_copy(update=known)
 
@@ -166,7 +166,7 @@ class Execution:
     def _ruled(self, failure: Failure, item: InboxItem) -> Failure:
         """By failure rules, those of the cluster first: a run's own may not hide them."""
         body = item.body
-        if not isinstance(body, ModelTask | EtlTask | FittingTask) or body.rules is None:
+        if not isinstance(body, ModelTask | EtlTask | FittingTask):
             return failure
         logs = self._task_logs(item)
         path = logs[failure.rank] if failure.rank is not None and failure.rank < len(logs) else logs[0]
@@ -425,9 +425,8 @@ class Execution:
 
 
 def _as_asked(failure: Failure, body: TaskBody | None, log: Path) -> Failure:
-    """A failure in words that who asks can read: older versions know of no machine's failure. To others a process that
-    died tells it by what it had written."""
-    if not isinstance(body, ModelTask) or not body.tells_device:
+    """Report a failure of the machine as such, for tasks on models only."""
+    if not isinstance(body, ModelTask):
         kind = FailureKind.USER_ERROR if failure.kind is FailureKind.DEVICE else failure.kind
         return failure.model_copy(update={"kind": kind, "may_be_device": False})
     if failure.kind is not FailureKind.CRASH or not (line := tells_of_device(end_of(log, _TAIL))):

@@ -17,19 +17,8 @@ from itertools import islice
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import (
-    CHECKS_NODE,
     COMPUTES,
-    KNOWS_FITTED,
-    KNOWS_RULES,
-    KNOWS_RULES_OF_ETL,
-    KNOWS_SHORTAGE,
-    READS_BASES,
-    READS_RAGGED,
     TASKS_BETWEEN,
-    TELLS_CURVES,
-    TELLS_RATIOS,
-    TELLS_STACKS,
-    TELLS_WARNINGS,
     Holding,
     WorkerRecord,
     WorkerUsage,
@@ -46,26 +35,13 @@ from cerebro.worker.agent.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_ABILITIES = (
-    READS_BASES,
-    TELLS_CURVES,
-    TELLS_RATIOS,
-    TELLS_WARNINGS,
-    READS_RAGGED,
-    KNOWS_FITTED,
-    TELLS_STACKS,
-    KNOWS_SHORTAGE,
-    KNOWS_RULES_OF_ETL,
-)
-
 _LOOK_S = 2.0
 """What a report waits for a volume, where it has to tell of it: far less than a lease."""
 
 
-def _of_training() -> tuple[str, ...]:
-    """What only who trains tells."""
+def _arithmetic() -> tuple[str, ...]:
     computes = cores.arithmetic()
-    return (CHECKS_NODE, KNOWS_RULES, *((f"{COMPUTES}{computes}",) if computes else ()))
+    return (f"{COMPUTES}{computes}",) if computes else ()
 
 
 class SupersededError(Exception):
@@ -145,7 +121,7 @@ class Reports:
             machine_cores=self._resources.machine_cores,
             gpus=here.gpus,
             devices=here.devices,
-            kinds=(*kinds, *_ABILITIES, *(_of_training() if "train" in kinds else ())),
+            kinds=(*kinds, *(_arithmetic() if "train" in kinds else ())),
             holdings=self._resources.holdings(),
             volume=self._settings.pod.name if self._settings.pod else None,
             pod=self._settings.pod,

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from cerebro.errors import SpecError
 from cerebro.spec import Mode
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from cerebro.data.fields import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +27,6 @@ class EtlJob:
         shortages: how many attempts at this ran out of memory: fewer processes begin.
         max_failed_fraction: share of the partition's rows, 0 to 1, that may fail before the job does.
         fingerprint: changes whenever the rows that come out may; shards of another one are made again.
-        may_be_ragged: whether rows may have fields of any length.
         download_concurrency: objects fetched at a time, over all cores.
     """
 
@@ -42,18 +38,8 @@ class EtlJob:
     cores: int
     max_failed_fraction: float
     fingerprint: str
-    may_be_ragged: bool = True
     shortages: int = 0
     download_concurrency: int = 16
-
-    def require_known(self, layout: Layout | None) -> None:
-        """Raise SpecError if rows of this layout are none that whoever asked for the partition knows."""
-        if layout is not None and layout.is_ragged and not self.may_be_ragged:
-            raise SpecError(
-                f"rows of split {self.split!r} have ragged fields, which the controller does not know, because it is "
-                "of an earlier version: upgrade it and preprocess again (rows that are done are kept), or pad the "
-                "fields to one length"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ class Frozen:
     """What is known of a model's frozen weights.
 
     Attributes:
-        is_wanted: they may be set apart; whoever could read the file knows of bases.
+        is_wanted: True if checkpoints may leave them to a file of their own.
         layout: of the file that the model was restored from, where it has a base.
     """
 

@@ -127,20 +127,17 @@ def terms_of(metric: float | Ratio) -> Terms:
 
 
 def require_mergeable(
-    metrics: Measured, merges: Mapping[str, bool] | None, needs: Sequence[str], model: str, where: str
+    metrics: Measured, merges: Mapping[str, bool], needs: Sequence[str], model: str, where: str
 ) -> None:
     """Raise MetricError unless a unit's metrics can be put together with those of its epoch's other units. What only
     some of them have is left out of the epoch, and is no error.
 
     Args:
-        merges: of the units before it, name -> whether it is a ratio; `None`: a controller or worker of an earlier
-            version takes part, which knows no ratios.
+        merges: metrics of the units before it, name -> True for a ratio.
         needs: names that must not be left out.
     """
     kinds = kinds_of(metrics)
-    if merges is None:
-        require_no_ratios(metrics, model)
-    elif (name := mixed(kinds, merges)) is not None:
+    if (name := mixed(kinds, merges)) is not None:
         here, there = ("a ratio", "a number") if kinds[name] else ("a number", "a ratio")
         raise MetricError(
             f"metric {name!r} of model {model} is {here} in {where} and was {there} before in this epoch, which cannot "
@@ -153,15 +150,6 @@ def require_mergeable(
                 f"metric {name!r} of model {model} is missing in {where}, where train() returned: {told}. It ranks "
                 f"models or a stop rule reads it, so all partitions must have it: {ADVICE}"
             )
-
-
-def require_no_ratios(metrics: Measured, model: str) -> None:
-    """Raise MetricError if a metric is a ratio, because a program of an earlier version would not know it."""
-    for name in ratios_of(metrics):
-        raise MetricError(
-            f"metric {name!r} of model {model} is a cerebro.Ratio, which a controller or worker of an earlier version "
-            "does not know: start the run again when all of the cluster is of this version"
-        )
 
 
 def described(value: object) -> str:

@@ -16,7 +16,7 @@ from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks import CheckpointRef, FailureKind, Position, TaskBody, TrainTask
 from cerebro.contract.ways import Way
 from cerebro.runtime.kvs import KvsClient
 from cerebro.usercode.encoding import encode
@@ -133,9 +133,7 @@ class Agents:
         *,
         attempt: int = 1,
         hang_timeout_s: float = 60.0,
-        tells_idle: bool = False,
-        tells_device: bool = False,
-        rules: tuple[FailureRule, ...] | None = None,
+        rules: tuple[FailureRule, ...] = (),
         code: str = SHA,
         checkpoint: CheckpointRef | None = None,
         devices: tuple[int, ...] = (0,),
@@ -158,12 +156,11 @@ class Agents:
             dataset="d",
             seed=0,
             hang_timeout_s=hang_timeout_s,
-            tells_idle=tells_idle,
-            tells_device=tells_device,
             rules=rules,
             epoch=1,
             partition=partition,
             unit=0,
+            position=Position(),
             checkpoint=checkpoint,
             way=way,
             keep=(),

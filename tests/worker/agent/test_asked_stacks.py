@@ -6,7 +6,6 @@ import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.records import TELLS_STACKS
 from cerebro.errors import ClusterError, ConflictError, NotFoundError
 from cerebro.runtime.asked_stacks import stacks_of
 from cerebro.runtime.kvs import KvsClient
@@ -32,27 +31,18 @@ def test_a_running_unit_tells_its_stacks_and_goes_on(agents: Agents, kvs: KvsCli
         stacks_of(kvs, "one", "fit-1/train/m00/e1/p7")
 
 
-def running(kvs: KvsClient, *abilities: str) -> Bench:
+def running(kvs: KvsClient) -> Bench:
     """A worker that runs a task, and does not read its inbox."""
     bench = Bench(store=kvs, pass_a_moment=lambda: None)
-    record = worker("a")
-    kvs.register(record.model_copy(update={"kinds": (*record.kinds, *abilities)}))
+    kvs.register(worker("a"))
     bench.assign()
     bench.step("start")
     return bench
 
 
-def test_a_worker_of_an_older_version_is_not_asked(kvs: KvsClient) -> None:
-    """It could not read the question."""
-    running(kvs)
-    with pytest.raises(ConflictError, match="worker-0, which is of a version that cannot tell"):
-        stacks_of(kvs, "one", TASK)
-    assert len(kvs.inbox("worker-0", "a", 0, wait_s=0)) == 1
-
-
 def test_a_worker_that_does_not_answer_is_named(kvs: KvsClient) -> None:
     """After as long as somebody waits for it; no sooner."""
-    running(kvs, TELLS_STACKS)
+    running(kvs)
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -65,7 +55,7 @@ def test_a_worker_that_does_not_answer_is_named(kvs: KvsClient) -> None:
 
 def test_a_question_counts_once_and_is_answered_once(kvs: KvsClient) -> None:
     """One that is sent again is the same one; an answer to none is dropped; an empty answer is one."""
-    running(kvs, TELLS_STACKS)
+    running(kvs)
     question = api.StacksRequest(task=TASK, question="0" * 32)
     for _ in range(2):
         kvs.ask_stacks("one", question)

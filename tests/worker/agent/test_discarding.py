@@ -136,7 +136,8 @@ class Store:
 def item(unit: int, keep: tuple[str, ...] = ()) -> InboxItem:
     body = TrainTask(
         key="fit-1/train/m00/e1/p0", experiment="one", run="fit-1", model="m00", hyperparams={}, code="c" * 64,
-        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, unit=unit, checkpoint=None, keep=keep,
+        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, unit=unit,
+        position=Position(), checkpoint=None, keep=keep,
     )  # fmt: skip
     return InboxItem(seq=1, experiment="one", task=body.key, attempt=1, body=body)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.tasks import Failure, FailureKind, TrainTask
+from cerebro.contract.tasks import Failure, FailureKind, Position, TrainTask
 from cerebro.data import durable
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent.unreadable_rows import explained
@@ -27,6 +27,7 @@ BODY = TrainTask(
     epoch=1,
     partition=0,
     unit=0,
+    position=Position(),
     checkpoint=None,
 )
 

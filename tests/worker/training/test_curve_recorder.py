@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cerebro.contract.tasks import MAX_POINTS, Curve, TrainTask
+from cerebro.contract.tasks import MAX_POINTS, Curve, Position, TrainTask
 from cerebro.spec import Checkpoint, DataLoader
 from cerebro.worker.training.curve_recorder import CurveRecorder
 from tests.state.stories import DATASET, SHA
@@ -136,6 +136,7 @@ def test_a_unit_tells_its_curve_where_it_is_to(tmp_path: Path, *, is_wanted: boo
         epoch=1,
         partition=0,
         unit=0,
+        position=Position(),
         checkpoint=None,
         with_curve=is_wanted,
     )

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from cerebro.contract.tasks import CheckpointRef, TrainTask
+from cerebro.contract.tasks import CheckpointRef, Position, TrainTask
 from cerebro.data import durable
 from cerebro.errors import CheckpointCorruptError
 from cerebro.runtime.volumes import Volumes
@@ -133,7 +133,7 @@ class Worker:
         return TrainTask(
             key=f"fit-1/train/{model}/e1/p{unit}", experiment="one", run="fit-1", model=model,
             hyperparams={"batch_size": 3}, code=SHA, dataset="d", seed=1, hang_timeout_s=1.0, epoch=unit + 1,
-            partition=0, unit=unit, checkpoint=self.done[model, unit - 1] if unit else None,
+            partition=0, unit=unit, position=Position(), checkpoint=self.done[model, unit - 1] if unit else None,
         )  # fmt: skip
 
     def hint(self, following: tuple[str, int] | None) -> None:

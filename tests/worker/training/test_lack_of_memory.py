@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from cerebro.contract.tasks import CheckpointRef, EvaluateTask, FailureKind, PredictTask, TrainTask
+from cerebro.contract.tasks import CheckpointRef, EvaluateTask, FailureKind, Position, PredictTask, TrainTask
 from cerebro.contract.ways import Way
 from cerebro.errors import NotApplicableError, StorageFullError
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
@@ -107,7 +107,15 @@ class Hungry(Linear):
 
 def trained(folder: Path, spec: SubEpochSpec) -> CheckpointRef:
     """A model after its first unit."""
-    task = TrainTask(key="fit-1/train/m00/e1/p0", **common(), epoch=1, partition=0, unit=0, checkpoint=None)
+    task = TrainTask(
+        key="fit-1/train/m00/e1/p0",
+        **common(),
+        epoch=1,
+        partition=0,
+        unit=0,
+        position=Position(),
+        checkpoint=None,
+    )
     write_split(volumes_in(folder), "train", 1)
     write_split(volumes_in(folder), "valid", 1)
     with handler_of(spec, volumes_in(folder)) as handler:

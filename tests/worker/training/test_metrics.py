@@ -228,19 +228,18 @@ def test_what_is_no_metric_is_refused(value: Any, error: type[Exception], told: 
             {"loss": False},
             "metric 'loss' of model m03 is missing in .* train.. returned: auc. It ranks",
         ),
-        ({"f1": Ratio(1, 2)}, None, "which a controller or worker of an earlier version does not know"),
     ],
 )
 def test_metrics_of_units_that_cannot_be_put_together_are_refused(
-    metrics: Measured, merges: dict[str, bool] | None, told: str
+    metrics: Measured, merges: dict[str, bool], told: str
 ) -> None:
     """Named with the model, and what to do. So is one that is missing and that models are ranked by."""
     with pytest.raises(MetricError, match=told):
         require_mergeable(metrics, merges, ("loss",), "m03", "epoch 2, partition 1")
 
 
-@pytest.mark.parametrize("merges", [{}, {"loss": False, "grad_norm": False, "auc": True}, None])
-def test_what_only_some_units_return_is_no_error(merges: dict[str, bool] | None) -> None:
+@pytest.mark.parametrize("merges", [{}, {"loss": False, "grad_norm": False, "auc": True}])
+def test_what_only_some_units_return_is_no_error(merges: dict[str, bool]) -> None:
     """It is left out of the epoch, as ever."""
     require_mergeable({"loss": 1.0, "accuracy": 0.5}, merges, ("loss",), "m03", "here")
     require_mergeable({}, merges, (), "m03", "here")

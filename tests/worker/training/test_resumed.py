@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.contract.tasks import Savepoint, TaskResult, TrainTask
+from cerebro.contract.tasks import Position, Savepoint, TaskResult, TrainTask
 from cerebro.errors import PreemptedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Checkpoint, DataLoader
@@ -101,7 +101,8 @@ def volumes(tmp_path: Path) -> Iterator[Volumes]:
 def task(savepoint: Savepoint | None = None) -> TrainTask:
     return TrainTask(
         key="fit-1/train/m00/e1/p0", experiment="one", run="fit-1", model="m00", hyperparams={"batch_size": SIZE},
-        code=SHA, dataset=DATASET, seed=0, hang_timeout_s=60, epoch=1, partition=0, unit=0, checkpoint=None,
+        code=SHA, dataset=DATASET, seed=0, hang_timeout_s=60, epoch=1, partition=0, unit=0,
+        position=Position(), checkpoint=None,
         savepoint=savepoint,
     )  # fmt: skip
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.contract.records import TELLS_WARNINGS, ExperimentRecord, Hyperparameters, Locator, Locators
+from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import KINDS, TaskResult, TrainTask, Validation
+from cerebro.contract.tasks import TaskResult, TrainTask, Validation
 from cerebro.errors import SpecError
 from cerebro.state import Model
 from cerebro.worker.training import checkpoint as checkpoints
@@ -128,12 +128,11 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 
 def fitted(
     sizes: Mapping[int, int],
-    kinds: tuple[str, ...] = (*KINDS, TELLS_WARNINGS),
     hyperparams: Hyperparameters | None = None,
 ) -> Story:
     story = Story(workers=0)
     for number in range(WORKERS):
-        story.tell(joined(number).model_copy(update={"kinds": kinds}))
+        story.tell(joined(number))
     story.fit(epochs=EPOCHS, partitions=WORKERS, hyperparams={"m00": hyperparams or {"batch_size": 8}})
     assert isinstance(story.run.plan, FitPlan)
     story.run.plan = story.run.plan.model_copy(update={"partitions": dict(sizes)})
@@ -218,19 +217,6 @@ def test_a_unit_that_goes_on_has_what_its_first_part_had() -> None:
         place = Savepoints(trainee, validation=had)._state(1, 4, {})["savepoint"]
         resumed = {**place, "opening": {"new": [], "before": {}}}
         assert Savepoints(trainee, resumed=resumed, validation=later).validation == had
-
-
-def test_workers_that_do_not_know_it_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """While an older worker is present, tasks and results have no new field; the task's log has the warning."""
-    volumes = volumes_in(tmp_path)
-    story = fitted(write_split(volumes, "train", WORKERS), KINDS)
-    body = next_task(story, 0)
-    assert "with_warnings" not in body.model_dump()
-    with handler_of(Still(), volumes) as handler:
-        result = handler.handle(body, 1)
-    assert "warnings" not in result.model_dump()
-    assert "validated" not in result.model_dump()
-    assert "no weight changed in this sub-epoch" in caplog.text
 
 
 class Still(Linear):

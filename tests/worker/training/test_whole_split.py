@@ -12,11 +12,10 @@ import torch
 from cerebro import figures
 from cerebro.commands.planning import plan_evaluation
 from cerebro.contract.events import RunRequested, RunStarted
-from cerebro.contract.records import TELLS_RATIOS, ExperimentRecord, Locator, Locators
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
-from cerebro.contract.tasks import KINDS, CheckpointRef, EvaluateTask, TaskResult
+from cerebro.contract.tasks import CheckpointRef, EvaluateTask, TaskResult
 from cerebro.data.loader import PartitionLoader
-from cerebro.errors import MetricError
 from cerebro.figures import Measured
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import DataLoader, Metrics, Ratio
@@ -27,7 +26,7 @@ from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, evaluate
 from controller import tasks
 from model_hopper.handler import Handler
-from tests.state.stories import DATASET, Story, joined
+from tests.state.stories import DATASET, Story
 from tests.worker.training.handlers import ROWS, Linear, handler_of, volumes_in, write_split
 
 BATCH = 8
@@ -74,11 +73,9 @@ def run_test(
     saved: CheckpointRef,
     sizes: Mapping[int, int],
     split: str,
-    kinds: tuple[str, ...] = (*KINDS, TELLS_RATIOS),
 ) -> list[Measured]:
     """What the platform does from the request to the table, with one worker's handler doing all tasks."""
-    story = Story(workers=0)
-    story.tell(*(joined(number).model_copy(update={"kinds": kinds}) for number in range(len(sizes))))
+    story = Story(workers=len(sizes))
     story.etl(workers=len(sizes), splits={"train": 10, "test": 10})
     story.state.datasets[DATASET].rows.update({(split, p): rows for p, rows in sizes.items()})
     story.fit(epochs=1, partitions=1, hyperparams={"m00": {"batch_size": BATCH}})
@@ -142,15 +139,3 @@ def test_training_data_is_tested_in_parts_and_that_is_told(
     assert found.metrics["precision"] == expected["precision"]
     assert "means over 3 parts" in figures.averaged([found])
     assert "(of auc, f1, loss; the others are of all rows)" in figures.averaged([found])
-
-
-def test_a_controller_from_before_ratios_is_given_none(
-    tmp_path: Path, trainee: Trainee, handler: Handler
-) -> None:
-    """It could not read them, and would take means: said, with what to do."""
-    cluster = volumes_in(tmp_path / "cluster")
-    sizes = write_split(cluster, "train", 3)
-    with pytest.raises(
-        MetricError, match=r"'precision' of model m00 .* does not know: start the run again when"
-    ):
-        run_test(handler, save(cluster, trainee), sizes, "train", kinds=("etl", "train", "test"))
