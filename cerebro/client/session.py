@@ -9,6 +9,7 @@ import getpass
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -72,7 +73,7 @@ _PROJECT = r"([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?"
 
 
 class Session:
-    """Used by one thread; any number of sessions may share an experiment.
+    """A client's view of one experiment; any number of sessions may share it. Calls of several threads take turns.
 
     Args:
         clock: seconds since the epoch.
@@ -92,6 +93,8 @@ class Session:
         self._clock = clock
         self._kvs = connection.kvs
         self._is_whole = is_whole
+        self._lock = threading.RLock()
+        """Guards the fold: another thread may ask for the status while `follow` waits."""
         self._state = ExperimentState(name=record.name, keeps_archived=is_whole)
         self._meter = ThroughputMeter()
         self._queue: tuple[float, QueueAnswer] = (-math.inf, QueueAnswer(runs=()))
@@ -107,28 +110,32 @@ class Session:
         Raises:
             UnreadableError: the log cannot be read to its end.
         """
-        self._mend()  # where the last call was interrupted
-        if not self._state.seq and not self._is_whole:
-            self._state = restored(self._kvs, self.name)
-            self._meter.recall(self._state)
-        try:
-            while events := self._kvs.events(self.name, self._state.seq):
-                self._apply(events)
-        except UnreadableError as error:
-            self._apply(error.readable)
-            raise
-        return self._state
+        with self._lock:
+            self._mend()  # where the last call was interrupted
+            if not self._state.seq and not self._is_whole:
+                self._state = restored(self._kvs, self.name)
+                self._meter.recall(self._state)
+            try:
+                while events := self._kvs.events(self.name, self._state.seq):
+                    self._apply(events)
+            except UnreadableError as error:
+                self._apply(error.readable)
+                raise
+            return self._state
 
     def _apply(self, events: Iterable[Event]) -> None:
-        for event in events:
-            try:
-                self._meter.see(self._state, event)
-                self._state.apply(event)
-                if isinstance(event, LocatorsChanged):
-                    self.record = self.record.model_copy(update={"locators": event.locators})
-            except IllegalEventError as cause:
-                self._mend()
-                raise UnreadableError.of(self.name, event.seq, str(cause)) from cause
+        with self._lock:
+            for event in events:
+                if event.seq <= self._state.seq:
+                    continue  # another thread was faster
+                try:
+                    self._meter.see(self._state, event)
+                    self._state.apply(event)
+                    if isinstance(event, LocatorsChanged):
+                        self.record = self.record.model_copy(update={"locators": event.locators})
+                except IllegalEventError as cause:
+                    self._mend()
+                    raise UnreadableError.of(self.name, event.seq, str(cause)) from cause
 
     def _mend(self) -> None:
         """Let no event be known in part."""
@@ -140,6 +147,10 @@ class Session:
 
     def status(self) -> str:
         """What happens now, in a few lines."""
+        with self._lock:
+            return self._status()
+
+    def _status(self) -> str:
         lines = [f"experiment {self.name}"]
         try:
             state = self.state()
@@ -152,7 +163,7 @@ class Session:
             standing = self.standing(run)
             waits = reason_to_wait(waiting_for(state, run), standing, self._unregistered(run))
             why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
-            lines.append(f"  {run.id}: {run.state}, {share} done{why and f' ({why})'}")
+            lines.append(f"  {run.id}: {wording.run(run)}, {share} done{why and f' ({why})'}")
             lines += [f"    {line}" for line in [self._shown(run, standing).line] if line]
             lines += [f"    {line}" for line in rungs.lines(run)]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
@@ -315,17 +326,18 @@ class Session:
                 doubt = ""
             with Progress(name, is_shown=progress) as bars:
                 while True:
-                    run = self.state().runs[name]
-                    if run.kind == "etl":
-                        points = self._kvs.live(self.name, cursor)
-                        cursor = points[-1].seq if points else cursor
-                        bars.live(points)
-                    standing = self.standing(run)
-                    waits = reason_to_wait(waiting_for(self._state, run), standing, self._unregistered(run))
-                    reason = explained(waits, self._troubles(run))
-                    bars.show(self._state, reason, self._shown(run, standing))
-                    if not run.is_open:
-                        return run
+                    with self._lock:
+                        run = self.state().runs[name]
+                        if run.kind == "etl":
+                            points = self._kvs.live(self.name, cursor)
+                            cursor = points[-1].seq if points else cursor
+                            bars.live(points)
+                        standing = self.standing(run)
+                        waits = reason_to_wait(waiting_for(self._state, run), standing, self._unregistered(run))
+                        reason = explained(waits, self._troubles(run))
+                        bars.show(self._state, reason, self._shown(run, standing))
+                        if not run.is_open:
+                            return run
                     self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
         except KeyboardInterrupt:
             print(  # noqa: T201 - to the person who pressed the keys

@@ -1,8 +1,8 @@
 """One word per state, the same on the page, in notebooks and on the command line.
 
 Words: new, queued, starting, running, paused, stopping, stopped, finished, ended, failed, lost, idle, silent,
-    unreadable. Templates give each an icon and a colour; the word is always there too. A fit is *finished*
-    only if it trained all its models completely; else it *ended*, and `shortfall` counts the others.
+    unreadable. Templates give each an icon and a colour; the word is always there too. A fit with failed
+    or stopped models *ended* instead of *finished*; models that its search stopped early do not count.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ def failed_since(state: ExperimentState) -> str:
 
 
 def run(value: Run) -> str:
-    """The word for a run: `starting` before its first task, `ended` instead of `finished` with a `shortfall`."""
+    """The word for a run: `starting` before its first task, `ended` instead of `finished` with lost models."""
     if value.state is RunState.RUNNING and value.is_fresh:
         return "starting"
-    if value.state is RunState.FINISHED and shortfall(value):
-        return "ended"
+    if value.state is RunState.FINISHED and value.models:
+        ends = model_ends(value)
+        return "ended" if ends.failed or ends.stopped else "finished"
     return value.state.value
 
 
@@ -79,7 +80,7 @@ def model_ends(value: Run) -> ModelEnds:
 
 
 def shortfall(value: Run) -> str:
-    """Count the failed and stopped models of an ended fit; an empty text without any."""
+    """Count the models of an ended fit that were not trained to the end; an empty text without any."""
     if value.is_open or not value.models:
         return ""
     ends = model_ends(value)

@@ -338,3 +338,23 @@ def test_locators_are_those_that_the_log_tells() -> None:
     story.tell(LocatorsChanged(locators=moved, after=len(story.log)))
     session.state()
     assert session.record.locators == moved
+
+
+def test_another_thread_may_ask_for_the_status_while_a_run_is_followed() -> None:
+    """It reads events while `follow` waits for the same events; each counts once."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    log = list(story.log)
+    session = opened(log, story.zero)
+    asked = []
+
+    def events(name: str, after: int, *, wait_s: float = 0.0) -> tuple[Event, ...]:
+        if wait_s and not asked:
+            story.tell(RunFinished(run="fit-1", outcome="failed", error="boom"))
+            log.extend(story.log[len(log) :])
+            asked.append(session.status())
+        return tuple(log[after:])
+
+    session._kvs.events = events  # type: ignore[method-assign]
+    assert session.follow("fit-1", progress=False).error == "boom"
+    assert "fit-1: failed" in asked[0]

@@ -334,7 +334,7 @@ def test_a_fit_that_its_stop_rules_end_is_finished_and_not_stopped() -> None:
     search = SearchRequest(procedure=FixedProcedure(), stop=(Plateau(epochs=1, least=10.0),))
     run = fit_of(simulation(search, epochs=9, models=models))
     assert {model.state for model in run.models.values()} == {ModelState.STOPPED}
-    assert (run.state, wording.run(run)) == (RunState.FINISHED, "ended")
+    assert (run.state, wording.run(run)) == (RunState.FINISHED, "finished")
     assert wording.shortfall(run) == "of 3 models, 3 stopped by the search"
 
 
