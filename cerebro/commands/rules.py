@@ -160,7 +160,15 @@ def run_now(state: ExperimentState, run: Run) -> str:
         return f"{run.id} failed for {why}: mend it and request a new run"
     if run.state is RunState.STOPPED and run.models and not _has_active(run):
         return f"{run.id} is stopped and none of its models was left to train: resume or retry single models"
-    return f"{run.id} is {wording.run(run)}"
+    now = f"{run.id} is {wording.run(run)}"
+    ways = ((ModelState.FAILED, "retry"), (ModelState.STOPPED, "resume"))
+    lost = [
+        f"{verb} {', '.join(names[:_NAMED])}"
+        for state_of, verb in ways
+        if (names := [each.id for each in run.models.values() if each.state is state_of])
+    ]
+    is_over = run.state is RunState.FINISHED and wording.run(run) != "finished"
+    return f"{now}, so name models: {' or '.join(lost)}" if is_over and lost else now
 
 
 def model_now(state: ExperimentState, run: Run, model: Model) -> str:

@@ -80,7 +80,7 @@ def model_ends(value: Run) -> ModelEnds:
 
 
 def shortfall(value: Run) -> str:
-    """Count the models of an ended fit that were not trained to the end; an empty text without any."""
+    """Count the incomplete models of an ended fit; an empty text without any."""
     if value.is_open or not value.models:
         return ""
     ends = model_ends(value)

@@ -98,6 +98,14 @@ def test_a_failed_model_is_retried(story: Story) -> None:
     )
 
 
+def test_to_resume_a_fit_that_lost_models_names_the_models(story: Story) -> None:
+    """A failed model is retried and a stopped one resumed, each by its name."""
+    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    story.tell(ModelStopRequested(run="fit-1", model="m01"), FINISHED)
+    told = "it is not possible to resume the run: fit-1 is ended, so name models: retry m00 or resume m01"
+    assert refusal(story, CommandKind.RESUME_RUN).startswith(told)
+
+
 def test_an_unknown_model_is_named_beside_similar_ones(story: Story) -> None:
     """A slip of the finger is easily mended."""
     with pytest.raises(NotFoundError, match="fit-1 has no model 'm1'; there is m01"):
