@@ -162,13 +162,13 @@ def run_now(state: ExperimentState, run: Run) -> str:
         return f"{run.id} is stopped and none of its models was left to train: resume or retry single models"
     now = f"{run.id} is {wording.run(run)}"
     ways = ((ModelState.FAILED, "retry"), (ModelState.STOPPED, "resume"))
-    lost = [
+    models = [
         f"{verb} {', '.join(names[:_NAMED])}"
         for state_of, verb in ways
         if (names := [each.id for each in run.models.values() if each.state is state_of])
     ]
     is_over = run.state is RunState.FINISHED and wording.run(run) != "finished"
-    return f"{now}, so name models: {' or '.join(lost)}" if is_over and lost else now
+    return f"{now}, so name models: {' or '.join(models)}" if is_over and models else now
 
 
 def model_now(state: ExperimentState, run: Run, model: Model) -> str:

@@ -346,7 +346,7 @@ def test_another_thread_may_ask_for_the_status_while_a_run_is_followed() -> None
     story.fit(models=1, partitions=1)
     log = list(story.log)
     session = opened(log, story.zero)
-    asked = []
+    asked: list[str] = []
 
     def events(name: str, after: int, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         if wait_s and not asked:
@@ -355,6 +355,6 @@ def test_another_thread_may_ask_for_the_status_while_a_run_is_followed() -> None
             asked.append(session.status())
         return tuple(log[after:])
 
-    session._kvs.events = events  # type: ignore[method-assign]
+    vars(session._kvs)["events"] = events
     assert session.follow("fit-1", progress=False).error == "boom"
     assert "fit-1: failed" in asked[0]
