@@ -333,7 +333,9 @@ class Session:
                             cursor = points[-1].seq if points else cursor
                             bars.live(points)
                         standing = self.standing(run)
-                        waits = reason_to_wait(waiting_for(self._state, run), standing, self._unregistered(run))
+                        waits = reason_to_wait(
+                            waiting_for(self._state, run), standing, self._unregistered(run)
+                        )
                         reason = explained(waits, self._troubles(run))
                         bars.show(self._state, reason, self._shown(run, standing))
                         if not run.is_open:

@@ -79,7 +79,9 @@ def object_name(name: str) -> str:
         return name  # nearly always, and asked for every row
     parts = name.split("/")
     if not any(parts) or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
-        raise LocatorError(f"object name {name!r} leaves its root: expected a relative path without '..', backslashes and NUL")
+        raise LocatorError(
+            f"object name {name!r} leaves its root: expected a relative path without '..', backslashes and NUL"
+        )
     return name
 
 
