@@ -26,8 +26,8 @@ from tests.state.stories import SHA, Story, etl_plan, unit
 class Bar:
     """Stands for tqdm's bar."""
 
-    def __init__(self, total: int = 0, desc: str = "", unit: str = "", **_: object) -> None:
-        self.total, self.desc, self.unit = total, desc, unit
+    def __init__(self, total: int = 0, desc: str = "", **_: object) -> None:
+        self.total, self.desc = total, desc
         self.n, self.postfix, self.is_closed, self.drawn = 0, "", False, 0
 
     def set_postfix_str(self, text: str, refresh: bool = True) -> None:

@@ -15,12 +15,12 @@ from cerebro.state.throughput import TimeLeft
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgressBar:
-    """One bar: `done` of `total` units of a kind (0: nobody knows of how many), and what is said beside it."""
+    """A progress bar: `done` of `total` things named `label` (`total` 0: unknown), and a note."""
 
     name: str
     done: int
     total: int
-    unit: str
+    label: str
     note: str = ""
 
 
@@ -48,7 +48,7 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
         yield from _fitting(run, run.plan, rows)
         for split in etl_progress(state.datasets[run.plan.dataset], run, rows):
             note = f"{split.failed:,} failed" if split.failed else ""
-            yield ProgressBar(name=split.split, done=split.done, total=split.rows, unit="row", note=note)
+            yield ProgressBar(name=split.split, done=split.done, total=split.rows, label="row", note=note)
     elif run.plan is not None:
         done, total = run.progress()
         total = total if run.has_known_end else 0
@@ -56,7 +56,7 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
             name=run.id,
             done=done,
             total=total,
-            unit="unit" if run.kind == "fit" else "task",
+            label="unit" if run.kind == "fit" else "task",
             note=outcome(run),
         )
 
@@ -68,7 +68,7 @@ def _fitting(run: Run, plan: EtlPlan, rows: Mapping[str, int]) -> Iterator[Progr
     if task is not None:
         total = sum(part.rows for part in plan.splits.get("train", ()))
         done = total if task.state is TaskState.COMMITTED else min(rows.get(key, 0), total)
-        yield ProgressBar(name="fitting", done=done, total=total, unit="row")
+        yield ProgressBar(name="fitting", done=done, total=total, label="row")
 
 
 def epoch_bars(run: Run) -> list[ProgressBar]:
@@ -82,7 +82,7 @@ def epoch_bars(run: Run) -> list[ProgressBar]:
     epochs = models[0].epochs
     counts = zip(_units_done(models, epochs), _units_done(cut_short, epochs), strict=True)
     return [
-        ProgressBar(name=f"epoch {epoch}", done=done, total=due + left, unit="unit")
+        ProgressBar(name=f"epoch {epoch}", done=done, total=due + left, label="unit")
         for epoch, (done, left) in enumerate(counts, start=1)
     ]
 

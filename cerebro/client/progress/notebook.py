@@ -86,7 +86,7 @@ def _plain(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> str:
 
 
 def _share(bar: ProgressBar) -> str:
-    return f"{bar.done:,}/{bar.total:,}" if bar.total else f"{bar.done:,} {bar.unit}s"
+    return f"{bar.done:,}/{bar.total:,}" if bar.total else f"{bar.done:,} {bar.label}s"
 
 
 # --- bars -----------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def _folded(found: list[ProgressBar]) -> list[ProgressBar]:
         name=f"epochs 1 to {hidden}",
         done=sum(b.done for b in past),
         total=sum(b.total for b in past),
-        unit="unit",
+        label="unit",
     )
     return [whole, *found[hidden : hidden + _MOST_EPOCHS]]
 
@@ -112,7 +112,7 @@ def _bars(found: Iterable[ProgressBar]) -> str:
     rows = [
         f"<tr><th scope='row' style='text-align:left'>{escape(bar.name)}</th>"
         f"<td><progress value='{bar.done}' max='{max(bar.total, 1)}' style='width:20em'></progress></td>"
-        f"<td{_NUMBERS}>{bar.done:,} of {bar.total:,} {bar.unit}s</td><td>{escape(bar.note)}</td></tr>"
+        f"<td{_NUMBERS}>{bar.done:,} of {bar.total:,} {bar.label}s</td><td>{escape(bar.note)}</td></tr>"
         for bar in found
     ]
     return f"<table><tbody>{''.join(rows)}</tbody></table>" if rows else ""

@@ -79,7 +79,7 @@ class TerminalScreen:
             drawn = self._bars[bar.name] = tqdm.tqdm(
                 total=bar.total or None,
                 desc=bar.name,
-                unit=bar.unit,
+                unit=bar.label,
                 initial=bar.done,
                 file=sys.stderr,
                 dynamic_ncols=True,
