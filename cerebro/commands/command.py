@@ -36,7 +36,7 @@ from cerebro.contract.search import OwnProcedure
 from cerebro.errors import CerebroError, ConflictError, PartlyDoneError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import CommandRecord, ExperimentState, Model, Run, wording
-from cerebro.state.search import own_procedure
+from cerebro.state.search_reports import own_procedure
 
 
 @dataclass(frozen=True, kw_only=True)

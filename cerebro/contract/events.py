@@ -594,9 +594,8 @@ ClusterEvent = Annotated[
 ]
 """Events of the cluster's log, which only the controller writes."""
 
-ClientEvent = Annotated[
-    RunRequested
-    | RunStopRequested
+RunCommand = (
+    RunStopRequested
     | RunResumed
     | ModelStopRequested
     | ModelResumed
@@ -607,9 +606,11 @@ ClientEvent = Annotated[
     | ModelExtended
     | ModelChanged
     | SearchStopRequested
-    | ExperimentArchived
-    | LocatorsChanged
-    | DeletionRequested,
+)
+"""Commands of users on a run."""
+
+ClientEvent = Annotated[
+    RunRequested | RunCommand | ExperimentArchived | LocatorsChanged | DeletionRequested,
     Field(discriminator="type"),
 ]
 """Events that a client may append."""

@@ -13,6 +13,7 @@ from cerebro.search.procedure import SEARCH
 from cerebro.state import pruning
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
+from cerebro.state.search_reports import report_models
 
 
 def refusal(run: Run, new: NewModel) -> str:
@@ -137,7 +138,7 @@ def decide(run: Run, event: SearchDecided) -> None:
             changed.append(model)
     for model in changed:
         run.see_model(model)
-    run.search.see_models(run, changed, time=event.time, by=SEARCH)
+    report_models(run.search, run, changed, time=event.time, by=SEARCH)
     for new in event.add:
         why = "a user has ended the search" if run.search.is_closed else refusal(run, new)
         if why:

@@ -23,6 +23,7 @@ from cerebro.contract.events import (
     ModelsAdded,
     ModelStopRequested,
     PriorityChanged,
+    RunCommand,
     RunPaused,
     RunRequested,
     RunResumed,
@@ -35,21 +36,6 @@ from cerebro.contract.priority import shown
 from cerebro.state import additions, breaks, models, ways
 from cerebro.state.models import Model, ModelState
 from cerebro.state.runs import TRANSITIONS, Run, RunState
-
-RunCommand = (
-    RunStopRequested
-    | RunResumed
-    | ModelStopRequested
-    | ModelResumed
-    | ModelRetried
-    | SchedulerChanged
-    | PriorityChanged
-    | ModelsAdded
-    | ModelExtended
-    | ModelChanged
-    | SearchStopRequested
-)
-"""Events by which users steer a run."""
 
 Reopening = RunResumed | ModelResumed | ModelRetried | ModelsAdded | ModelExtended
 """Those by which a run that has ended may be open again."""

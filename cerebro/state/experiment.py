@@ -34,6 +34,7 @@ from cerebro.contract.events import (
     ModelsAdded,
     ModelStopRequested,
     PriorityChanged,
+    RunCommand,
     RunFinished,
     RunPaused,
     RunRequested,
@@ -76,10 +77,11 @@ from cerebro.state import (
     workers,
 )
 from cerebro.state.archive import ARCHIVE_AFTER
-from cerebro.state.commands import CommandRecord, Reopening, RunCommand
+from cerebro.state.commands import CommandRecord, Reopening
 from cerebro.state.keys import TaskKey
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.search import SearchLog
+from cerebro.state.search_reports import report_command, report_models
 from cerebro.state.tasks import TaskEvent
 from cerebro.state.workers import Worker, WorkerChange
 
@@ -266,7 +268,7 @@ class ExperimentState:
                     may = may and beside.reader(self.runs, run, event.model) is None
                 has_effect = may and commands.steer(run, event)
                 if has_effect and run.search is not None:
-                    run.search.see_command(run, event)
+                    report_command(run.search, run, event)
                 return has_effect
         return True
 
@@ -379,7 +381,7 @@ class ExperimentState:
             return
         model = TaskKey.parse(event.task).model
         if model is not None:
-            run.search.see_models(run, (run.models[model],), time=event.time, by=SEARCH)
+            report_models(run.search, run, (run.models[model],), time=event.time, by=SEARCH)
 
     def _training(self) -> int:
         """Workers that are there and train."""

@@ -14,15 +14,31 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
+from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, Savepoint
+from cerebro.contract.ways import MemoryPlace, Way
 from cerebro.state.archived import EpochSummary, EpochTotals, Summaries, Visits, totals_of
 from cerebro.state.visits import Visit, mean
 
-if TYPE_CHECKING:
-    from cerebro.state.ways import StruckOff
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StruckOff:
+    """A way that is ruled out for a model.
+
+    Attributes:
+        reason: one line, for people.
+        kind: kind of the failure that ruled it out.
+        place: memory that ran out; `None` if unknown or another failure.
+        peak_bytes: peak use of that memory by the attempt; 0 if unknown.
+    """
+
+    way: Way
+    reason: str
+    kind: FailureKind
+    place: MemoryPlace | None = None
+    peak_bytes: int = 0
 
 
 class ModelState(StrEnum):

@@ -18,7 +18,7 @@ from cerebro.search.procedure import SEARCH, Measured, Reached, Report, Stopped
 from cerebro.state import wording
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
-from cerebro.state.search import own_procedure
+from cerebro.state.search_reports import own_procedure
 
 Fate = Literal["goes on", "waits", "stopped", "trained", "stays", "on the way", "failed"]
 """Of a model at a rung: it was granted more; nothing is decided on it yet; it is trained no further; it has all the

@@ -6,20 +6,10 @@ controller that starts again tells a search the same, and must get the same orde
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from cerebro.contract.events import (
-    ModelChanged,
-    ModelExtended,
-    ModelResumed,
-    ModelRetried,
-    ModelsAdded,
-    PriorityChanged,
     SearchDecided,
-    SearchStopRequested,
     ValuesDrawn,
 )
 from cerebro.contract.records import Hyperparameters
@@ -30,29 +20,19 @@ from cerebro.errors import IllegalEventError
 from cerebro.search.procedure import (
     SEARCH,
     Added,
-    Changed,
     Closed,
     Crew,
     Drawn,
     Extended,
-    Failed,
-    Measured,
-    Reached,
     Refused,
     Report,
-    Resumed,
-    Stopped,
 )
 from cerebro.state.models import Model, ModelState
 
-if TYPE_CHECKING:
-    from cerebro.state.commands import RunCommand
-    from cerebro.state.runs import Run
-
 
 @dataclass(slots=True)
-class _Seen:
-    """What the search knows of a model."""
+class ReportedModel:
+    """State and measured epochs of a model, as reported to the search."""
 
     state: ModelState
     measured: set[int] = field(default_factory=set)
@@ -93,7 +73,7 @@ class SearchLog:
     values: dict[int, tuple[Hyperparameters, ...]] = field(default_factory=dict)
     replaced_by: OwnProcedure | None = None
     failures: dict[str, Failure] = field(default_factory=dict)
-    _seen: dict[str, _Seen] = field(default_factory=dict, repr=False)
+    reported: dict[str, ReportedModel] = field(default_factory=dict, repr=False)
 
     # --- what it is told -------------------------------------------------------------------------
 
@@ -105,7 +85,7 @@ class SearchLog:
 
     def see_added(self, model: Model, *, by: str) -> None:
         """The run has another model."""
-        self._seen[model.id] = _Seen(model.state, set(range(1, model.completed_epochs + 1)))
+        self.reported[model.id] = ReportedModel(model.state, set(range(1, model.completed_epochs + 1)))
         self.reports.append(
             Added(
                 model=model.id,
@@ -123,86 +103,13 @@ class SearchLog:
 
     def see_not_extended(self, model: Model) -> None:
         """A larger grant was ordered on what was known before a user ended the search: it has the one it had."""
-        self.reports.append(Extended(model=model.id, epochs=model.epochs, by=_user("")))
-
-    def see_models(self, run: Run, models: Iterable[Model], *, time: float, by: str) -> None:
-        """Something has happened to these.
-
-        Args:
-            time: of the event, seconds by the store's clock.
-            by: whose doing it was, if they were stopped or go on.
-        """
-        for model in models:
-            seen = self._seen[model.id]
-            since_s = run.elapsed_s(time)
-            self._measure(run, model, seen, since_s)
-            before, seen.state = seen.state, model.state
-            if before is not model.state:
-                self._move(run, model, before, since_s, by)
-
-    def _measure(self, run: Run, model: Model, seen: _Seen, since_s: float) -> None:
-        if len(seen.measured) >= model.completed_epochs:
-            return
-        for epoch in range(1, model.completed_epochs + 1):
-            value = model.metric(run.fit_request.metric, epoch, validated=run.is_validated)
-            if epoch not in seen.measured and value is not None:
-                seen.measured.add(epoch)
-                metrics = model.metrics(epoch, validated=run.is_validated)
-                self.reports.append(
-                    Measured(model=model.id, epoch=epoch, value=value, metrics=metrics, time=since_s)
-                )
-
-    def _move(self, run: Run, model: Model, before: ModelState, since_s: float, by: str) -> None:
-        match model.state:
-            case ModelState.FINISHED if before is ModelState.ACTIVE:
-                value = model.metric(run.fit_request.metric, model.epochs, validated=run.is_validated)
-                self.reports.append(
-                    Reached(
-                        model=model.id,
-                        epochs=model.epochs,
-                        value=math.nan if value is None else value,
-                        metrics=model.metrics(model.epochs, validated=run.is_validated),
-                        time=since_s,
-                    )
-                )
-            case ModelState.FAILED:
-                self.reports.append(Failed(model=model.id, time=since_s))
-            case ModelState.STOPPED:
-                self.reports.append(Stopped(model=model.id, by=by))
-            case ModelState.ACTIVE | ModelState.FINISHED if before is not ModelState.FINISHED:
-                self.reports.append(Resumed(model=model.id, by=by, epochs=model.epochs))
-
-    def see_command(self, run: Run, event: RunCommand) -> None:
-        """A user's command on the run had its effect. More models than it names may have changed: in a run that had
-        ended the others are stopped."""
-        known = (model for model in run.models.values() if model.id in self._seen)
-        self.see_models(run, known, time=event.time, by=_user(event.by))
-        match event:
-            case ModelsAdded():
-                for model in list(run.models.values())[-len(event.models) :]:
-                    self.see_added(model, by=_user(event.by))
-            case ModelExtended():
-                model = run.models[event.model]
-                self.kept.add(model.id)
-                self.verdicts.pop(model.id, None)
-                self.reports.append(Extended(model=model.id, epochs=model.epochs, by=_user(event.by)))
-            case ModelResumed() | ModelRetried():
-                self.kept.add(event.model)
-                self.verdicts.pop(event.model, None)
-            case ModelChanged():
-                self.reports.append(
-                    Changed(model=event.model, hyperparams=run.models[event.model].hyperparams)
-                )
-            case PriorityChanged(model=str(model)) if model:
-                self.prioritized.add(model)
-            case SearchStopRequested():
-                self.close(event.by)
+        self.reports.append(Extended(model=model.id, epochs=model.epochs, by=user_name("")))
 
     def close(self, by: str) -> None:
         """A user has ended it."""
         if not self.is_closed:
             self.is_closed = True
-            self.reports.append(Closed(by=_user(by)))
+            self.reports.append(Closed(by=user_name(by)))
 
     # --- what it decides -------------------------------------------------------------------------
 
@@ -261,14 +168,6 @@ class SearchLog:
         self.drawn += len(event.values)
 
 
-def own_procedure(run: Run) -> OwnProcedure | None:
-    """The procedure of the user's own by which a run searches now, if it does."""
-    request = run.fit_request.search if run.search is not None else None
-    if run.search is None or request is None or not isinstance(request.procedure, OwnProcedure):
-        return None
-    return run.search.replaced_by or request.procedure
-
-
-def _user(name: str) -> str:
-    """Who a user is in reports: anybody but the search itself."""
+def user_name(name: str) -> str:
+    """Return the name of a user in reports; ``user`` for an unnamed user."""
     return name if name not in ("", SEARCH) else "user"

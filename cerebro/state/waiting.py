@@ -10,7 +10,7 @@ from cerebro.state.beside import obstacle
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import ModelState
 from cerebro.state.runs import Run, RunState
-from cerebro.state.search import own_procedure
+from cerebro.state.search_reports import own_procedure
 from cerebro.state.sharing import Standing
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.workers import Worker, answers_searches

@@ -27,31 +27,13 @@ from cerebro.contract.trials import Cause, TrialOutcome
 from cerebro.contract.ways import SINGLE, MemoryPlace, Way
 from cerebro.errors import IllegalEventError
 from cerebro.state.archived import WayUsed
-from cerebro.state.models import Model, ModelState
+from cerebro.state.models import Model, ModelState, StruckOff
 from cerebro.state.runs import Run
 from cerebro.state.tasks import MAX_LOSSES, Task
 
 _STRIKING = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.OUT_OF_MEMORY, FailureKind.MEMBER_LOST})
 _DOUBTFUL = frozenset({FailureKind.USER_ERROR, FailureKind.HANG, FailureKind.CRASH})
 """Failures that are perhaps the way's, and perhaps user code's or chance."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StruckOff:
-    """A way that a model cannot be trained by.
-
-    Attributes:
-        reason: for people, in one line.
-        kind: of the failure that showed it.
-        place: whose memory ran out, if that is known.
-        peak_bytes: that the attempt had of it; 0: not known.
-    """
-
-    way: Way
-    reason: str
-    kind: FailureKind
-    place: MemoryPlace | None = None
-    peak_bytes: int = 0
 
 
 def ways_of(run: Run) -> tuple[Way, ...]:
