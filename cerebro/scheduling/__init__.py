@@ -1,8 +1,7 @@
 """Scheduling of models on workers: problems, policies, plans, exact solvers, and the judge of them all.
 
 Pure computation, standard library only but for the exact solvers; knows nothing of experiments, tasks and the store.
-The names here are what people use in a notebook; importing the package loads none of them. `solve` is not among them,
-because the module of that name would hide it: ``from research.solve import solve``.
+Notebooks import these names; importing the package loads none of their modules.
 """
 
 from __future__ import annotations
